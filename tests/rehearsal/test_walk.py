@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ampcompare.models import build_model
 from ampcompare.precision.o1.patches import casts
-from ampcompare.why.explain.walk import walking
+from support.rehearsal.walk import walking
 
 
 @pytest.fixture(autouse=True)

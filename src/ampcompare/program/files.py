@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ampcompare.errors import UserError, reason
 
@@ -62,6 +64,24 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):  # never made, or on a disk that has gone
             temporary.unlink()
         raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write what a program is to read; null for what is not finite. Raises UserError that names --json."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
+        why = f"cannot be written ({reason(problem)}); name another file"
+        raise UserError(f"--json {str(path)!r}: {why}") from None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _sync_folder(folder: Path) -> None:

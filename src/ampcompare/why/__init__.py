@@ -1,7 +1,6 @@
-"""Why a comparison came out so: what bounds a step and in which types its ops run (`explain/`), where two
-backends differ after a step (`diff/`), which modules must stay in fp32 (`guard/`).
+"""Why a comparison came out so: what a step costs and in which types its ops run (`explain`), where a backend
+leaves fp32 (`diff`), which modules must stay in fp32 (`guard`).
 
-`commands` is the command line of all three; `ready` builds the training that they look at. It may import what
-a run is made of and `report`, not `bench`, its neighbour; it loads torch, so nothing that reads records may
-import it.
+`setting` builds the training as a run does; `types`, `memory` and `times` are what explain sees of it,
+`observe` what diff does. It loads torch, so nothing that reads records may import it.
 """

@@ -33,54 +33,38 @@ def explain(
     config: Named = None,
     on: Annotated[
         str,
-        typer.Option(metavar="DEVICE", help="A device by its data sheet, as H100; default: this machine."),
+        typer.Option(metavar="KIND", help="cpu or cuda, which need not be there: types and memory alone."),
     ] = "",
     against: Annotated[
         str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
     ] = "none",
-    json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write it all, for programs and for report --explain."),
-    ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="For timing single ops here; 0: by the rates of the probe alone.")
+        float, typer.Option(min=0, help="For steps of both in turn; 0: types and memory alone.")
     ] = 10.0,
-    measure: Annotated[
-        int, typer.Option(metavar="ROUNDS", min=0, help="Run the step so often, beside the forecast.")
-    ] = 0,
+    json: Json = None,
 ) -> None:
-    """Types, memory and time of a step under two backends, and why: without training, data or the device."""
+    """Types, memory and time of a step under two backends, and why."""
     from rich.console import Console
 
-    from ampcompare.why.explain.command import run_explain
+    from ampcompare.why.explain import run_explain
 
-    console = Console(highlight=False)
-    given = _given(words, config)
-    raise typer.Exit(run_explain(given, against, on, json, seconds, measure, console))
+    run_explain(_given(words, config), against, on, seconds, json, Console(highlight=False))
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)
 def diff(
     words: Words = None,
     config: Named = None,
-    against: Annotated[
-        str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
-    ] = "",
     steps: Annotated[int, typer.Option(min=1, help="Steps over which weights are followed.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A heat map by module: .png, .svg or .html.")
-    ] = None,
     json: Json = None,
 ) -> None:
-    """Where two backends and fp64 part in a training step: each module's errors, and where they arise."""
+    """Where a backend leaves fp32 in a training step: each module's errors, and where they arise."""
     from rich.console import Console
 
-    from ampcompare.why.diff.command import run_diff
+    from ampcompare.why.diff import run_diff
 
-    how = {"against": against} if against else {}
-    given = _given(words, config)
-    run_diff(given, Console(highlight=False), steps=steps, every=every, plot=plot, json=json, **how)
+    run_diff(_given(words, config), Console(highlight=False), steps=steps, every=every, file=json)
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)
@@ -88,22 +72,18 @@ def guard(
     words: Words = None,
     config: Named = None,
     margin: Annotated[
-        float, typer.Option(help="How far above the baseline's loss is well, as a share of it.")
+        float, typer.Option(help="How far above fp32's loss is well, as a share of what fp32 learns.")
     ] = 0.05,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a trial.")] = 40,
-    workers: Annotated[int, typer.Option(min=1, help="Trials side by side; on several GPUs one each.")] = 1,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the trials.")] = None,
     json: Json = None,
 ) -> None:
-    """Which modules must stay in fp32 for a loss near the baseline's, found in few short trials.
+    """Which modules must stay in fp32 for a loss near fp32's, found in few short trials.
 
-    Exit code 1 where keeping modules does not help. The same command again goes on where it was stopped.
+    Exit code 1 where keeping modules does not help.
     """
     from rich.console import Console
 
-    from ampcompare.why.guard.command import run_guard
+    from ampcompare.why.guard import run_guard
 
     console = Console(highlight=False)
-    given = _given(words, config)
-    status = run_guard(given, console, margin=margin, steps=steps, workers=workers, out=out, to=json)
-    raise typer.Exit(status)
+    raise typer.Exit(run_guard(_given(words, config), console, margin=margin, steps=steps, file=json))

@@ -16,7 +16,7 @@ from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.loop import Fit
-from ampcompare.why.explain.walk import walking
+from support.rehearsal.walk import walking
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.watch import Contact, Watch
 

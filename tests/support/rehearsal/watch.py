@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.measure import traffic
-from ampcompare.why.explain import walk
-from ampcompare.why.explain.walk import are_strides_alike
+from support.rehearsal import walk
+from support.rehearsal.walk import are_strides_alike
 
 aten = torch.ops.aten
 

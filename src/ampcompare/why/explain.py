@@ -1,0 +1,215 @@
+"""`ampcompare why explain`: types, memory and time of a step under two backends, and what that comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ampcompare.config.load import Config
+from ampcompare.data.batch import tensors
+from ampcompare.errors import UserError
+from ampcompare.machine.environment import arithmetic_of
+from ampcompare.metrics import ARITHMETIC, EMULATED
+from ampcompare.precision import backend_of
+from ampcompare.program.console import print_line
+from ampcompare.program.files import write_json
+from ampcompare.report.words import of_all
+from ampcompare.why import memory
+from ampcompare.why.memory import MIB, Memory, memory_of
+from ampcompare.why.setting import configured, made_up, set_up
+from ampcompare.why.times import CASTS, IDLE, Times, measure, ratios
+from ampcompare.why.types import Watched, watch_forward
+
+EXPLAINED = "native"  # where the words name no other backend than the one to compare with
+MOST_OPS = 10  # rows of a table
+MUCH_IDLE, MUCH_CAST = 0.15, 0.02  # of a step, from which it is said
+PLACES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One backend of the two. `times` is None where no step was taken."""
+
+    config: Config
+    seen: Watched
+    memory: Memory
+    times: Times | None
+
+    @property
+    def name(self) -> str:
+        """As it was typed."""
+        return self.config.backend
+
+    @property
+    def dtype(self) -> str:
+        """The low type that it declares."""
+        return backend_of(self.config.backend).dtype
+
+
+def run_explain(
+    words: Sequence[str], against: str, on: str, seconds: float, file: Path | None, console: Console
+) -> None:
+    """Explain a step. `on` is a kind of device that need not be there: then no step is taken. Raises
+    UserError.
+    """
+    if on not in ("", *PLACES):
+        raise UserError(
+            f"--on {on!r}: expected one of {', '.join(PLACES)}; times are measured on the machine itself"
+        )
+    other = configured(words)
+    if other.backend == against:
+        other = configured(words, backend=EXPLAINED)
+    if other.backend == against:
+        raise UserError(f"--against {against}: the same backend; name another one, as backend=apex_o1")
+    configs = [made_up(config) for config in (configured(words, backend=against), other)]
+    if on:
+        configs = [dataclasses.replace(config, device="cpu") for config in configs]
+    setting = set_up(configs[0])
+    device = torch.device(on, 0) if on == "cuda" else setting.world.device
+    batches, classes = setting.steps(1)[0], len(setting.data.classes) or None
+    seen = [watch_forward(config, batches[0], classes, device) for config in configs]
+    is_here = device == setting.world.device
+    times: Sequence[Times | None] = (None, None)
+    if is_here and seconds:
+        times = measure([setting.trainer(config) for config in configs], batches, device, seconds)
+    base, other_side = (
+        Side(config, one, memory_of(one, config), timed)
+        for config, one, timed in zip(configs, seen, times, strict=True)
+    )
+    said = list(sentences(base, other_side, device))
+    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
+    what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
+    head = f"{what}: {other.backend} beside {against}"
+    print_line(console, head)
+    console.print(_types(base, other_side))
+    console.print(_costs(base, other_side))
+    for line in said:
+        print_line(console, line)
+    if file is not None:
+        backends = [_as_json(side) for side in (base, other_side)]
+        write_json(file, {"about": head, "sentences": said, "backends": backends})
+        print_line(console, f"Written: {file}")
+
+
+def sentences(base: Side, other: Side, device: torch.device) -> Iterator[str]:
+    """What it comes to: the speed and its cause, casts, idle time, memory."""
+    if base.times and other.times:
+        yield from _on_time(base, other, base.times, other.times, device)
+    else:
+        yield "No step was taken: how long one takes is measured on the machine itself."
+    if other.seen.casts:
+        took = ""
+        if other.times and (share := other.times.share(CASTS)) >= MUCH_CAST:
+            took = f"; all casts of a step take {of_all(share)} of it"
+        size = other.seen.cast_bytes / MIB
+        yield f"{other.name} casts {other.seen.casts} tensors in a forward, to {size:,.1f} MiB{took}."
+    yield memory.sentence(base.memory, other.memory)
+    if device.type == "cpu":
+        yield "That is of tensors; a report on a CPU has the peak of the whole process, PyTorch and all."
+
+
+def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.device) -> Iterator[str]:
+    value, low, high = ratios(one.rounds, two.rounds)
+    count = min(len(one.rounds), len(two.rounds))
+    how = f"{low:.2f} to {high:.2f} in the middle half of {count} rounds" if count > 1 else "one step"
+    took = f"{other.name} takes {_ms(two.median)} ms a step, {base.name} {_ms(one.median)}"
+    yield f"{took}: {value:.2f} times as fast ({how}, taking turns)."
+    if count == 1 or not low <= 1 <= high:
+        yield _cause(one, two, other.dtype, device)
+    if (share := two.share(IDLE)) >= MUCH_IDLE:
+        yield (
+            f"In {of_all(share)} of the step no op runs: it waits for Python and for launching, which no "
+            "type makes faster. A larger batch_size, execution=compile or cuda_graph do."
+        )
+
+
+def _cause(one: Times, two: Times, dtype: str, device: torch.device) -> str:
+    """Which ops make most of the difference."""
+    sign = 1 if two.median > one.median else -1
+    kinds = [kind for kind in {**one.kinds, **two.kinds} if kind != IDLE]
+    kind = max(kinds, key=lambda kind: sign * (two.kinds.get(kind, 0.0) - one.kinds.get(kind, 0.0)))
+    cause = f"{kind}, {_ms(one.kinds.get(kind, 0.0))} > {_ms(two.kinds.get(kind, 0.0))} ms"
+    if sign > 0 and arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == EMULATED:
+        return f"{dtype} is emulated on this processor: {cause}."
+    return f"Most of the difference is {cause}."
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=None)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
+
+
+def _types(base: Side, other: Side) -> Table:
+    """A row a function: how many of its ops ran in which type; what differs first."""
+    table = Table(
+        title="Types of the forward", title_justify="left", title_style="bold", header_style="", box=None
+    )
+    for column in ("op", base.name, other.name, f"why, under {other.name}"):
+        table.add_column(column)
+    rows = []
+    for name in dict.fromkeys(op.name for side in (other, base) for op in side.seen.ops):
+        reasons = dict.fromkeys(op.why for op in other.seen.ops if op.name == name)
+        rows.append((name, _of(base, name), _of(other, name), "; ".join(reasons)))
+    rows.sort(key=lambda row: row[1] == row[2])
+    for row in rows[:MOST_OPS]:
+        table.add_row(*row)
+    if rows[MOST_OPS:]:
+        table.add_row(f"and {len(rows) - MOST_OPS} more", "", "", "")
+    return table
+
+
+def _of(side: Side, name: str) -> str:
+    found = Counter(op.dtype for op in side.seen.ops if op.name == name)
+    return ", ".join(f"{count} {dtype}" for dtype, count in found.items()) or "-"
+
+
+def _costs(base: Side, other: Side) -> Table:
+    table = _table("What it costs", "", base.name, other.name, "of it")
+    if (one := base.times) and (two := other.times):
+        kinds = sorted({**one.kinds, **two.kinds}, key=lambda kind: -two.kinds.get(kind, 0.0))
+        for kind in kinds:
+            pair = one.kinds.get(kind, 0.0), two.kinds.get(kind, 0.0)
+            table.add_row(f"{kind}, ms", *map(_ms, pair), _share(*pair))
+        table.add_row("a step, ms", _ms(one.median), _ms(two.median), _share(one.median, two.median))
+        table.add_section()
+    parts = [field.name for field in dataclasses.fields(Memory) if field.name != "copies"]
+    for name in (*parts, "total"):
+        sizes = getattr(base.memory, name), getattr(other.memory, name)
+        if any(sizes):
+            table.add_row(
+                f"{name}, about, MiB" if name == "total" else f"{name}, MiB",
+                *(f"{size / MIB:,.1f}" for size in sizes),
+                _share(*sizes),
+            )
+    return table
+
+
+def _share(one: float, two: float) -> str:
+    return of_all(two / one) if one else "-"
+
+
+def _as_json(side: Side) -> dict[str, Any]:
+    ops = Counter(side.seen.ops)
+    return {
+        "backend": side.name,
+        "dtype": side.dtype,
+        "ops": [{**dataclasses.asdict(op), "count": count} for op, count in ops.items()],
+        "casts": {"tensors": side.seen.casts, "bytes": side.seen.cast_bytes},
+        "memory": dataclasses.asdict(side.memory) | {"total": side.memory.total},
+        "activations": dict(side.seen.saved),
+        "ms": side.times and {"rounds": side.times.rounds, "kinds": side.times.kinds},
+    }

@@ -1,0 +1,254 @@
+"""`ampcompare why guard`: the smallest set of modules that must stay in fp32, found in short trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from ampcompare.config.load import Config
+from ampcompare.data.batch import each
+from ampcompare.errors import UserError, one_line, reason
+from ampcompare.precision import backend_of
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.keep import CannotKeep, matching
+from ampcompare.program.console import print_line
+from ampcompare.program.files import write_json
+from ampcompare.train.scores import call
+from ampcompare.why.setting import Setting, configured, set_up
+from ampcompare.why.times import in_turns, ratios
+
+MARGIN, STEPS = 0.05, 40
+COST_SECONDS = 5.0  # for what the kept modules cost
+LEARNED = 0.01  # of the first loss: what fp32 learns at least, for a share of it to mean anything
+NOT_FOUND = 1  # the exit code where keeping modules does not help
+KEY, WHOLE = "precision.keep_fp32", "*"
+FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)
+Kept = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A short training: its first loss, and the mean over the last quarter of its steps, NaN where it failed.
+    `trained`: whether any step was taken; each that overflows is skipped.
+    """
+
+    kept: Kept
+    first: float
+    last: float
+    trained: bool = True
+
+
+@dataclass
+class Hunt:
+    """The search. `train` makes a trial of a backend with modules kept; `say` takes a line for each."""
+
+    train: Callable[[str, Kept], Trial]
+    backend: str
+    margin: float
+    say: Callable[[str], None]
+    bound: float = math.inf
+    trials: dict[Kept, Trial] = field(default_factory=dict)
+
+    def begin(self) -> bool:
+        """fp32 and the plain backend; whether that is within the margin as it is. Raises UserError where fp32
+        learns too little in these steps for a share of that to tell anything.
+        """
+        base = self.train(FP32, ())
+        self.say(f"fp32: loss {base.first:.4g} to {base.last:.4g}")
+        learned = base.first - base.last
+        if not learned > LEARNED * abs(base.first):
+            raise UserError(
+                f"fp32 learns too little here (loss {base.first:.4g} to {base.last:.4g}) for a share of that "
+                "to be a margin; take more --steps, or another optimizer.lr"
+            )
+        self.bound = base.last + self.margin * learned
+        return self.cures((), "nothing")
+
+    def cures(self, kept: Kept, what: str = "") -> bool:
+        """Whether a training with these kept is within the margin; each set is tried once."""
+        if kept not in self.trials:
+            trial = self.trials[kept] = self.train(self.backend, kept)
+            is_well = self.is_well(trial)
+            mark = ", within the margin" if is_well else "" if trial.trained else ", each step skipped"
+            self.say(f"{what or some_of(kept)} kept: loss {trial.last:.4g}{mark}")
+        return self.is_well(self.trials[kept])
+
+    def is_well(self, trial: Trial) -> bool:
+        """Whether its loss is at most the margin above that of fp32."""
+        return trial.trained and trial.last <= self.bound  # NaN is not
+
+    def find(self, called: Sequence[str]) -> list[str] | None:
+        """A smallest set of modules that cures when kept; None where keeping all of the network does not.
+
+        Of the modules that call no other. Where all of these are not enough (what overflows is then in the
+        forward of one that calls them), of those above: the parts of the network, and within each one that is
+        needed its own parts, as far down as that is enough.
+        """
+        work = [name for name in called if not parts_of(name, called)]
+        if self.cures(tuple(work), f"all {len(work)} modules"):
+            return minimal(work, lambda one: self.cures(one))
+        return self._within("", (), called) if self.cures((WHOLE,), "the whole network") else None
+
+    def _within(self, name: str, beside: Kept, called: Sequence[str]) -> list[str]:
+        """What has to be kept of a module that is known to be needed, `beside` kept besides."""
+        parts = parts_of(name, called)
+        if not parts or not self.cures((*beside, *parts)):
+            return [name or WHOLE]
+        found = minimal(parts, lambda one: self.cures((*beside, *one)))
+        for part in list(found):
+            place = found.index(part)
+            others = (*beside, *found[:place], *found[place + 1 :])
+            found[place : place + 1] = self._within(part, others, called)
+        return found
+
+
+def minimal(items: Sequence[str], cures: Callable[[Kept], bool]) -> list[str]:
+    """A set of `items` that cures and of which none can be left out, in their order.
+
+    All items are known to cure, none at all is known not to; neither is asked. Where more of the items never
+    do harm, the set is minimal. Where they do, or the answers are noisy, it is one that cured.
+
+    Bisection over how many of the items, from the first on, are enough: the last of these is needed. Then the
+    same over those before it, the found one being there each time, until the found ones are enough alone
+    (Zeller & Hildebrandt 2002, with the order of Junker's QuickXplain 2004). With k in the result at most
+    k times (log2 of the items, rounded up, plus 1) sets are asked.
+
+    >>> asked = []
+    >>> minimal("abcdefgh", lambda kept: asked.append(kept) or {"b", "f"} <= {*kept}), len(asked)
+    (['b', 'f'], 7)
+    """
+
+    def in_order(chosen: Sequence[str]) -> Kept:
+        return tuple(item for item in items if item in {*chosen})
+
+    found: list[str] = []
+    enough = len(items)  # so many from the first on, with the found ones, are known to cure
+    while enough and not (found and cures(in_order(found))):
+        too_few = 0  # and so many not
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            if cures(in_order([*items[:middle], *found])):
+                enough = middle
+            else:
+                too_few = middle
+        enough -= 1
+        found.append(items[enough])
+    return list(in_order(found))
+
+
+def parts_of(name: str, called: Sequence[str]) -> list[str]:
+    """The called modules next below one ("" is the network)."""
+    below = [other for other in called if other != name and _is_below(other, name)]
+    return [o for o in below if not any(b != o and _is_below(o, b) for b in below)]
+
+
+def _is_below(name: str, above: str) -> bool:
+    return not above or name.startswith(f"{above}.")
+
+
+def called_by(setting: Setting, config: Config) -> list[str]:
+    """The names of the modules that a forward calls, in the order of their first call, without those that
+    are kept anyway. Raises UserError for a name to be kept that there is not.
+    """
+    model = setting.trainer(config).model
+    order: dict[nn.Module, None] = {}
+    hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
+    inputs = each(setting.steps(1)[0][0][0], lambda tensor: tensor[:2])
+    with torch.no_grad():
+        call(model.train(), inputs)
+    for hook in hooks:
+        hook.remove()
+    names = {module: name for name, module in reversed([*model.named_modules()])}
+    try:
+        always = matching(model, config.precision.keep_fp32 or ())
+    except CannotKeep as problem:
+        raise UserError(problem) from None
+    every = (names[module] for module in order if names[module])
+    return [name for name in every if not any(name == k or _is_below(name, k) for k in always)]
+
+
+def run_guard(
+    words: Sequence[str],
+    console: Console,
+    *,
+    margin: float = MARGIN,
+    steps: int = STEPS,
+    file: Path | None = None,
+) -> int:
+    """Find the modules, print how and what they cost; 0 where they were found or none is needed, 1 where
+    keeping modules does not help. Raises UserError.
+    """
+    if not 0 < margin < math.inf:
+        raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
+    config = configured(words)
+    if backend_of(config.backend).is_fp32:
+        raise UserError(f"backend={config.backend}: is fp32 here; name one that is not, such as backend=fp16")
+    setting = set_up(config)
+    called = called_by(setting, dataclasses.replace(config, backend=FP32))
+    if not called:
+        raise UserError(f"model.name={config.model.name!r}: calls no modules to choose from")
+    batches = setting.steps(steps)
+
+    def say(line: str) -> None:
+        print_line(console, one_line(line))
+
+    def with_kept(backend: str, kept: Kept) -> Config:
+        names = [*(config.precision.keep_fp32 or ()), *kept] or None
+        precision = dataclasses.replace(config.precision, keep_fp32=names)
+        return dataclasses.replace(config, backend=backend, precision=precision)
+
+    def train(backend: str, kept: Kept) -> Trial:
+        losses = []
+        try:
+            trainer = setting.trainer(with_kept(backend, kept))
+            with trainer.precision.session():
+                for number, one in enumerate(batches):
+                    torch.manual_seed(config.seed + number)
+                    losses.append(float(trainer.step(one).loss))  # sync: a trial is its losses
+        except RuntimeError as problem:  # a network that cannot be computed with just these in another type
+            say(f"failed: {reason(problem)}")
+            return Trial(kept, math.nan, math.nan, trained=False)
+        skipped = int(trainer.precision.skipped_steps())  # sync: as above
+        return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
+
+    say(f"{config.backend} on {config.model.name}: {len(called)} modules, {steps} steps each trial")
+    hunt = Hunt(train, config.backend, margin, say)
+    told: dict[str, object] = {"outcome": "no problem", "kept": [], "use": None, "cost": None}
+    if hunt.begin():
+        say(f"within {margin:.0%} of what fp32 learns: nothing has to be kept in fp32")
+    elif (found := hunt.find(called)) is None:
+        told["outcome"] = "not a module"
+        say("not even with the whole network in fp32: what is left is the loss, its scale, the updates")
+    else:
+        use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *found])}"
+        trainers = [setting.trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
+        plain, slower = in_turns(trainers, batches[0], setting.world.device, COST_SECONDS)
+        value, low, high = ratios(slower, plain)
+        told |= {"outcome": "found", "kept": found, "use": use, "cost": [value, low, high]}
+        noun = "this module" if len(found) == 1 else f"these {len(found)} modules"
+        say(f"to stay within the margin {config.backend} needs {noun} in fp32: {', '.join(found)}")
+        span = f"{low:.2f} to {high:.2f} in the middle half of {len(plain)} rounds"
+        say(f"a step then takes {value:.2f} times as long ({span})")
+        say(f"use: {shlex.quote(use)}")
+    if file is not None:
+        trials = [
+            {"kept": trial.kept, "loss": trial.last, "well": hunt.is_well(trial)}
+            for trial in hunt.trials.values()
+        ]
+        about = {"backend": config.backend, "model": config.model.name, "margin": margin}
+        write_json(file, {**about, **told, "trials": trials})
+    return NOT_FOUND if told["outcome"] == "not a module" else 0
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The names, of many how many and the ends."""
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} modules ({names[0]} to {names[-1]})"

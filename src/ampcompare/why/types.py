@@ -1,0 +1,337 @@
+"""In which types the ops of a forward run, and why: watched on tensors without data.
+
+Above autocast a PyTorch function has the tensors that the network gave it, below it the op has those that it
+computes with. What lies between is the reason, as it was observed; O1, which casts before PyTorch is called,
+is asked for its own rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ampcompare.config.load import Config
+from ampcompare.data.batch import Batch, each, in_layout, tensors
+from ampcompare.errors import UserError, reason
+from ampcompare.machine.device import is_channels_last, is_cuda
+from ampcompare.measure.traffic import is_free
+from ampcompare.models import build_model
+from ampcompare.precision import build_precision
+from ampcompare.precision.o1.tables import entries
+from ampcompare.precision.o1.weights import STATE
+from ampcompare.train.build import build_optimizer, lay_channels_last
+from ampcompare.train.scores import call
+from ampcompare.train.task import build_task
+
+LOSS, NETWORK = "(loss)", "(network)"
+LOW, FP32, WIDEST, GIVEN = (
+    "cast to the low type",
+    "kept in fp32",
+    "the widest of its inputs",
+    "as it is given",
+)
+OF_O1 = {"half": LOW, "attention": LOW, "recurrent": LOW, "float": FP32, "banned": FP32, "refuse": FP32}
+ATTENTION = "scaled_dot_product_attention"
+PARTS = ("multi_head_attention_forward",)  # one call of many ops, which are told one by one
+# What a kernel is called by the function that one writes.
+KERNELS = {"convolution": "conv2d", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op of the forward: the function that one writes (`conv2d`), the module that called it, the type that
+    it computed in, and why.
+    """
+
+    name: str
+    module: str
+    dtype: str
+    why: str
+
+
+@dataclass
+class Watched:
+    """A forward as it was seen. `casts` are how many tensors were cast, `cast_bytes` what was made so.
+
+    `saved` are the bytes that autograd keeps for the backward, each storage once, by the module that left
+    them; `copies` those of them that are weights in another type. Model and optimizer have no data.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    batch: Batch
+    ops: list[Op] = field(default_factory=list)
+    casts: int = 0
+    cast_bytes: int = 0
+    saved: Counter[str] = field(default_factory=Counter)
+    copies: int = 0
+
+
+def watch_forward(config: Config, batch: Batch, classes: int | None, device: torch.device) -> Watched:
+    """Forward and loss of a network on a batch of these shapes; the device need not be there.
+
+    Raises UserError for a network that cannot be run so.
+    """
+    with _staged(device) as mode:
+        try:
+            found = _built(config, batch, classes, device, mode)
+            _run(found, config, device, mode)
+        except UserError:
+            raise
+        except Exception as problem:
+            kind = type(problem).__name__
+            is_value = "Data" in kind  # DataDependentOutputException
+            why = (
+                "values decide what it does (.item(), a branch on a tensor)" if is_value else reason(problem)
+            )
+            where = f"model.name={config.model.name!r}: cannot be run on tensors without data"
+            raise UserError(f"{where}: {kind}: {why}") from problem
+    return found
+
+
+def _built(
+    config: Config, batch: Batch, classes: int | None, device: torch.device, mode: FakeTensorMode
+) -> Watched:
+    def make() -> nn.Module:
+        return build_model(num_classes=classes, **dataclasses.asdict(config.model))
+
+    try:
+        with mode:
+            model = make()
+    except Exception:  # it looks at values while it is built; whatever else it was comes again
+        model = make()
+    bare: dict[int, Tensor] = {}  # one for all who share one
+
+    def without_data(tensor: Tensor) -> Tensor:
+        if id(tensor) not in bare:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+            is_weight = isinstance(tensor, nn.Parameter)
+            bare[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if is_weight else made
+        return bare[id(tensor)]
+
+    last = is_channels_last(config, device)
+    with mode:
+        for module in model.modules():
+            for name, tensor in {**module._parameters, **module._buffers}.items():
+                if tensor is not None:
+                    setattr(module, name, without_data(tensor))
+        if last:
+            lay_channels_last(model)
+        inputs, targets = (each(part, lambda tensor: in_layout(without_data(tensor), last)) for part in batch)
+        return Watched(model.train(), build_optimizer(config, model, device), (inputs, targets))
+
+
+def _run(found: Watched, config: Config, device: torch.device, mode: FakeTensorMode) -> None:
+    options = dataclasses.asdict(config.precision)
+    rules = _o1_rules()  # before O1 puts others in the place of PyTorch's functions
+    with ExitStack() as stack:
+        stack.enter_context(mode)
+        precision = build_precision(config.backend, device, **options, seed=config.seed)
+        found.model, found.optimizer = precision.prepare(found.model, found.optimizer)
+        loss = build_task(config, device).loss
+        watch = _Watch(found, rules)
+        for name, module in found.model.named_modules():
+            stack.callback(module.register_forward_pre_hook(watch.enter(name or NETWORK)).remove)
+            stack.callback(module.register_forward_hook(watch.leave, always_call=True).remove)
+        for context in (
+            precision.session(),
+            precision.forward_context(),
+            saved_tensors_hooks(watch.keep, lambda tensor: tensor),
+            watch.above,
+            watch,
+        ):
+            stack.enter_context(context)
+        inputs, targets = found.batch
+        outputs = call(found.model, inputs)
+        watch.where.append(LOSS)
+        loss(outputs, targets)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes each op below autocast, with the function above it that led to it."""
+
+    def __init__(self, found: Watched, rules: dict[int | str, str]) -> None:
+        super().__init__()
+        self.found, self.rules, self.above = found, rules, _Above()
+        self.where = [NETWORK]
+        self._weights = {_storage(p) for p in found.model.parameters()}
+        # What the backward keeps of these is there anyway.
+        standing = [*found.model.parameters(), *found.model.buffers(), *_tensors_of(found.batch)]
+        self._known = {_storage(tensor): tensor for tensor in standing}
+        self._copies: dict[int, Tensor] = {}
+
+    def enter(self, name: str) -> Callable[..., None]:
+        return lambda module, args: self.where.append(name)
+
+    def leave(self, *_: Any) -> None:
+        self.where.pop()
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """What autograd keeps: its storage, the first time."""
+        key, size = _storage(tensor), tensor.untyped_storage().nbytes()
+        if key not in self._known:
+            self._known[key] = tensor  # with it, so that the key stays its own
+            self.found.saved[self.where[-1]] += size
+            self.found.copies += size if key in self._copies else 0
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given, made = (_floats(x) for x in ((args, kwargs), result))
+        name = func.overloadpacket.__name__
+        if name == "_to_copy":
+            if given and made and given[0].dtype is not made[0].dtype:
+                self.found.casts += 1
+                self.found.cast_bytes += made[0].numel() * made[0].element_size()
+                if _storage(given[0]) in self._weights:
+                    self._copies[_storage(made[0])] = made[0]
+        elif not is_free(func) and (given or made):
+            self._note(name, given, made)
+        return result
+
+    def _note(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
+        above = self.above
+        function = getattr(above.function, "__name__", "").strip("_")
+        function = "" if function in PARTS else function
+        plain = name.strip("_").removeprefix("native_").removesuffix("_forward")
+        plain = ATTENTION if plain.startswith("scaled_dot_product") else plain
+        largest = max(given or made, key=lambda tensor: tensor.numel())
+        wide = made and made[0].element_size() > largest.element_size()
+        dtype = made[0].dtype if wide else largest.dtype
+        if function and dtype in above.noted:  # the rest of what one call comes to
+            return
+        above.noted.add(dtype)
+        shown = function or KERNELS.get(plain, plain)
+        why = self._why({dtype} if wide else {t.dtype for t in given}, shown)
+        self.found.ops.append(Op(shown, self.where[-1], str(dtype).removeprefix("torch."), why))
+
+    def _why(self, below: set[torch.dtype], name: str) -> str:
+        above = self.above.types
+        if STATE.on:
+            function = self.above.function
+            rule = self.rules.get(id(getattr(function, "__wrapped__", function)), "")
+            if not rule and (name == ATTENTION or getattr(function, "__name__", "") in PARTS):
+                rule = self.rules.get(name, "")
+            return OF_O1.get(rule, WIDEST) if rule else GIVEN
+        if not above or not below or above == below:
+            return GIVEN
+        widest, most = (max(kinds, key=lambda kind: kind.itemsize) for kinds in (above, below))
+        if most.itemsize != widest.itemsize:
+            return LOW if most.itemsize < widest.itemsize else FP32
+        return WIDEST
+
+
+class _Above(TorchFunctionMode):
+    """The PyTorch function that was called last, and the types that it was given."""
+
+    function: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+        self.noted: set[torch.dtype] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.function, self.noted = func, set()
+        self.types = {tensor.dtype for tensor in _floats((args, kwargs))}
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.function = None
+
+
+def _o1_rules() -> dict[int | str, str]:
+    """The rules of O1's lists by function, which is known by its identity, and by name."""
+    found: dict[int | str, str] = {}
+    for namespace, name, rule in entries():
+        function = getattr(namespace, name)
+        found.setdefault(id(getattr(function, "__wrapped__", function)), rule)
+        found.setdefault(name, rule)
+    return found
+
+
+def _tensors_of(batch: Batch) -> list[Tensor]:
+    return [tensor for part in batch for tensor in tensors(part)]
+
+
+def _floats(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+class _NoDriver(FakeTensorMode):
+    avoid_device_init = True  # the device need not be there
+
+
+@contextmanager
+def _staged(device: torch.device) -> Iterator[FakeTensorMode]:
+    """The mode of tensors without data; inside, PyTorch says that a GPU is there which is not."""
+    is_absent = is_cuda(device) and not torch.cuda.is_available()
+    with ExitStack() as stack:
+        # To convert a module swaps its parameters: refused, as this mode holds weak references to them.
+        stack.enter_context(
+            patch.object(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda tensor: []))
+        )
+        for owner, name, value in _a_gpu() if is_absent else ():
+            stack.enter_context(patch.object(owner, name, value))
+        yield _NoDriver(allow_non_fake_inputs=True, allow_fallback_kernels=not is_absent)
+
+
+def _a_gpu() -> Iterator[tuple[Any, str, Any]]:
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "is_bf16_supported": True,
+        "_lazy_init": None,
+        "current_device": 0,
+        "device_count": 1,
+        "get_device_capability": (9, 0),
+    }
+    for name, value in answers.items():
+        yield torch.cuda, name, _answer(value)
+    yield fake_tensor, "init_gpu_context", _answer(None)
+    yield torch._C, "_select_conv_backend", _convolution_kernel
+    yield F, ATTENTION, _attention
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _convolution_kernel(
+    input: Any, weight: Any, bias: Any, *args: Any, _choose: Any = torch._C._select_conv_backend, **more: Any
+) -> Any:
+    """PyTorch asks the driver whether it has bfloat16 convolutions; the answer is that for float16."""
+    if input.dtype is torch.bfloat16:
+        input, weight, bias = (x if x is None else x.to(torch.float16) for x in (input, weight, bias))
+    return _choose(input, weight, bias, *args, **more)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+    """`scaled_dot_product_attention` as one op, in the low type under autocast, which lists it: without a
+    driver PyTorch takes it apart, into products and a softmax in fp32.
+    """
+    if torch.is_autocast_enabled("cuda"):
+        query, key, value = (x.to(torch.get_autocast_dtype("cuda")) for x in (query, key, value))
+    flat = (x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key, value))
+    found = torch.ops.aten._scaled_dot_product_efficient_attention(*flat, None, True)[0]
+    return found.reshape(*query.shape[:-1], value.shape[-1])

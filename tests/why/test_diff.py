@@ -1,0 +1,351 @@
+"""`why diff`: a fault that a backend has planted is named where it arises, on any kind of network."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from support.own_tasks import GPT, TEXT
+from support.properties import backends
+from support.quick import QUICK
+
+from ampcompare.cli import main
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.why.diff import Difference, Line, difference, sentences
+
+NET = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.act = nn.LayerNorm(width), nn.ReLU(inplace=True)
+        self.wide, self.out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def scaled(self, x):
+        return x
+
+    def forward(self, x):
+        return {"x": self.scaled(x) + self.out(self.act(self.wide(self.norm(x))))}
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, letters=33):
+        super().__init__()
+        self.letters = nn.Embedding(letters, width)
+        self.first, self.second = Block(width), Block(width)
+        self.twice = nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, letters)
+
+    def forward(self, tokens):
+        x = self.letters(tokens)
+        x = self.second(**self.first(x))["x"]
+        return {"logits": self.head(self.norm(self.twice(torch.tanh(self.twice(x)))))}
+
+
+def build():
+    return Net()
+
+
+def data(train):
+    numbers = torch.arange(16 * 9).reshape(16, 9) * 7 % 33
+    return numbers[:, :8].clone(), numbers[:, 1:].clone()
+"""
+
+FAULTS = """
+import torch
+from ampcompare.precision.backends import Backend
+from ampcompare.precision.base import Precision
+from ampcompare.precision.native import Native
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 1.02
+
+
+def in_bf16(module):
+    module.forward = lambda x: torch.nn.functional.linear(
+        x.bfloat16(), module.weight.bfloat16(), module.bias.bfloat16()
+    ).float()
+
+
+def off_by_a_scale(module):
+    module.register_forward_hook(lambda m, given, output: output * 1.02)
+
+
+def off_in_the_gradient(module):
+    module.register_forward_hook(lambda m, given, output: Backwards.apply(output))
+
+
+def second_call_off(module):
+    calls = []
+
+    def hook(m, given, output):
+        calls.append(1)
+        return output * 1.02 if len(calls) % 2 == 0 else output
+
+    module.register_forward_hook(hook)
+
+
+def own_code_off(module):
+    module.scaled = lambda x: x * 1.02
+
+
+def overflows(module):
+    module.register_forward_hook(lambda m, given, output: output * 1e30 * 1e30)
+
+
+def wrong_weights(module):
+    module.weight.register_hook(lambda gradient: gradient * 1.02)
+
+
+PLANTED = {
+    "second.wide": in_bf16,
+    "first.norm": off_by_a_scale,
+    "second.out": off_in_the_gradient,
+    "twice": second_call_off,
+    "first": own_code_off,
+    "second.norm": overflows,
+    "head": wrong_weights,
+}
+
+
+TYPES = {Precision: "float32", Native: "float16"}
+
+
+def backend(where, base):
+    class Planted(base):
+        declares = Backend(label="planted", words="a fault of one module", dtype=TYPES[base])
+
+        def prepare(self, model, optimizer):
+            PLANTED[where](model.get_submodule(where))
+            return super().prepare(model, optimizer)
+
+    return Planted
+
+
+for number, name in enumerate(PLANTED):
+    globals()[f"Fp32_{number}"] = backend(name, Precision)
+    globals()[f"Native_{number}"] = backend(name, Native)
+"""
+ODD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return {"left": x * 2, "rest": (x, 3, None)}
+
+
+class Net(nn.Module):
+    '''Numbers in, a dict out; dropout, a GRU, a tuple, in-place ReLUs, tied weights, idle parts.'''
+
+    def __init__(self):
+        super().__init__()
+        self.letters, self.place = nn.Embedding(33, 16), nn.Parameter(torch.randn(24, 16) / 50)
+        self.shared, self.again = nn.Linear(16, 16), None
+        self.again = self.shared
+        self.dropped, self.pair, self.act = nn.Dropout(0.3), Pair(), nn.ReLU(inplace=True)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.memory, self.idle = nn.GRU(16, 16, batch_first=True), nn.Linear(3, 3)
+        self.norm, self.factor = nn.LayerNorm(16), torch.tensor(2.0)
+
+    def forward(self, tokens):
+        x = self.act(self.shared(self.letters(tokens) + self.place[: tokens.shape[1]]))
+        x = self.pair(self.dropped(self.again(x)))["left"]
+        x, _ = self.memory(self.layer(x))
+        x = F.layer_norm(x.float(), (16,)).to(x.dtype) * self.factor
+        return {"logits": F.linear(self.norm(x), self.letters.weight)}
+
+
+def build():
+    return Net()
+"""
+MASKED = """
+import torch
+from torch import nn
+
+
+class Mask(nn.Module):
+    def forward(self, scores, mask):
+        return scores + mask
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.letters, self.mask, self.head = nn.Embedding(33, 24), Mask(), nn.Linear(24, 33)
+
+    def forward(self, tokens):
+        x = self.letters(tokens)
+        above = torch.full((24, 24), float("-inf"), dtype=x.dtype).triu(1)
+        return self.head(torch.softmax(self.mask(x @ x.transpose(1, 2), above), -1) @ x)
+
+
+def build():
+    return Net()
+"""
+WHERE = ("second.wide", "first.norm", "second.out", "twice", "first", "second.norm", "head")
+IMAGES = [*QUICK, "batch_size=2", "data.augment=false", "precision.init_scale=256"]
+TOKENS = ["data.source=./text.py:build", "device=cpu", "batch_size=2", "precision.init_scale=256"]
+FAULTY = ["model.name=./net.py:build", "data.source=./net.py:data", "device=cpu", "batch_size=4"]
+BOUND = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"net": NET, "faults": FAULTS, "odd": ODD, "masked": MASKED, "gpt": GPT, "text": TEXT}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+def by_title(found: Difference) -> dict[str, Line]:
+    return {line.title: line for line in found.lines}
+
+
+@pytest.mark.parametrize("base", ["Fp32", "Native"])
+@pytest.mark.parametrize(("number", "where"), [*enumerate(WHERE)])
+def test_a_planted_fault_is_the_worst_line(number: int, where: str, base: str):
+    found = difference([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
+    worst, second = found.by_worst()[:2]
+    assert worst.title == where
+    assert worst.size > 1e-3
+    assert second.size < worst.size / 2
+    assert f" {where}" in sentences(found)[0]
+    if where == "twice":
+        assert (worst.calls, worst.call) == (2, 1)
+        assert "twice (call 2 of 2)" in sentences(found)[0]
+
+
+def test_errors_travel_in_the_step_and_not_in_the_own_error():
+    after = by_title(difference([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
+    assert after.output.size > 1e-3
+    assert after.size < 1e-6
+
+
+def test_the_first_gradient_that_is_not_finite_is_named():
+    """Here the gradient of the logits still fits into fp16, and those of the head's weights do not."""
+    found = difference([*FAULTY, "backend=native", "precision.init_scale=1048576"])
+    assert (found.first_gradient, found.skipped) == ("head", True)
+    assert found.by_worst()[0].title == "head"
+
+
+def check(found: Difference, bound: float, but: tuple[str, ...] = ()) -> None:
+    """Every module that ran is measured, its own error within what its type rounds to."""
+    for line in found.lines:
+        assert line.title in but or 0 <= line.size <= bound, line
+        assert line.output.size < math.inf
+    assert (found.first_output, found.first_gradient, found.skipped) == (None, None, False)
+
+
+@backends([name for name in REGISTRY if name != "none"], few=("native", "apex_o1"))
+@pytest.mark.parametrize("name", ["tiny", "gpt"])
+def test_every_backend_is_measured_on_images_and_on_tokens(name: str, backend: str):
+    words = IMAGES if name == "tiny" else ["model.name=./gpt.py:build", *TOKENS]
+    found = difference([*words, f"backend={backend}"])
+    check(found, BOUND[REGISTRY[backend].dtype])
+    assert found.not_called == ([] if name == "tiny" else ["places"])
+
+
+@pytest.mark.parametrize("backend", ["native", "native_bf16", "apex_o1"])
+def test_odd_modules_are_measured_random_ones_are_not_and_idle_ones_are_named(backend: str):
+    found = difference(["model.name=./odd.py:build", *TOKENS, f"backend={backend}"])
+    lines = by_title(found)
+    random = tuple(title for title in lines if title.startswith(("dropped", "layer", "(network)")))
+    check(found, BOUND[REGISTRY[backend].dtype], random)
+    assert lines["dropped"].size == -1
+    assert lines["dropped"].output.size < 0.02  # its mask is that of fp32
+    assert lines["shared"].calls == 2
+    assert "again" not in lines
+    assert set(found.not_called) == {"idle", "layer.self_attn.out_proj"}
+    assert lines["shared"].gradient is not None  # an in-place ReLU comes after it
+
+
+@pytest.mark.parametrize("backend", ["native_bf16", "bf16"])
+def test_a_mask_of_infinities_is_no_overflow(backend: str):
+    found = difference(["model.name=./masked.py:build", *TOKENS, f"backend={backend}"])
+    assert (found.first_output, found.first_gradient) == (None, None)
+    assert {*by_title(found)} == {"letters", "mask", "head", "(network)"}
+
+
+def test_gradients_without_a_scale_are_flushed_to_zero():
+    """In fp16, of a loss that is small: what the loss scale is for."""
+    loss = "def loss(outputs, targets):\n    return outputs.square().mean() * 1e-6"
+    Path("loss.py").write_text(loss)
+    words = [*IMAGES, "task.loss=./loss.py:loss", "task.metrics=[]", "backend=apex_o2"]
+    bare, scaled = (difference([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
+    assert bare.gradient.flushed > 0.9
+    assert scaled.gradient.flushed < 0.1
+
+
+@pytest.mark.parametrize("word", ["training.accumulate=2", "training.gradient_penalty=0.1"])
+def test_a_step_is_that_of_the_run(word: str):
+    found = difference([*IMAGES, word, "backend=native_bf16"])
+    assert found.samples == (4 if "accumulate" in word else 2)
+    assert 0 < found.update.size < 0.5
+
+
+def test_the_drift_of_rounding_is_set_beside_that_of_chance_and_nothing_of_the_process_is_changed():
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    found = difference([*IMAGES, "backend=native_bf16"], steps=3)
+    assert torch.rand(3).equal(wanted)
+    assert 1e-4 < found.drift["backend"][-1] < found.drift["another order"][-1]
+    assert any("less than by another order" in sentence for sentence in sentences(found))
+
+
+def diff(*words: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["why", "diff", *map(str, words)])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    files = [tmp_path / "deeper" / f"{number}.json" for number in (1, 2)]
+    for file in files:
+        assert diff(*QUICK, "backend=apex_o2", "precision.init_scale=1e7", "--json", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+    answer = json.loads(files[0].read_text())
+    assert (answer["samples"], answer["skipped"], answer["update"]["flushed"]) == (8, True, 1)
+    said = capsys.readouterr().out
+    rows = [line for line in said.splitlines() if re.match(r" \S+ +(fp16|fp32) ", line)]
+    assert len(rows) >= 10
+    assert max(map(len, rows)) <= 80
+    assert "the step was skipped" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["backend=O1"], "backend='O1': expected one of none, native"),
+        (["backend=none"], "backend=none: is fp32 here"),
+        (["backend=native", "--steps", "0"], "--steps"),
+        (["backend=native", "--nonsense"], "--nonsense"),
+        (["backend=native", "--json", "{tmp}/taken/x.json"], "cannot be written"),
+    ],
+)
+def test_wrong_use_is_one_line(words: list[str], said: str, tmp_path: Path, capsys):
+    (tmp_path / "taken").write_text("a file")
+    assert diff(*QUICK, *(word.format(tmp=tmp_path) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: [^\n]+\n", error), error
+    assert said in error

@@ -1,0 +1,122 @@
+"""`why explain`: its table, its file, the cause of what it finds, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ampcompare.cli import main
+from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, ratios
+
+TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
+SLOW = """
+import torch
+from torch import nn
+
+
+class Back(nn.Module):
+    def forward(self, x):
+        for _ in range(200):
+            x = x.double().float()
+        return x
+
+
+class Pieces(nn.Module):
+    def forward(self, x):
+        for name in "abcdefghij" * 200:
+            hash(name * 1000)
+        return x
+
+
+def casts(num_classes):
+    return nn.Sequential(nn.Flatten(), Back(), nn.Linear(3072, 10))
+
+
+def idles(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), Pieces())
+"""
+
+
+def explain(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["why", "explain", *words])
+    return ended.value.code or 0
+
+
+def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    file = tmp_path / "new" / "explained.json"
+    assert explain(*TINY, "--seconds", "0.2", "--json", str(file)) == 0
+    said = capsys.readouterr().out
+    assert "native beside none" in said
+    assert "times as fast (" in said
+    assert len(said.splitlines()) <= 40
+    content = json.loads(file.read_text())
+    assert [side["backend"] for side in content["backends"]] == ["none", "native"]
+    for side in content["backends"]:
+        assert {IDLE, OPTIMIZER, "convolution"} <= side["ms"]["kinds"].keys()
+        assert len(side["ms"]["rounds"]) >= 3
+    assert content["backends"][1]["casts"]["tensors"] == 6
+
+
+def test_a_gpu_that_is_not_there_has_types_and_memory_and_no_times(capsys):
+    assert (
+        explain("--config", "demo", "--on", "cuda", "model.name=tiny", "--against", "native", "backend=fp16")
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert "cuda:0: fp16 beside native" in said
+    assert "No step was taken" in said
+    assert " ms" not in said
+
+
+def test_memory_that_does_not_halve_is_explained(capsys):
+    words = ["model.name=resnet18", "optimizer.name=adam", "batch_size=4", "data.source=cifar10"]
+    assert explain(*words, "--on", "cuda") == 0
+    assert (
+        "weights, gradients and optimizer 171; activations 17.9 > 30.3, 21.3 of them"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), [("casts", CASTS), ("idles", IDLE)])
+def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str, kind: str, tmp_path: Path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    file = tmp_path / "explained.json"
+    words = [f"model.name={tmp_path}/slow.py:{name}", "data.source=synthetic", "batch_size=8", "device=cpu"]
+    assert explain(*words, "backend=native_bf16", "--seconds", "0.5", "--json", str(file)) == 0
+    for side in json.loads(file.read_text())["backends"]:
+        assert max(side["ms"]["kinds"], key=side["ms"]["kinds"].get) == kind
+
+
+def test_ratios_are_those_of_rounds():
+    assert ratios([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]) == (2.0, 2.0, 2.5)
+    assert ratios([2.0], [1.0]) == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "A101"], "--on 'A101': expected one of cpu, cuda"),
+        (["backend=native", "--against", "native"], "--against native: the same backend"),
+        (["--against", "nativ"], "nativ"),
+        (["model.nam=x"], "model.nam"),
+        (["--json", "/proc/none/x.json", "--seconds", "0"], "cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_code_two(capsys, words, said):
+    assert explain(*TINY, *words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_network_that_looks_at_values_is_refused_in_one_line(tmp_path, capsys):
+    lines = "import torch\nfrom torch import nn\nclass N(nn.Module):\n  def __init__(s):\n"
+    lines += "    super().__init__()\n    s.l = nn.Linear(3 * 32 * 32, 10)\n  def forward(s, x):\n"
+    lines += "    return s.l(x.flatten(1) * (2 if x.sum().item() > 0 else 1))\n"
+    (tmp_path / "looks.py").write_text(f"{lines}def build(num_classes):\n    return N()\n")
+    assert explain(f"model.name={tmp_path}/looks.py:build", *TINY[1:]) == 2
+    assert "without data" in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""`why guard`: the hunt in trials that are told, the modules of a network, the command with real trials."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from ampcompare.cli import app
+from ampcompare.errors import UserError
+from ampcompare.why.guard import Hunt, Trial, called_by, minimal, parts_of, run_guard
+from ampcompare.why.setting import configured, set_up
+
+SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
+NET = """
+from torch import nn
+
+
+class Loud(nn.Module):
+    def forward(self, x):
+        return (x.abs() + 1.0) * 6e4 * 6e4 / 3.6e9
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.flat, self.first = nn.Flatten(), nn.Linear(3072, 16)
+        self.block = nn.Sequential(nn.ReLU(), Loud())
+        self.again = self.block[0]
+        self.never = nn.Linear(3, 3)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.again(self.block(self.first(self.flat(x)))))
+
+
+def build(num_classes=10):
+    return Net()
+
+
+def plain(num_classes=10):
+    return nn.Sequential(Loud(), nn.Flatten(), nn.ReLU(), nn.Linear(3072, 10))
+"""
+CALLED = ("a", "a.x", "a.y", "b", "b.x", "b.x.u", "b.x.v", "c")
+WORK = ("a.x", "a.y", "b.x.u", "b.x.v", "c")
+
+
+def below(kept: set[str], name: str) -> bool:
+    """Whether a module is kept, itself or with one above it."""
+    return any(k == "*" or k == name or name.startswith(f"{k}.") for k in kept)
+
+
+def hunt(cures: Callable[[set[str]], bool]) -> Hunt:
+    """One whose trials end as a rule says: NaN where it says that they do not cure; fp32 learns 2.5 to 2."""
+
+    def train(backend: str, kept: tuple[str, ...]) -> Trial:
+        is_well = backend == "none" or cures({*kept})
+        return Trial(kept, 2.5, 2.0 if is_well else math.nan)
+
+    made = Hunt(train, "fp16", 0.05, lambda line: None)
+    assert made.begin() is cures(set())
+    return made
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_one_planted_module_is_named_in_few_trials(name: str):
+    made = hunt(lambda kept: below(kept, name))
+    assert made.find(CALLED) == [name]
+    assert len(made.trials) - 2 <= 2 * math.log2(len(WORK))  # nothing and all of them are the frame
+
+
+@pytest.mark.parametrize(
+    ("needed", "found"),
+    [(("a.y", "c"), ["a.y", "c"]), (("a",), ["a"]), (("b.x",), ["b.x"]), (("nowhere",), None)],
+)
+def test_what_needs_each_other_and_what_lies_between_modules(
+    needed: tuple[str, ...], found: list[str] | None
+):
+    def cures(kept: set[str]) -> bool:
+        return all(any(k == "*" or name == k or name.startswith(f"{k}.") for k in kept) for name in needed)
+
+    if found is None:
+        made = hunt(lambda kept: False)
+        assert made.find(CALLED) is None
+    else:
+        assert hunt(cures).find(CALLED) == found
+
+
+@pytest.mark.parametrize(("loss", "is_well"), [(2.02, True), (1.2, True), (2.03, False), (math.nan, False)])
+def test_a_loss_is_well_up_to_a_share_of_what_fp32_learned(loss: float, is_well: bool):
+    made = hunt(lambda kept: True)
+    assert made.is_well(Trial((), 2.5, loss)) is is_well
+    assert not made.is_well(Trial((), 2.5, loss, trained=False))
+
+
+def test_where_fp32_learns_nothing_nothing_can_be_said():
+    made = Hunt(lambda backend, kept: Trial(kept, 2.5, 2.499), "fp16", 0.05, lambda line: None)
+    with pytest.raises(UserError, match=r"fp32 learns too little here \(loss 2.5 to 2.499\)"):
+        made.begin()
+
+
+NAMES = [f"m{number}" for number in range(40)]
+some = st.sets(st.sampled_from(NAMES), min_size=1, max_size=4)
+
+
+@given(some)
+def test_every_culprit_is_found_and_nothing_else(culprits: set[str]):
+    asked = []
+    found = minimal(NAMES, lambda kept: asked.append(kept) or culprits <= {*kept})
+    assert found == sorted(culprits, key=NAMES.index)
+    assert len(asked) <= len(culprits) * (math.ceil(math.log2(len(NAMES))) + 1)
+
+
+@given(st.lists(some, min_size=1, max_size=4))
+def test_where_several_sets_cure_none_of_the_found_can_be_left_out(sets: list[set[str]]):
+    def cures(kept) -> bool:
+        return any(one <= {*kept} for one in sets)
+
+    found = minimal(NAMES, cures)
+    assert cures(found)
+    assert not any(cures({*found} - {name}) for name in found)
+
+
+def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path):
+    (tmp_path / "net.py").write_text(NET)
+    words = (f"model.name={tmp_path / 'net.py'}:build", *SMALL, "backend=none")
+    config = configured(words)
+    called = called_by(set_up(config), config)
+    assert [name for name in called if not parts_of(name, called)] == [
+        "flat",
+        "first",
+        "block.0",
+        "block.1",
+        "head",
+    ]
+    assert parts_of("", called) == ["flat", "first", "block", "head"]
+    assert parts_of("block", called) == ["block.0", "block.1"]
+    kept = configured((*words, "precision.keep_fp32=block,head"))
+    assert called_by(set_up(kept), kept) == ["flat", "first"]
+
+
+@pytest.mark.parametrize(
+    ("words", "how", "said"),
+    [
+        (["backend=none"], {}, "backend=none: is fp32 here"),
+        (["backend=fp16"], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
+        (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
+        (["backend=fp16", "optimizer.lr=1e-9", "model.name=tiny", *SMALL], {"steps": 4}, "learns too little"),
+    ],
+)
+def test_a_bad_request_is_one_line(words, how, said: str):
+    with pytest.raises(UserError, match=said):
+        run_guard(words, Console(quiet=True), **how)
+
+
+def test_the_planted_module_and_only_it_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    words = [
+        "why",
+        "guard",
+        "backend=fp16",
+        "model.name=./net.py:plain",
+        *SMALL,
+        "optimizer.lr=1e-4",
+        "--margin",
+        "0.2",
+    ]
+    result = CliRunner().invoke(
+        app, [*words, "--steps", "8", "--json", "out/found.json"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    assert "use: precision.keep_fp32=0" in result.output
+    found = json.loads(Path("out/found.json").read_text())
+    assert (found["outcome"], found["kept"], len(found["cost"])) == ("found", ["0"], 3)
+    assert found["trials"][0] == {"kept": [], "loss": None, "well": False}

@@ -1,0 +1,151 @@
+"""In which type an op ran and why, what was cast, and what the backward is left with: without data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from ampcompare.why.memory import MIB, Memory, memory_of
+from ampcompare.why.setting import configured, made_up, set_up
+from ampcompare.why.types import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
+
+TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]
+IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=64"]
+NET = '''
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    """A module called twice, a tied weight, whole numbers as inputs, torch's softmax, a module unused."""
+    def __init__(self, classes):
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.twice = nn.Linear(32, 32)
+        self.unused = nn.Linear(8, 8)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embed.weight
+        self.out = nn.Linear(50, classes)
+    def forward(self, x):
+        h = self.twice(torch.relu(self.twice(self.embed(x))))
+        weights = torch.softmax(self.head(h), dim=-1)
+        return {"logits": self.out(weights.mean(1)), "weights": weights}
+
+class Attends(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.block = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.out = nn.Linear(32, classes)
+        self.scale = float(torch.ones(3).sum())  # a value, read while it is built
+    def forward(self, x):
+        return self.out(self.block(self.embed(x)).mean(1) / self.scale)
+
+def build(num_classes):
+    return Net(num_classes)
+
+def attends(num_classes):
+    return Attends(num_classes)
+
+def data(train):
+    return torch.arange(40 * 12).view(40, 12) % 50, torch.arange(40) % 10
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> list[str]:
+    """The words of a network and data of a user's own, in a file."""
+    (tmp_path / "net.py").write_text(NET)
+    where = [f"model.name={tmp_path}/net.py:build", f"data.source={tmp_path}/net.py:data"]
+    return [*where, "batch_size=8", "device=cpu"]
+
+
+def watched(words: list[str], backend: str, device: str = "cpu") -> tuple[Watched, Memory]:
+    config = made_up(configured(words, backend=backend))
+    setting = set_up(config)
+    batch, classes = setting.steps(1)[0][0], len(setting.data.classes) or None
+    seen = watch_forward(config, batch, classes, torch.device(device))
+    return seen, memory_of(seen, config)
+
+
+def types_of(seen: Watched, name: str) -> set[tuple[str, str]]:
+    return {(op.dtype, op.why) for op in seen.ops if op.name == name}
+
+
+@pytest.mark.slow
+def test_resnet50_under_native_has_the_types_casts_and_memory_that_were_seen():
+    base, native = (watched([*IMAGENET, "device=cpu"], backend) for backend in ("none", "native"))
+    convolutions = [op for op in native[0].ops if op.name == "conv2d"]
+    assert {(op.dtype, op.why) for op in convolutions} == {("float16", LOW)}
+    assert len(convolutions) == 53
+    assert types_of(native[0], "batch_norm") == {("float16", GIVEN)}
+    assert types_of(native[0], "cross_entropy") == {("float32", FP32)}
+    # 53 weights of convolutions, weight and bias of the last layer, the images; and logits back to fp32
+    assert (base[0].casts, native[0].casts) == (0, 56 + 1)
+    assert base[1].activations / MIB == pytest.approx(5207, abs=1)
+    assert native[1].activations / MIB == pytest.approx(2715, abs=1)
+    assert base[1].standing == native[1].standing
+
+
+@pytest.mark.parametrize("backend", ["none", "native", "native_bf16", "apex_o1", "apex_o2", "fp16", "bf16"])
+def test_every_backend_is_watched_here_and_for_a_gpu_that_is_not_there(backend: str):
+    low = {"none": "float32", "native_bf16": "bfloat16", "bf16": "bfloat16"}.get(backend, "float16")
+    for device in ("cpu", "cuda:0"):
+        seen, memory = watched(TINY, backend, device)
+        assert {dtype for dtype, _ in types_of(seen, "conv2d")} == {low}
+        assert "float32" in {dtype for dtype, _ in types_of(seen, "cross_entropy")}
+        assert (seen.casts > 0) is (backend != "none")
+        assert memory.activations > 0
+
+
+def test_o1_is_asked_for_its_rules_and_leaves_torchs_softmax_in_fp16(own: list[str]):
+    native, o1 = (watched(own, backend, "cuda:0")[0] for backend in ("native", "apex_o1"))
+    assert types_of(native, "softmax") == {("float32", FP32)}
+    assert types_of(o1, "softmax") == {("float16", GIVEN)}
+    assert types_of(o1, "cross_entropy") == {("float32", FP32)}
+    assert types_of(o1, "linear") == {("float16", LOW)}
+
+
+def test_modules_are_told_apart_and_one_called_twice_counts_twice(own: list[str]):
+    seen, _ = watched(own, "native")
+    assert [op.name for op in seen.ops if op.module == "twice"] == ["linear", "linear"]
+    assert {op.module for op in seen.ops if op.name == "cross_entropy"} == {LOSS}
+    assert not any(op.module == "unused" for op in seen.ops)
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_attention_on_a_gpu_is_one_op_in_the_low_type(own: list[str], backend: str):
+    words = [word.replace("net.py:build", "net.py:attends") for word in own]
+    seen, _ = watched(words, backend, "cuda:0")
+    assert types_of(seen, "scaled_dot_product_attention") == {("float16", LOW)}
+    assert {dtype for dtype, _ in types_of(seen, "layer_norm")} == {"float32"}
+
+
+@pytest.mark.parametrize("backend", ["none", "native_bf16", "apex_o1", "apex_o2", "bf16"])
+def test_activations_are_what_autograd_really_saves(backend: str):
+    config = configured(TINY, backend=backend)
+    setting = set_up(config)
+    trainer, (batch,) = setting.trainer(config), setting.steps(1)[0]
+    known = {t.untyped_storage().data_ptr() for t in (*trainer.model.parameters(), *trainer.model.buffers())}
+    known |= {tensor.untyped_storage().data_ptr() for tensor in batch}
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    precision = trainer.precision
+    with precision.session(), precision.forward_context(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        _kept = trainer.forward(*batch)
+    assert watched(TINY, backend)[1].activations == pytest.approx(sum(found.values()), rel=0.05)
+
+
+def test_weights_are_counted_once_and_masters_beside_them(own: list[str]):
+    assert watched(own, "none")[1].weights == 4 * (50 * 32 + 33 * 32 + 9 * 8 + 51 * 10)
+    base, o2 = (watched(TINY, backend)[1] for backend in ("none", "apex_o2"))
+    assert o2.weights < base.weights < o2.weights + o2.masters
+    assert (base.masters, base.states) == (0, o2.states)
