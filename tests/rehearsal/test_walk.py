@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.rehearsal.walk import walking
 from torch import Tensor, nn
 
 from ampcompare.models import build_model
 from ampcompare.precision.o1.patches import casts
-from support.rehearsal.walk import walking
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.loop import Fit
-from support.rehearsal.walk import walking
 from support.rehearsal.fake_cuda import FakeCuda
+from support.rehearsal.walk import walking
 from support.rehearsal.watch import Contact, Watch
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
