@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.yaml_file import read_yaml
-
-FILE = Path(__file__).with_name("devices.yaml")
 
 
 @dataclass(frozen=True)
@@ -24,21 +21,6 @@ class Device:
     source: str
 
 
-@cache
-def devices() -> tuple[Device, ...]:
-    """Every device of the table."""
-    return tuple(
-        Device(
-            entry["name"],
-            entry["kind"],
-            {dtype: float(rate) * 1e12 for dtype, rate in entry["tflops"].items()},
-            float(entry["gb_per_s"]) * 1e9,
-            entry["source"],
-        )
-        for entry in read_yaml(FILE)
-    )
-
-
 def find_device(name: str) -> Device:
     """The device that a name means: in any case, with or without its maker, by a part that only one has.
 
@@ -47,15 +29,17 @@ def find_device(name: str) -> Device:
 
     Raises UserError for none or several.
     """
+    table = {_plain(one["name"]): one for one in read_yaml(Path(__file__).with_name("devices.yaml"))}
     wanted = _plain(name)
-    exact = [device for device in devices() if _plain(device.name) == wanted]
-    found = exact or [device for device in devices() if wanted and wanted in _plain(device.name)]
-    if len(found) == 1:
-        return found[0]
-    names = [device.name for device in found or devices()]
-    hint = did_you_mean(name, names)
-    why = f"several of that name: {', '.join(names)}" if found else f"expected one of {', '.join(names)}"
-    raise UserError(f"--on {name!r}: {why}{f'; {hint}' if hint else ''}")
+    found = [wanted] if wanted in table else [key for key in table if wanted and wanted in key]
+    if len(found) != 1:
+        names = [table[key]["name"] for key in found or table]
+        why = f"{'several of that name:' if found else 'expected one of'} {', '.join(names)}"
+        hint = did_you_mean(name, names)
+        raise UserError(f"--on {name!r}: {why}{f'; {hint}' if hint else ''}")
+    one = table[found[0]]
+    peaks = {dtype: float(rate) * 1e12 for dtype, rate in one["tflops"].items()}
+    return Device(one["name"], one["kind"], peaks, float(one["gb_per_s"]) * 1e9, one["source"])
 
 
 def _plain(name: str) -> str:
