@@ -31,6 +31,7 @@ from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.prepare import measured_seconds, prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.search import load_optuna
 from ampcompare.sweeps.storage import Away, check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
 from ampcompare.sweeps.worker import Launch, Pulse, Worker, WorkerContext
@@ -67,6 +68,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     check_storage(request.storage)
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
     sweep, own, looks = ready.sweep, ready.words, ready.looks
+    if sweep.method == "bayes":
+        load_optuna()
     if looks:
         check_can_be_decided(sweep, looks)
     folder = make_output(ready.output)
