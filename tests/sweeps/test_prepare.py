@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from datetime import datetime
-
 import pytest
 import yaml
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.prepare import looks_of, measured_seconds, plan_of, prepare, prepared, shown
+from ampcompare.sweeps.prepare import looks_of, plan_of, prepare, prepared, shown
 from ampcompare.sweeps.worker import planned
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
@@ -167,18 +164,6 @@ def test_a_cap_leaves_the_control_at_either_end(read, cap):
     assert sweep.total() == middle + 4 <= cap
     whole = prepared(read(), [], "bookends").sweep.points
     assert sweep.points[: 2 + middle] == whole[: 2 + middle]
-
-
-def test_seconds_are_those_that_finished_runs_took(tmp_path):
-    for run, minute in (("a", 2), ("b", 4), ("c", 9)):
-        folder = tmp_path / "wandb" / f"offline-run-20260304_050600-{run}"
-        folder.mkdir(parents=True)
-        file = folder / f"run-{run}.wandb"
-        file.touch()
-        ended = datetime(2026, 3, 4, 5, 6 + minute).timestamp()
-        os.utime(file, (ended, ended))
-    assert measured_seconds(tmp_path, ["a", "b", "c", "gone"]) == 240
-    assert measured_seconds(tmp_path, ["gone"]) is None
 
 
 def test_what_is_a_runs_own_joins_the_plan_of_the_file():

@@ -23,8 +23,8 @@ OF_A_SWEEP = [
     "model.name=tiny",
     "backend=[none,native_bf16]",
     "seed=[1]",
-    "plan.looks=[1]",
-    "plan.max_seeds=1",
+    "plan.looks=[2]",
+    "plan.max_seeds=2",
 ]
 PAPER = "title: A\nsource: B\nbaseline: a\nsetting: {model.name: tiny}\narms: {a: {backend: none}}\n"
 

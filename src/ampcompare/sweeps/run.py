@@ -28,7 +28,7 @@ from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import note
-from ampcompare.sweeps.prepare import measured_seconds, prepare, shown
+from ampcompare.sweeps.prepare import prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
@@ -238,10 +238,6 @@ def _headline(
 ) -> None:
     sweep, total = queue.sweep, queue.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
-    ended = [row.run_id for row in queue.rows() if row.state == "finished"]
-    if seconds := measured_seconds(folder, ended):
-        each = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-        runs += f" of about {each} each, as those that are done took"
     parts = [f"{sweep.name}: {sweep.method}, {runs}"]
     if done:
         parts.append(f"{done} of them done before")
