@@ -19,13 +19,8 @@ ONLINE = "ENTITY/PROJECT"  # such are run by tests/online
 AT_ONCE = ("reproduce", "--show", "--missing", "--write-sweep")  # what trains nothing
 SMALL = """device=cpu wandb.mode=offline data.source=synthetic data.train_limit=32 data.test_limit=16 epochs=1
     batch_size=16 log.warmup_steps=0 diagnostics.every=null""".split()
-OF_A_SWEEP = [
-    "model.name=tiny",
-    "backend=[none,native_bf16]",
-    "seed=[1]",
-    "plan.looks=[2]",
-    "plan.max_seeds=2",
-]
+OF_A_SWEEP = ["model.name=tiny", "backend=[none]", "seed=[1]"]
+DECIDING = ["backend=[none,native_bf16]", "plan.looks=[2]", "plan.max_seeds=2"]
 PAPER = "title: A\nsource: B\nbaseline: a\nsetting: {model.name: tiny}\narms: {a: {backend: none}}\n"
 
 
@@ -44,6 +39,7 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
         ("postgresql://user@host/sweeps", "sqlite:///sweeps.db"),
         ("$DATABASE_URL", "sqlite:///sweeps.db"),
         ("/shared/", "shared/"),
+        ("reproduce ignite", "reproduce kuangliu"),  # which is one arm
     ):
         command = command.replace(there, here)
     verb, *words = shlex.split(command)
@@ -51,6 +47,7 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     if trains:
         named = {word.partition("=")[0] for word in words}
         own = OF_A_SWEEP if verb == "sweep" else ["--seeds=1", "--scale=0.02", "--network=tiny"]
+        words += DECIDING if "--until-decided" in words else []
         words += [word for word in [*SMALL, *own] if word.partition("=")[0] not in named]
     with pytest.raises(SystemExit) as end:
         main([verb, *words])

@@ -18,10 +18,11 @@ from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.file import Sweep, key_of
 from ampcompare.sweeps.points import BACKEND
 
 MOST_TRIED = 20  # combinations of values, for one that runs
+ARM = "plan.arm"  # each run's own
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
 
@@ -58,7 +59,7 @@ def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
     `words` are the `key=value` words that go behind every command.
     """
     here = trains_here(sweep)
-    if problems := [*_no_program(sweep, here), *(_wrong_options(sweep) if here else ())]:
+    if problems := [*_no_program(sweep, here), *(_wrong_options(sweep, words) if here else ())]:
         return problems
     if not here:
         return []
@@ -125,7 +126,7 @@ def _no_program(sweep: Sweep, here: bool) -> Iterator[str]:
         yield f"program={named!r}: no such file in {Path.cwd()}; {todo}"
 
 
-def _wrong_options(sweep: Sweep) -> Iterator[str]:
+def _wrong_options(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     told: dict[str, str] = {}  # what is wrong, and where it is first
     for parameter in sweep.parameters:
         for value in parameter.examples():
@@ -136,6 +137,8 @@ def _wrong_options(sweep: Sweep) -> Iterator[str]:
         if parameter.key.startswith("plan.") and parameter.kind != "constant":
             yield f"{parameter.place}: a sweep has one plan; write value: and what it is"
     yield from (f"{where}: {problem}" for problem, where in told.items())
+    if ARM in {p.key for p in sweep.parameters} | {key_of(word) for word in words}:
+        yield f"{ARM}: each run's own, the sweep sets it; leave it out"
 
 
 def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:

@@ -26,7 +26,6 @@ from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.prepare import prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
@@ -98,7 +97,11 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {queue.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = _report(console, queue.sweep, folder) if request.report else 0
+    status = 0
+    if request.report:
+        from ampcompare.sweeps.answer import report
+
+        status = report(console, queue.sweep, folder)
     return EXIT_FAILED_RUNS if bad else status
 
 
@@ -251,10 +254,3 @@ def _headline(
         if sweep.control and "control" not in plan:
             planned.append("control bookends")
         print_line(console, one_line(f"planned: {', '.join(planned)}"))
-
-
-def _report(console: Console, sweep: Sweep, folder: Path) -> int:
-    """The table and the page, where the runs left records; returns the report's exit code."""
-    from ampcompare.sweeps.answer import report
-
-    return report(console, sweep, folder)
