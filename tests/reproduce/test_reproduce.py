@@ -79,18 +79,6 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     assert "1.7 h on Turing GPU, by their figures" in run("--seeds", "6", capsys=capsys)[1]
 
 
-def test_the_list_loads_no_torch():
-    code = (
-        "import sys; from ampcompare.cli import main\n"
-        "try: main(['reproduce'])\n"
-        "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb', 'optuna'} & "
-        "set(sys.modules)))"
-    )
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 []"
-
-
 PAPER = """
 title: A paper
 source: Somebody

@@ -8,7 +8,7 @@ from support.quick import ROOT
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.prepare import looks_of, plan_of, prepare, prepared, shown
+from ampcompare.sweeps.prepare import plan_of, prepare, prepared, shown
 from ampcompare.sweeps.worker import planned
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
@@ -38,16 +38,11 @@ def test_plan_is_that_of_the_file(read, ours):
     assert shown(plan) == "margin 0.2, looks at 2, 4 seeds, control bookends"
 
 
-def test_dotted_names_are_a_plan_too(read):
-    sweep = read()
-    content = yaml.safe_load(sweep.path.read_text())
-    content["parameters"]["plan.control"] = {"value": "bookends"}
-    sweep.path.write_text(yaml.safe_dump(content))
-    assert read_sweep(sweep.path).control
-
-
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
+    """Or under its dotted name."""
     assert plan_of(read(), ["plan.looks=[3,5]"]).looks == [3, 5]
+    dotted = {"plan.control": {"value": "bookends"}, "backend": {"values": ["none", "native"]}}
+    assert read(parameters=dotted).control
     command = ["ampcompare", "run", "plan.margin=1.5", "${args_no_hyphens}"]
     assert plan_of(read(command=command), []).margin == 1.5
 
@@ -62,20 +57,19 @@ def test_what_another_program_calls_a_plan_is_left_alone(read):
     ("plan", "looks"),
     [
         ({}, (3, 6, 10)),
-        ({"looks": {"value": [2, 4]}}, (2, 4)),
         ({"max_seeds": {"value": 8}}, (3, 6, 8)),
         ({"max_seeds": {"value": 2}}, (2,)),
         ({"looks": {"value": [2, 4]}, "max_seeds": {"value": 4}}, (2, 4)),
     ],
 )
 def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
-    assert looks_of(plan_of(read(plan or None), [])) == looks
+    assert prepared(read(plan or None), [], decides=True).looks == looks
 
 
 def test_seeds_beyond_the_last_look_are_refused(read):
     plan = {"looks": {"value": [2, 4]}, "max_seeds": {"value": 9}}
     with pytest.raises(UserError, match=r"plan\.looks=\[2, 4\]: the last is not plan\.max_seeds=9; look at"):
-        looks_of(plan_of(read(plan), []))
+        prepared(read(plan), [], decides=True)
 
 
 def test_a_control_can_be_asked_for_beside_the_file(read):
@@ -150,12 +144,7 @@ def test_wrong_values_are_refused_as_those_of_a_file(read, word, said):
     assert said in str(caught.value)
 
 
-def test_values_of_a_sweep_on_the_server_stay_what_they_are(read):
-    with pytest.raises(UserError, match=r"^seed=3: the sweep varies seed; leave it out$"):
-        prepared(read(), ["seed=3"])
-
-
-@pytest.mark.parametrize("cap", [5, 7, 8, 100])
+@pytest.mark.parametrize("cap", [5, 100])
 def test_a_cap_leaves_the_control_at_either_end(read, cap):
     sweep = prepared(read(run_cap=cap), [], "bookends").sweep
     arms = [point.arm for point in sweep.points]

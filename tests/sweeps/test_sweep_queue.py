@@ -259,6 +259,7 @@ def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(subtests: pytest.
         ("postgres+psycopg://me:secret@host/db?x=a@b", "secret"),
         ("postgresql://me:secret@ret@host/db", "ret@host"),  # an @ that was not quoted: SQLAlchemy's host
         ("postgresql://me:pa/secret@host/db", "pa/secret"),
+        ("postgresql://me:pa?secret@host/db", "pa?secret"),
         ("postgresql://host/db?user=me&password=secret", "secret"),
         ("postgresql://me@host/db?sslpassword=secret&x=1", "secret"),
         ("postgresql://me:secret/db", "secret"),  # its @ was forgotten

@@ -171,9 +171,9 @@ class Parameter:
         """Of the distribution without its q."""
         s, kind = self.settings, self.kind.removeprefix("q_")
         if kind == "beta":
-            from scipy.stats import beta
+            from scipy.special import betaincinv
 
-            return float(beta.ppf(u, s["a"], s["b"]))
+            return float(betaincinv(s["a"], s["b"], u))
         if kind in ("normal", "log_normal"):
             found = NormalDist(s["mu"], s["sigma"]).inv_cdf(min(max(u, OUTER), 1 - OUTER))
             return found if kind == "normal" else math.exp(found)
