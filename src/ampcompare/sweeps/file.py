@@ -150,7 +150,15 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(self)
+        return points_of(
+            self.name,
+            self.axes,
+            added=self.added,
+            control=self.control,
+            run_cap=self.run_cap,
+            cells=self.cells,
+            in_blocks=self.hyperband is None,  # which compares runs in passing
+        )
 
     @property
     def seeds(self) -> int:

@@ -10,13 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.order import orders
-
-if TYPE_CHECKING:
-    from ampcompare.sweeps.file import Sweep
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -88,22 +85,30 @@ def count_of(parameters: Sequence[Parameter]) -> int:
     return math.prod(p.grid_size() for p in parameters)
 
 
-def points_of(sweep: Sweep) -> list[Point]:
-    """Every run of a grid, its added groups of seeds in the order of their coming. A `run_cap` leaves out the
-    last points of the grid, not its control. With hyperband, which compares runs in passing, there are no
-    blocks, and they are in the file's order.
+def points_of(
+    name: str,
+    axes: Axes,
+    *,
+    added: Sequence[Sequence[Any]] = (),
+    control: bool = False,
+    run_cap: int | None = None,
+    cells: Cells | None = None,
+    in_blocks: bool = True,
+) -> list[Point]:
+    """Every run of a grid: `added` are further groups of seeds, in the order of their coming. A `run_cap`
+    leaves out the last points of the grid, not its control. Without blocks they are in the file's order.
     """
-    axes, found = sweep.axes, list[Point]()
-    blocks = _blocks(axes, sweep.cells)
-    drawn = enumerate(orders(sweep.name, len(blocks[0]), len(blocks)))
+    found: list[Point] = []
+    blocks = _blocks(axes, cells)
+    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
     runs = [cell for block in blocks for cell in block if cell is not None]
     compared = axes.compared.key if axes.compared else ""
     baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
     keys = [p.key for p in reversed(axes.parameters)]
-    for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in sweep.added if s)]:
+    for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in added if s)]:
         seeds = range(seed.grid_size() if seed else 1)
         grid: list[tuple[int, Cell, int | None]]
-        if sweep.hyperband is None:
+        if in_blocks:
             grid = [
                 (n, cell, number)
                 for (n, block), (number, order) in zip(product(seeds, blocks), drawn, strict=False)
@@ -113,8 +118,8 @@ def points_of(sweep: Sweep) -> list[Point]:
         else:
             grid = [(n, cell, None) for n in seeds for cell in runs]
             grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
-        around = seeds if sweep.control else ()
-        room = None if sweep.run_cap is None else sweep.run_cap - len(found) - 2 * len(around)
+        around = seeds if control else ()
+        room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
             break
         found += [_point(axes, seed, baseline, n, arm=FIRST) for n in around]
