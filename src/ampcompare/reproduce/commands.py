@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,12 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    options = {"--scale": scale, "--network": network, "--write-sweep": write_sweep, "--workers": workers}
+    options: dict[str, Any] = {
+        "--scale": scale,
+        "--network": network,
+        "--write-sweep": write_sweep,
+        "--workers": workers,
+    }
     options |= {"--out": out, "--seeds": seeds, "--runs": runs} | dict.fromkeys(given, "")
     if name is None:
         wrong, why = options.keys() - {"--seeds"}, "of which publication? give its name"

@@ -45,7 +45,7 @@ _LAWS: dict[str, dict[str, Any]] = {
     "log_normal": _NORMAL,
     "beta": {"a": (Above0, ...), "b": (Above0, ...)},
 }
-_SETTINGS = {
+_SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,
     "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
