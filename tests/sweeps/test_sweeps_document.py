@@ -45,9 +45,9 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     verb, *words = shlex.split(command)
     trains = bool(marks(command))
     if trains:
-        named = {word.partition("=")[0] for word in words}
         own = OF_A_SWEEP if verb == "sweep" else ["--seeds=1", "--scale=0.02", "--network=tiny"]
         words += DECIDING if "--until-decided" in words else []
+        named = {word.partition("=")[0] for word in words}
         words += [word for word in [*SMALL, *own] if word.partition("=")[0] not in named]
     with pytest.raises(SystemExit) as end:
         main([verb, *words])
