@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from optuna.samplers import RandomSampler
 from rich.console import Console
 from support.quick import QUICK
 
@@ -25,9 +24,6 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file import read_sweep
-from ampcompare.sweeps.methods import METHODS, Method
-from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.train.evaluation import Evaluation
 
 
@@ -105,30 +101,3 @@ def test_a_metric_is_declared_once(margin: str, tmp_path: Path):
     assert sweep_problems(tmp_path, parameters=parameters, metric={"name": margin}) == []
     compared = analyse_runs([record], metric=margin).metric
     assert (compared.name, compared.unit, compared.falls) == ("doubt", "nats", True)
-
-
-def test_a_sweep_method_is_declared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    drawn: list[str] = []
-
-    class Lowest(RandomSampler):
-        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
-            drawn.append(name)
-            return distribution.low
-
-    content = {
-        "program": "run_experiment.py",
-        "method": "lowest",
-        "parameters": {"optimizer.lr": {"min": 0.1, "max": 0.5}},
-    }
-    path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match=r"method='lowest': expected one of grid, random, bayes$"):
-        read_sweep(path)
-    monkeypatch.setitem(METHODS, "lowest", Method(Lowest, needs_metric=True))
-    with pytest.raises(UserError, match="metric: missing; lowest needs one to go by"):
-        read_sweep(path)
-    path.write_text(yaml.safe_dump(content | {"metric": {"name": "eval/loss"}}))
-    attempt = Queue(read_sweep(path), sqlite_url(tmp_path), "lowest").claim()
-    assert attempt is not None
-    assert attempt.parameters == {"optimizer.lr": 0.1}
-    assert drawn == ["optimizer.lr"]

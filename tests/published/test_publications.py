@@ -36,7 +36,7 @@ def test_what_is_listed_comes_along_with_its_sources_and_says_so():
         assert publication.url.startswith("https://")
         assert publication.date
         assert publication.images
-        assert publication.figures or publication.charts
+        assert publication.figures or publication.curves
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_the_file_says_setting_arms_hardware_and_figures_with_interval_and_n(tmp
     assert "output_dir" not in mine.setting
     assert mine.arms == {b: {"backend": b} for b in BACKENDS}
     assert (mine.baseline, mine.hardware, mine.runs) == ("none", "Test Device 9000", 3)
-    speed = mine.find_figure("images_per_second").values["native"]
+    (speed,) = (f.values["native"] for f in mine.figures if f.name == "images_per_second")
     assert speed.low < speed.value < speed.high
     assert (speed.n, speed.confidence) == (3, 0.95)
     assert "native1" in mine.note

@@ -232,8 +232,11 @@ def test_new_seeds_continue_the_last_and_are_nobody_elses(seeds, added, expected
         ({"seeds": ["a"]}, "parameters.seed='a': --until-decided counts on from the last; use whole"),
         ({"seeds": range(6)}, "parameters.seed: 6 seeds: more than the 5 of the last look; set plan.looks"),
         ({"run_cap": 3}, "run_cap: --until-decided looks at whole groups of seeds"),
-        ({"metric": Objective("x", target=0.9)}, "metric.target: --until-decided looks at whole groups"),
-        ({"hyperband": Hyperband((3,))}, "early_terminate: --until-decided looks at whole groups"),
+        ({"metric": Objective(name="x", target=0.9)}, "metric.target: --until-decided looks at whole groups"),
+        (
+            {"hyperband": Hyperband(type="hyperband", min_iter=3)},
+            "early_terminate: --until-decided looks at whole groups",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(changes, said):

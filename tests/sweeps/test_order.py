@@ -145,7 +145,7 @@ def test_order_is_another_for_another_name():
 
 def test_hyperband_keeps_the_order_of_the_file():
     of = sweep(x=[5, 1], y=[1, 2])
-    early = Sweep(of.path, "mine", "grid", of.parameters, hyperband=Hyperband((3,)))
+    early = Sweep(of.path, "mine", "grid", of.parameters, hyperband=Hyperband(type="hyperband", min_iter=3))
     assert points(early) == [(5, 1), (1, 1), (5, 2), (1, 2)]
 
 

@@ -13,9 +13,8 @@ from ampcompare.cli import main
 from ampcompare.config.arguments import parse
 from ampcompare.config.publication import arm_config
 from ampcompare.errors import UserError
-from ampcompare.published.publication import load, names
+from ampcompare.published.publication import load
 from ampcompare.report.request import FORMATS
-from ampcompare.reproduce.as_sweep import Repetition
 from ampcompare.sweeps.answer import request_of
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.command import build_command
@@ -31,13 +30,14 @@ def read(path: Path) -> Sweep:
 
 def written(tmp_path: Path, name: str, *options: str) -> Path:
     path = tmp_path / "written.yaml"
+    path.unlink(missing_ok=True)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", name, "--write-sweep", str(path), *options])
     assert not end.value.code
     return path
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", ["ignite", "recipe"])
 def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path, name):
     path = written(tmp_path, name, "--seeds", "2", "--scale", "0.5", "log.every=7")
     jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
@@ -61,16 +61,14 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
 
 
 def test_more_seeds_are_the_same_sweep_continued_and_another_scale_is_another(tmp_path):
-    def made(name: str, **way: float) -> tuple[Sweep, dict[str, object]]:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(Repetition("ignite", **way).text())  # type: ignore[arg-type]
-        return (sweep := read(path)), definition(sweep, ())
+    def made(*options: str) -> tuple[Sweep, dict[str, object]]:
+        return (sweep := read(written(tmp_path, "ignite", *options))), definition(sweep, ())
 
-    _, began = made("two", seeds=2)
-    more, now = made("four", seeds=4)
+    _, began = made("--seeds", "2")
+    more, now = made("--seeds", "4")
     first = load("ignite").setting.get("seed", 223)
     assert agreed(more, began, now)[1] == (first + 2, first + 3)
-    less, other = made("less", seeds=2, scale=0.5)
+    less, other = made("--seeds", "2", "--scale", "0.5")
     with pytest.raises(UserError, match=r"parameters\.published\.scale"):
         agreed(less, began, other)
 
@@ -81,34 +79,18 @@ def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
     assert (request.reproduce, request.formats) == ("ignite", FORMATS)
 
 
-def test_the_baseline_comes_first_whatever_the_files_order(tmp_path):
-    paper = tmp_path / "paper.yaml"
-    arms = "arms: {half: {backend: native}, fp32: {}, bf16: {backend: native_bf16}}"
-    paper.write_text(f"title: A\nsource: B\nbaseline: fp32\nfigures: {{}}\n{arms}\n")
-    assert Repetition(str(paper)).arms == ["fp32", "half", "bf16"]
-
-
-def test_a_seed_of_the_setting_is_the_first_of_the_seeds(tmp_path):
-    paper = tmp_path / "paper.yaml"
-    paper.write_text("title: A\nsource: B\nbaseline: a\nfigures: {}\nsetting: {seed: 7}\narms: {a: {}}\n")
-    content = Repetition(str(paper), seeds=2).content()
-    assert content["parameters"]["seed"] == {"values": [7, 8]}
-
-
-def test_other_scales_and_networks_are_other_sweeps():
-    ways = [{}, {"scale": 0.02}, {"network": "tiny"}, {"scale": 0.02, "network": "tiny"}]
-    named = [Repetition("ignite", **way).sweep_name for way in ways]  # type: ignore[arg-type]
-    assert named == [
-        "reproduce-ignite",
-        "reproduce-ignite-scale-0.02",
-        "reproduce-ignite-tiny",
-        "reproduce-ignite-scale-0.02-tiny",
-    ]
-
-
-def test_a_name_of_a_file_becomes_one_of_a_folder(tmp_path):
+def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):
     paper = tmp_path / "my paper: 2.yaml"
-    paper.write_text("title: A\nsource: B\nbaseline: a\nfigures: {}\narms: {a: {}}\n")
-    assert Repetition(str(paper)).sweep_name == "reproduce-my-paper-2"
-    with pytest.raises(UserError):
-        Repetition("nobody").sweep_name  # noqa: B018
+    arms = "arms: {half: {backend: native}, fp32: {}, bf16: {backend: native_bf16}}"
+    paper.write_text(f"title: A\nsource: B\nbaseline: fp32\nsetting: {{seed: 7}}\n{arms}\n")
+    sweep = read(written(tmp_path, str(paper), "--seeds", "2"))
+    of = {p.key: p.settings.get("values") for p in sweep.parameters}
+    assert (of["published.arm"], of["seed"]) == (["fp32", "half", "bf16"], [7, 8])
+    assert sweep.name == "reproduce-my-paper-2"  # which a folder can be called
+
+
+def test_other_scales_and_networks_are_other_sweeps(tmp_path):
+    named = [
+        read(written(tmp_path, "recipe", *way)).name for way in ((), ("--scale", "0.02", "--network", "tiny"))
+    ]
+    assert named == ["reproduce-recipe", "reproduce-recipe-scale-0.02-tiny"]

@@ -21,8 +21,8 @@ from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
-from ampcompare.sweeps import devices, run
-from ampcompare.sweeps.answer import look_at, request_of
+from ampcompare.sweeps import devices
+from ampcompare.sweeps.answer import look_at, report, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
 
@@ -428,7 +428,7 @@ def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logg
     content["parameters"] = {"backend": {"values": ["none", "native"]}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
     said = io.StringIO()
-    run._report(Console(file=said, width=200), read_sweep(tmp_path / "sweep.yaml"), tmp_path)
+    report(Console(file=said, width=200), read_sweep(tmp_path / "sweep.yaml"), tmp_path)
     assert "metric.name='eval/mse': no run logged it; the report takes another metric" in said.getvalue()
     assert (tmp_path / "report" / "index.html").is_file()
 
@@ -557,7 +557,7 @@ def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
     said = io.StringIO()
-    run._report(Console(file=said, width=200), read_sweep(file), tmp_path)
+    report(Console(file=said, width=200), read_sweep(file), tmp_path)
     assert "no report" not in said.getvalue()
     assert (tmp_path / "report" / "index.html").is_file()
 
@@ -585,7 +585,7 @@ def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
     said = io.StringIO()
-    run._report(Console(file=said, width=400), read_sweep(file), tmp_path)
+    report(Console(file=said, width=400), read_sweep(file), tmp_path)
     assert said.getvalue().startswith("Best of 2 learning rates each: native ")
 
 

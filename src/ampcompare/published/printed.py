@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from ampcompare.program.checked import Checked, Number, refused
 
-_NUMBER = re.compile(r"[-+]?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?")
 _DURATION = re.compile(r"(?:(?P<h>\d+) ?h)? ?(?:(?P<min>\d+) ?min)? ?(?:(?P<s>\d+(?:\.\d+)?) ?s)?")
 SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
 LONGEST = 40  # characters
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(Checked):
     """A published figure: `text` as it stands there, `value` and the interval that it may be of.
 
     Of a number alone the interval is its rounding: "0.24" is 0.235 to 0.245, "6h54min" half a minute either
@@ -26,26 +24,32 @@ class Printed:
     """
 
     text: str
-    value: float
-    low: float
-    high: float
-    n: int | None = None
-    confidence: float | None = None
+    value: Number
+    low: Number
+    high: Number
+    n: Annotated[int, Field(ge=2)] | None = None
+    confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @property
     def is_rounding(self) -> bool:
         """Whether the interval is of the printed digits alone."""
         return self.confidence is None
 
-
-class _Interval(Checked):
-    """A figure with an interval of its own, in a file."""
-
-    value: Number
-    low: Number
-    high: Number
-    n: Annotated[int, Field(ge=2)] | None = None
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, what: Any) -> Any:
+        if isinstance(what, Mapping):
+            return {"text": f"{what.get('value')}", "confidence": 0.95, **what}
+        text = "" if isinstance(what, bool) or not isinstance(what, int | float | str) else str(what).strip()
+        if len(text) <= LONGEST:
+            if match := _NUMBER.fullmatch(text):
+                return _rounded(text, float(text.replace(",", "")), match["decimals"])
+            if (match := _DURATION.fullmatch(text)) and match.lastgroup:
+                given = {unit: number for unit, number in match.groupdict().items() if number is not None}
+                value = sum(float(number) * SECONDS[unit] for unit, number in given.items())
+                last = given[match.lastgroup].partition(".")[2]
+                return _rounded(text, value, last, SECONDS[match.lastgroup])
+        raise refused('is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"')
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -54,27 +58,13 @@ class _Interval(Checked):
         return self
 
 
+def _rounded(text: str, value: float, decimals: str | None, unit: float = 1.0) -> dict[str, Any]:
+    half = 0.5 * unit * 10.0 ** -len(decimals or "")
+    return {"text": text, "value": value, "low": value - half, "high": value + half}
+
+
 def printed(what: Any) -> Printed:
     """A figure out of a publication's file: a text ("0.240": quoted, so that its last zero counts), a number,
-    or a mapping with `value`, `low`, `high`, `n` and `confidence`. Raises pydantic's errors.
+    or a mapping with `value`, `low`, `high`, `n` and `confidence`. Raises ValidationError.
     """
-    if isinstance(what, Mapping):
-        own = _Interval.model_validate(what)
-        return Printed(f"{own.value}", own.value, own.low, own.high, own.n, own.confidence)
-    text = "" if isinstance(what, bool) or not isinstance(what, int | float | str) else str(what).strip()
-    if len(text) <= LONGEST:
-        if match := _NUMBER.fullmatch(text):
-            value = float(text.replace(",", ""))
-            half = 0.5 * 10.0 ** -len(match["decimals"] or "")
-            return Printed(text, value, value - half, value + half)
-        if (match := _DURATION.fullmatch(text)) and any(match.groupdict().values()):
-            return _duration(text, match.groupdict())
-    raise refused('is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"')
-
-
-def _duration(text: str, parts: Mapping[str, str | None]) -> Printed:
-    given = {unit: number for unit, number in parts.items() if number is not None}
-    value = sum(float(number) * SECONDS[unit] for unit, number in given.items())
-    unit, number = list(given.items())[-1]
-    half = 0.5 * SECONDS[unit] * 10.0 ** -len(number.partition(".")[2])
-    return Printed(text, value, value - half, value + half)
+    return Printed.model_validate(what)

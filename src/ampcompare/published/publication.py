@@ -1,12 +1,7 @@
 """A publication: what somebody compared, in our own keys, and what came out of it, as it was printed.
 
 title: ...            # what was compared
-source: ...           # who printed it, and where
-url: ...
-date: 2020-06-05
-hardware: NVIDIA GeForce RTX 2080 Ti     # a card as its driver names it, where it is known
-software: torch 1.6 nightly
-note: ...
+source: ...           # who printed it, and where; also url, date, hardware (by its driver), software, note
 runs: 1               # of each arm, there
 setting: {model.name: ..., data.source: ..., epochs: 20}       # what all arms share, in our own keys
 tiny: {model.kwargs.width: 64}  # of --network tiny, instead of our network of that name; of data, beside it
@@ -15,23 +10,16 @@ baseline: fp32        # one of the arms
 arms:                 # by their names there
   fp32: {backend: none}
   O3: {backend: fp16, precision.loss_scale: 1}
-figures:              # by names of its own
-  epoch_seconds:
-    measured: seconds_per_epoch          # one of MEASURED
-    unit: s                              # in which the values are printed, where it is not MEASURED's
-    what: mean of 20 epochs, evaluation left out
-    values: {fp32: "17.84", O3: "10.30"}
-charts:               # as the original drew them: a figure of its arms, or a curve (a metric) by epoch
-  - title: Training time
-    panels:
-      - {figure: epoch_seconds, kind: bar, x: "", y: "seconds an epoch"}
+figures:              # by names of its own; `unit` is that of the texts, where it is not MEASURED's
+  epoch_seconds: {measured: seconds_per_epoch, unit: s, what: ..., values: {fp32: "17.84", O3: "10.30"}}
+curves: [eval/accuracy]  # metrics of which a curve alone was drawn
 gflop: 7.78           # counted work of forward and backward, an image
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -52,11 +40,10 @@ from ampcompare.former import arm_now, setting_now
 from ampcompare.program.checked import Above0, Checked, lines_of, refused, wrong_file
 from ampcompare.program.place import find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
-from ampcompare.published.printed import Printed, printed
+from ampcompare.published.printed import Printed
 
 FOLDER = "configs/published"
-BAR, LINE = "bar", "line"
-MOST_ARMS, MOST_FIGURES = 20, 40
+MOST_ARMS = 20
 LONGEST_NAME = 60
 
 
@@ -97,12 +84,6 @@ def _words(value: Any) -> str:
     return one_line(value)
 
 
-def _not_empty(text: str) -> str:
-    if not text:
-        raise refused("expected a text")
-    return text
-
-
 def _name(name: str) -> str:
     """It stands in tables, and an arm's on command lines."""
     if name != one_line(name) or not 0 < len(name) <= LONGEST_NAME:
@@ -110,15 +91,19 @@ def _name(name: str) -> str:
     return name
 
 
-def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it."""
     for key, value in tree.items():
-        if not isinstance(key, str):
-            raise refused("expected lines of the form key: value")
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise refused("expected a text")
+    return text
 
 
 Words = Annotated[str, PlainValidator(_words)]
@@ -139,7 +124,7 @@ class Figure(Checked):
 
     measured: Literal[*MEASURED]  # type: ignore[valid-type]
     unit: Annotated[str, Field(validate_default=True)] = ""
-    values: Annotated[dict[str, Annotated[Printed, PlainValidator(printed)]], Field(min_length=1)]
+    values: Annotated[dict[str, Printed], Field(min_length=1)]
     what: Words = ""
     name: str = ""  # by which the file calls it
 
@@ -169,37 +154,14 @@ class Figure(Checked):
         if not {"measured", "unit"} <= info.data.keys():
             return values
         factor = UNITS[MEASURED[info.data["measured"]].unit][info.data["unit"]]
+        ends = ("value", "low", "high")
         return {
-            arm: replace(v, value=v.value * factor, low=v.low * factor, high=v.high * factor)
-            for arm, v in values.items()
+            arm: one.model_copy(update={end: getattr(one, end) * factor for end in ends})
+            for arm, one in values.items()
         }
 
 
-class Panel(Checked):
-    """A panel of a chart: a figure of its arms, or a `curve` (a key of `ampcompare.metrics`) by epoch."""
-
-    kind: Literal["bar", "line"]
-    x: Words = ""
-    y: Words = ""
-    figure: Words = ""
-    curve: Words = ""
-    title: Words = ""
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if bool(self.figure) == bool(self.curve):
-            raise refused("expected a figure or a curve, one of them")
-        return self
-
-
-class Chart(Checked):
-    """A chart as the original drew it."""
-
-    title: Words = ""
-    panels: Annotated[list[Panel], Field(min_length=1)]
-
-
-_FIGURES = TypeAdapter(Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)])
+_FIGURES = TypeAdapter(dict[Name, Figure])
 
 
 def _figures(content: Any) -> tuple[Figure, ...]:
@@ -225,7 +187,7 @@ class Publication(Checked):
     baseline: str
     arms: Annotated[dict[Name, Options], Field(min_length=1, max_length=MOST_ARMS)]
     figures: Annotated[tuple[Figure, ...], BeforeValidator(_figures)] = ()
-    charts: list[Chart] = Field(default_factory=list)
+    curves: list[str] = Field(default_factory=list)
     name: str = ""  # that of its file
     path: Path = Path()
 
@@ -234,21 +196,14 @@ class Publication(Checked):
         """Every key that an arm sets, in the order of the file."""
         return tuple(dict.fromkeys(key for arm in self.arms.values() for key in arm))
 
-    def find_figure(self, name: str) -> Figure:
-        """Raises KeyError."""
-        return {figure.name: figure for figure in self.figures}[name]
-
     @model_validator(mode="after")
-    def _names_what_there_is(self) -> Self:
-        arms, figures = ", ".join(self.arms), {figure.name for figure in self.figures}
+    def _names_its_arms(self) -> Self:
+        arms = ", ".join(self.arms)
         if self.baseline not in self.arms:
             raise refused(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
         for figure in self.figures:
             for arm in figure.values.keys() - self.arms.keys():
                 raise refused(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
-        for panel in (panel for chart in self.charts for panel in chart.panels):
-            if panel.figure and panel.figure not in figures:
-                raise refused(f"charts: figure {panel.figure!r}: there is none of that name")
         return self
 
 

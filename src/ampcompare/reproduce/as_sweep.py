@@ -4,86 +4,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.config.arguments import parse
-from ampcompare.config.schema import Config
-from ampcompare.published.publication import Publication, load
+from ampcompare.published.publication import load
 from ampcompare.sweeps.file import key_of
 
 VARIED = ("published.arm", "seed")  # words change their values, as of any sweep
+HEAD = """\
+# {about}
+# as ampcompare reproduce runs it; the setting of each arm is in the publication's file
+# Without server:  ampcompare sweep {file}
+# With W&B:        wandb sweep {file}, then on each GPU: wandb agent ENTITY/PROJECT/ID
+#                  ampcompare reproduce {name} --runs wandb:ENTITY/PROJECT/ID
+"""
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """What is to be run of a publication: `name` as it was given, in how many seeds, for a look how much of
-    it and with which network; `words` are options of every run.
+def sweep_file(
+    name: str,
+    seeds: int = 3,
+    scale: float = 1.0,
+    network: str | None = None,
+    words: Sequence[str] = (),
+    file: str | None = None,
+) -> tuple[str, str]:
+    """The name and the text of the sweep that runs a publication in so many seeds; `scale` and `network` are
+    for a look. `words` are options of every run, in a `file` of its own they stand in the command. Raises
+    UserError for an arm whose first run would be none.
     """
+    import yaml
 
-    name: str
-    seeds: int = 3
-    scale: float = 1.0
-    network: str | None = None
-    words: tuple[str, ...] = ()
-
-    @property
-    def publication(self) -> Publication:
-        """Raises UserError."""
-        return load(self.name)
-
-    @property
-    def arms(self) -> list[str]:
-        """The baseline first: a sweep takes the first value for it."""
-        own = self.publication
-        return sorted(own.arms, key=lambda arm: arm != own.baseline)
-
-    @property
-    def sweep_name(self) -> str:
-        """A name that is a folder's, too, and other for another scale or network."""
-        less = [f"scale-{self.scale:g}"] if self.scale != 1 else []
-        parts = ["reproduce", self.publication.name, *less, *([self.network] if self.network else [])]
-        return re.sub(r"[^\w.-]+", "-", "-".join(parts))
-
-    def options(self) -> dict[str, Any]:
-        """What every run is told of it."""
-        told: dict[str, Any] = {"published.name": self.name}
-        told |= {"published.scale": self.scale} if self.scale != 1 else {}
-        return told | ({"published.network": self.network} if self.network else {})
-
-    def configs(self) -> list[Config]:
-        """The config of every arm's first run. Raises UserError where there would be none."""
-        given = [f"{key}={value}" for key, value in self.options().items()]
-        given += [word for word in self.words if key_of(word) not in VARIED]
-        return [parse([*given, f"published.arm={arm}"]) for arm in self.arms]
-
-    def content(self, words: Sequence[str] = ()) -> dict[str, Any]:
-        """The sweep, as its file has it; `words` stand in its command."""
-        first = self.configs()[0]
-        parameters: dict[str, Any] = {key: {"value": value} for key, value in self.options().items()}
-        parameters["published.arm"] = {"values": self.arms}
-        parameters["seed"] = {"values": [first.seed + number for number in range(self.seeds)]}
-        begin = ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto"]
-        return {
-            "program": "ampcompare",
-            "project": first.wandb.project,
-            "name": self.sweep_name,
-            "method": "grid",
-            "parameters": parameters,
-            "command": [*begin, *words, "${args_no_hyphens}"],
-        }
-
-    def text(self, words: Sequence[str] = (), file: str = "sweep.yaml") -> str:
-        """The file, with what it is and how it is run above."""
-        import yaml
-
-        own, name = self.publication, self.name
-        head = (
-            f"# {' '.join(f'{own.title}: {own.source} {own.url}'.split())}",
-            "# as ampcompare reproduce runs it; the setting of each arm is in the publication's file",
-            f"# Without server:  ampcompare sweep {file}",
-            f"# With W&B:        wandb sweep {file}, then on each GPU: wandb agent ENTITY/PROJECT/ID",
-            f"#                  ampcompare reproduce {name} --runs wandb:ENTITY/PROJECT/ID",
-        )
-        content = yaml.safe_dump(self.content(words), sort_keys=False, allow_unicode=True)
-        return "\n".join((*head, content))
+    own = load(name)
+    arms = sorted(own.arms, key=lambda arm: arm != own.baseline)  # a sweep takes the first for the baseline
+    told: dict[str, Any] = {"published.name": name}
+    told |= {"published.scale": scale} if scale != 1 else {}
+    told |= {"published.network": network} if network else {}
+    given = [f"{key}={value}" for key, value in told.items()]
+    given += [word for word in words if key_of(word) not in VARIED]
+    first, *_ = [parse([*given, f"published.arm={arm}"]) for arm in arms]
+    # A name that is a folder's, too, and other for another scale or network.
+    parts = ["reproduce", own.name, f"scale-{scale:g}" if scale != 1 else "", network or ""]
+    called = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
+    seen = {"values": arms}, {"values": [first.seed + number for number in range(seeds)]}
+    begin = ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto"]
+    content = {
+        "program": "ampcompare",
+        "project": first.wandb.project,
+        "name": called,
+        "method": "grid",
+        "parameters": {k: {"value": v} for k, v in told.items()} | dict(zip(VARIED, seen, strict=True)),
+        "command": [*begin, *(words if file else ()), "${args_no_hyphens}"],
+    }
+    about = " ".join(f"{own.title}: {own.source} {own.url}".split())
+    head = HEAD.format(about=about, file=file or "sweep.yaml", name=name)
+    return called, head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ampcompare.reproduce.as_sweep import Repetition
 
 SEEDS = 3
 
@@ -49,74 +43,56 @@ def reproduce(
     """
     from rich.console import Console
 
-    from ampcompare.reproduce.as_sweep import Repetition
-
-    console, given = Console(highlight=False), tuple(words or ())
-    looks = {"--scale": scale, "--network": network, "--workers": workers, "--write-sweep": write_sweep}
-    if name is None:
-        _leave_out(looks | {"--runs": runs, "--out": out}, "of which publication? give its name")
-        _list(seeds or SEEDS)
-        return
-    if runs:
-        _leave_out(
-            {"--seeds": seeds} | looks | dict.fromkeys(given, ""),
-            "--runs judges runs that exist; leave it out",
-        )
-        raise typer.Exit(_judge(name, runs, out or "report", console))
-    if scale is not None and not 0 < scale <= 1:
-        raise UserError(f"--scale {scale:g}: expected a number above 0 and at most 1")
-    repetition = Repetition(name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
-    repetition.configs()  # what is wrong with them is said before anything is written
-    if write_sweep is None:
-        raise typer.Exit(_run(repetition, out, workers, console))
-    _leave_out({"--out": out, "--workers": workers}, "--write-sweep runs nothing; leave it out")
-    _write(repetition, write_sweep)
-
-
-def _leave_out(options: Mapping[str, Any], why: str) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise UserError(f"{f'{option} {value}'.rstrip()}: {why}")
-
-
-def _list(seeds: int) -> None:
+    from ampcompare.config.load import split_override
+    from ampcompare.reproduce.as_sweep import sweep_file
     from ampcompare.reproduce.listing import lines
 
-    for line in lines(seeds):
-        typer.echo(line)
+    console, given = Console(highlight=False), words or []
+    options: dict[str, Any] = {
+        "--scale": scale,
+        "--network": network,
+        "--write-sweep": write_sweep,
+        "--workers": workers,
+    }
+    options |= {"--out": out, "--seeds": seeds, "--runs": runs} | dict.fromkeys(given, "")
+    if name is None:
+        wrong, why = options.keys() - {"--seeds"}, "of which publication? give its name"
+    elif runs:
+        wrong, why = options.keys() - {"--runs", "--out"}, "--runs judges runs that exist; leave it out"
+    else:
+        wrong = {"--out", "--workers"} if write_sweep else set()
+        why = "--write-sweep runs nothing; leave it out"
+    for option, value in options.items():
+        if option in wrong and value not in (None, []):
+            raise UserError(f"{f'{option} {value}'.rstrip()}: {why}")
+    if name is None:
+        typer.echo("\n".join(lines(seeds or SEEDS)))
+        return
+    if runs:
+        from ampcompare.report.command import make_report
+        from ampcompare.report.request import Request
 
-
-def _judge(name: str, runs: Sequence[str], out: str, console: Console) -> int:
-    from ampcompare.report.command import make_report
-    from ampcompare.report.request import Request
-
-    return make_report(Request([*runs], out, reproduce=name), console)
-
-
-def _write(repetition: Repetition, path: Path) -> None:
-    if path.exists():
-        raise UserError(f"--write-sweep {path}: there is such a file; name another, or remove it")
-    _put(path, repetition.text(repetition.words, str(path)), f"--write-sweep {path}")
-    typer.echo(f"{path}: {as_typed('ampcompare', 'sweep', path)}, or {as_typed('wandb', 'sweep', path)}")
-
-
-def _run(repetition: Repetition, out: str | None, workers: int | None, console: Console) -> int:
-    """Through the sweep runner, which goes on where it was and ends with the report."""
-    from ampcompare.config.load import split_override
+        raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
+    way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
+    if write_sweep is not None:
+        if write_sweep.exists():
+            raise UserError(f"--write-sweep {write_sweep}: there is such a file; name another, or remove it")
+        _, text = sweep_file(*way, file=str(write_sweep))
+        try:
+            write_sweep.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            todo = "name a file that can be written"
+            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; {todo}") from None
+        ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
+        typer.echo(f"{write_sweep}: {', or '.join(ways)}")
+        return
     from ampcompare.sweeps.run import run_sweep
 
-    given = dict(split_override(word) for word in repetition.words)
-    if out is not None and "output_dir" in given:
-        raise UserError(f"--out {out}: output_dir={given['output_dir']} says it too; leave one out")
-    folder = Path(out or given.get("output_dir") or Path("runs") / repetition.sweep_name)
+    called, text = sweep_file(*way)
+    there = [value for key, value in map(split_override, given) if key == "output_dir"]
+    if out is not None and there:
+        raise UserError(f"--out {out}: output_dir={there[-1]} says it too; leave one out")
+    folder = Path(out or [Path("runs") / called, *there][-1])
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
-    _put(file, repetition.text(), f"--out {folder}")
-    own = [word for word in repetition.words if split_override(word)[0] != "output_dir"]
-    return run_sweep(str(file), [*own, f"output_dir={folder}"], console, workers=workers)
-
-
-def _put(path: Path, text: str, option: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as problem:
-        raise UserError(f"{option}: {reason(problem)}; name a file that can be written") from None
+    file.write_text(text, encoding="utf-8")
+    raise typer.Exit(run_sweep(str(file), [*given, f"output_dir={folder}"], console, workers=workers))

@@ -12,7 +12,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.config.arguments import parse
-from ampcompare.config.load import check_option, split_override, typed_word
+from ampcompare.config.load import check_option, typed_word
 from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
@@ -21,20 +21,14 @@ from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.file import Sweep, key_of
 from ampcompare.sweeps.points import BACKEND
 
-OF_A_RUN = ("arm", "block", "place")  # of the plan's options
 MOST_TRIED = 20  # combinations of values, for one that runs
+ARM = "plan.arm"  # each run's own
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
 
 def trains_here(sweep: Sweep) -> bool:
     """Whether the sweep runs our own training, whose options and metrics are known."""
     return _options_start(sweep) is not None
-
-
-def training_words(sweep: Sweep) -> tuple[str, ...] | None:
-    """What of the sweep's command our training reads; None where it runs something else."""
-    start = _options_start(sweep)
-    return None if start is None else sweep.command[start:]
 
 
 def _options_start(sweep: Sweep) -> int | None:
@@ -52,12 +46,11 @@ def _options_start(sweep: Sweep) -> int | None:
 
 def _is_our_script(path: Path) -> bool:
     """Whether it is our script or a copy of it; another project may have a file of that name."""
-    if path.name != SCRIPT:
-        return False
-    try:
-        return not path.exists() or "ampcompare.entrypoint" in path.read_text(errors="replace")
-    except (OSError, ValueError):
-        return False
+    with suppress(OSError, ValueError):
+        return path.name == SCRIPT and (
+            not path.exists() or "ampcompare.entrypoint" in path.read_text(errors="replace")
+        )
+    return False
 
 
 def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
@@ -65,9 +58,10 @@ def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
 
     `words` are the `key=value` words that go behind every command.
     """
-    if problems := [*_no_program(sweep), *(_wrong_options(sweep, words) if trains_here(sweep) else ())]:
+    here = trains_here(sweep)
+    if problems := [*_no_program(sweep, here), *(_wrong_options(sweep, words) if here else ())]:
         return problems
-    if not trains_here(sweep):
+    if not here:
         return []
     try:
         # The words of the command and of the command line, with the first value of everything.
@@ -87,14 +81,13 @@ def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     """The first of a sweep's runs that the training takes, and its parameters: not every backend has every
     loss scale. Raises UserError, that of the very first, where it takes none of the first few.
     """
-    refusal: UserError | None = None
+    refusals: list[UserError] = []
     for chosen in _combinations([p for p in sweep.parameters if sweep.is_grid and is_of_backend(p)]):
         try:
             return config_of(sweep, words, chosen), _parameters(sweep, chosen)
         except UserError as problem:
-            refusal = refusal or problem
-    assert refusal
-    raise refusal
+            refusals.append(problem)
+    raise refusals[0]
 
 
 def _combinations(parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
@@ -113,7 +106,12 @@ def config_of(sweep: Sweep, words: Sequence[str], chosen: Mapping[str, Any]) -> 
 
     Raises UserError where it would take no step.
     """
-    return parse(_command(sweep, words, _parameters(sweep, chosen)))
+    template, parameters = sweep.command[_options_start(sweep) :], _parameters(sweep, chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        given = build_command(template, sweep.program, parameters, Path(folder) / "parameters.json")
+        # A file that is read here and now stands for the words in it.
+        texts = [Path(word).read_text() if word.startswith(folder) else word for word in given]
+    return parse([*texts, *words])
 
 
 def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,9 +119,9 @@ def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return nested(sweep.parameters, values)
 
 
-def _no_program(sweep: Sweep) -> Iterator[str]:
+def _no_program(sweep: Sweep, here: bool) -> Iterator[str]:
     named = sweep.program if "${program}" in sweep.command else None
-    if named and not Path(named).is_file() and not (trains_here(sweep) and Path(named).name == PROGRAM):
+    if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
         todo = "start the sweep from the folder that has it, or write the path out"
         yield f"program={named!r}: no such file in {Path.cwd()}; {todo}"
 
@@ -139,15 +137,8 @@ def _wrong_options(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
         if parameter.key.startswith("plan.") and parameter.kind != "constant":
             yield f"{parameter.place}: a sweep has one plan; write value: and what it is"
     yield from (f"{where}: {problem}" for problem, where in told.items())
-    given = {p.key for p in sweep.parameters} | {key_of(word) for word in words}
-    for key in (f"plan.{name}" for name in OF_A_RUN):
-        if key in given:
-            yield f"{key}: each run's own, the sweep sets it; leave it out"
-    for word in words:
-        try:
-            check_option(*split_override(word))
-        except UserError as problem:
-            yield str(problem)
+    if ARM in {p.key for p in sweep.parameters} | {key_of(word) for word in words}:
+        yield f"{ARM}: each run's own, the sweep sets it; leave it out"
 
 
 def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
@@ -173,13 +164,3 @@ def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     ):
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
         yield f"metric.name={name!r}: {why}"
-
-
-def _command(sweep: Sweep, words: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
-    """What the training of a run would be given."""
-    template = sweep.command[_options_start(sweep) :]
-    with tempfile.TemporaryDirectory() as folder:
-        given = build_command(template, sweep.program, parameters, Path(folder) / "parameters.json")
-        # A file that is read here and now stands for the words in it.
-        texts = [Path(word).read_text() if word.startswith(folder) else word for word in given]
-    return [*texts, *words]

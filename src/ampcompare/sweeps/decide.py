@@ -34,36 +34,32 @@ class Look:
 
 def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     """Raise UserError where seeds cannot be added to a sweep until all is decided."""
+    if problem := _undecidable(sweep, looks):
+        raise UserError(f"{sweep.path}: {problem}")
 
-    def refusal(key: str, why: str, todo: str) -> UserError:
-        return UserError(f"{sweep.path}: {key}: {why}; {todo}")
 
+def _undecidable(sweep: Sweep, looks: Sequence[int]) -> str | None:
     option = "--until-decided"
     if not sweep.is_grid:
-        raise refusal(f"method={sweep.method!r}", f"{option} needs a grid", "use method: grid")
-    axes = sweep.axes
-    if axes.seed is None:
-        todo = "add seed: {values: [1, 2, 3]}"
-        raise refusal("parameters", f"{option} adds seeds, the file has none", todo)
-    if axes.compared is None:
+        return f"method={sweep.method!r}: {option} needs a grid; use method: grid"
+    if (seed := sweep.axes.seed) is None:
+        return f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
+    if sweep.axes.compared is None:
         todo = "add such as backend: {values: [none, native]}"
-        raise refusal("parameters", f"{option} needs a comparison", todo)
-    wrong = [seed for seed in axes.seed.examples() if not is_whole(seed, 0)]
-    if wrong:
-        why = f"{option} counts on from the last"
-        raise refusal(f"parameters.seed={wrong[0]!r}", why, "use whole numbers")
+        return f"parameters: {option} needs a comparison; {todo}"
+    if wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
+        return f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
     if sweep.seeds > looks[-1]:
         why = f"more than the {looks[-1]} of the last look"
-        raise refusal(f"parameters.seed: {sweep.seeds} seeds", why, "set plan.looks")
-    target = sweep.metric.target if sweep.metric else None
+        return f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
     ending = {
-        "run_cap": sweep.run_cap is not None,
-        "early_terminate": sweep.hyperband is not None,
-        "metric.target": target is not None,
+        "run_cap": sweep.run_cap,
+        "early_terminate": sweep.hyperband,
+        "metric.target": sweep.metric and sweep.metric.target,
     }
-    if cutting := [key for key, is_there in ending.items() if is_there]:
-        why = f"{option} looks at whole groups of seeds, which this cuts short"
-        raise refusal(cutting[0], why, "leave it out")
+    cutting = next((key for key, value in ending.items() if value is not None), None)
+    why = f"{option} looks at whole groups of seeds, which this cuts short; leave it out"
+    return f"{cutting}: {why}" if cutting else None
 
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:

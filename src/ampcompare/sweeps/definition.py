@@ -59,37 +59,29 @@ def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
 
     Raises Changed with the keys in which the file says something else.
     """
-    changed = [key for key in {**theirs, **ours} if _differ(ours.get(key), theirs.get(key))]
+    changed = {key: key for key in _differing(theirs, ours)}
+    more: tuple[Any, ...] = ()
     if WORDS in changed:  # by their names, as the file's keys
         words = sorted({*ours[WORDS]} ^ {*theirs[WORDS]})
-        some = ", ".join([*words[:3], *(["..."] if len(words) > 3 else [])])
-        changed[changed.index(WORDS)] = f"{WORDS} ({some})"
-    more: tuple[Any, ...] = ()
+        changed[WORDS] += f" ({', '.join([*words[:3], *(['...'] if len(words) > 3 else [])])})"
     if PARAMETERS in changed and sweep.is_grid:
-        place, before, now = changed.index(PARAMETERS), dict(theirs[PARAMETERS]), dict(ours[PARAMETERS])
-        names = [name for name in {**before, **now} if _differ(before.get(name), now.get(name))]
-        if names == [SEED] and [*before] == [*now]:
-            had, have = (_seeds(spec[SEED]) for spec in (before, now))
-            gone, more = [s for s in had if s not in have], tuple(s for s in have if s not in had)
-            some = ", ".join(map(str, gone[:3]))
-            changed[place : place + 1] = (
-                [f"parameters.{SEED} ({some} is gone; it can only get more)"] if gone else []
-            )
+        before, now = dict(theirs[PARAMETERS]), dict(ours[PARAMETERS])
+        names = _differing(before, now)
+        changed[PARAMETERS] = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
+        own = sweep.axes.seed
+        if own and names == [SEED] and [*before] == [*now]:
             began = Parameter((SEED,), *parse_spec(before[SEED]))
-            parameters = tuple(began if p.path == (SEED,) else p for p in sweep.parameters)
+            had, have = ([p.grid_value(i) for i in range(p.grid_size())] for p in (began, own))
+            more = tuple(seed for seed in have if seed not in had)
+            gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
+            changed[PARAMETERS] = f"parameters.{SEED} ({gone} is gone; it can only get more)" if gone else ""
+            parameters = tuple(began if p == own else p for p in sweep.parameters)
             sweep = dataclasses.replace(sweep, parameters=parameters)
-        else:
-            changed[place] = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
-    if changed:
-        raise Changed(", ".join(changed))
+    if said := [*filter(None, changed.values())]:
+        raise Changed(", ".join(said))
     return sweep, more
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """Whether two parts of a definition do, the order in them included: it is that of the grid."""
-    return json.dumps(one) != json.dumps(other)
-
-
-def _seeds(spec: Any) -> list[Any]:
-    parameter = Parameter((SEED,), *parse_spec(spec))
-    return [parameter.grid_value(i) for i in range(parameter.grid_size())]
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys of what differs, the order within it included: it is that of the grid."""
+    return [key for key in {**one, **other} if json.dumps(one.get(key)) != json.dumps(other.get(key))]

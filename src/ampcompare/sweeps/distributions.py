@@ -1,29 +1,26 @@
-"""What a sweep varies: W&B's eighteen distributions, as grid values and as Optuna suggestions.
+"""What a sweep varies: W&B's eighteen distributions, as lists of values and as quantile functions.
 
-Names and meaning follow W&B's documentation of sweep configurations. Optuna has the plain ones; every other
-one is its quantile function over a uniform Optuna parameter, so that each sampler works on each distribution.
+Names and meaning follow W&B's documentation of sweep configurations.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, create_model, model_validator
+from pydantic import Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
 from ampcompare.program.checked import Above0, Checked, Number, is_text, refused
 
-if TYPE_CHECKING:
-    from optuna import Trial
-
 Settings = Mapping[str, Any]
-Quantile = Callable[[Settings, float], Any]
 MOST_SHOWN = 1000  # values of a grid that are tried one by one
+OUTER = 1e-12  # quantile of a distribution without ends that counts as its end
+SLACK = 1e-9  # 0.3 / 0.1 is not quite 3
 
 
 def _plain(value: Any) -> Any:
@@ -36,185 +33,70 @@ def _plain(value: Any) -> Any:
 
 
 Plain = Annotated[Any, PlainValidator(_plain)]
-
-
-class _Spec(Checked):
-    distribution: str | None = None
-
-
-class _Constant(_Spec):
-    value: Plain
-
-
-class _Categorical(_Spec):
-    values: Annotated[list[Plain], Field(min_length=1)]
-
-
-class _Weighted(_Categorical):
-    probabilities: list[Number]
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        shares = self.probabilities
-        if len(shares) != len(self.values) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-            raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
-        return self
-
-
-class _Range(_Spec):
-    min: Number
-    max: Number
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.min > self.max:
-            raise refused(f"min={self.min} is above max={self.max}; swap them")
-        return self
-
-
-class _Whole(_Range):
-    min: int
-    max: int
-
-
-class _Positive(_Range):
-    min: Above0
-
-
-class _Exponents(_Range):
-    min: Annotated[Number, Field(ge=-700)]
-    max: Annotated[Number, Field(le=700)]
-
-
-class _Normal(_Spec):
-    mu: Number = 0.0
-    sigma: Above0 = 1.0
-
-
-class _Beta(_Spec):
-    a: Above0
-    b: Above0
-
-
-def _uniform(s: Settings, u: float) -> float:
-    return s["min"] + u * (s["max"] - s["min"])
-
-
-def _log_uniform_values(s: Settings, u: float) -> float:
-    return math.exp(_uniform({"min": math.log(s["min"]), "max": math.log(s["max"])}, u))
-
-
-def _normal(s: Settings, u: float) -> float:
-    return NormalDist(s["mu"], s["sigma"]).inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
-
-
-def _beta(s: Settings, u: float) -> float:
-    from scipy.stats import beta
-
-    return float(beta.ppf(u, s["a"], s["b"]))
-
-
-def _weighted(s: Settings, u: float) -> Any:
-    reached = 0.0
-    for value, probability in zip(s["values"], s["probabilities"], strict=True):
-        reached += probability
-        if u < reached:
-            return value
-    return s["values"][-1]
-
-
-def _rounded(quantile: Quantile) -> Quantile:
-    """The same to the nearest multiple of q; where there is a range, to one within it."""
-
-    def on_grid(s: Settings, u: float) -> float:
-        count = round(quantile(s, u) / s["q"])
-        if "min" in s:
-            first, last = multiples(quantile(s, 0.0), quantile(s, 1.0), s["q"])
-            count = min(max(count, first), last)
-        return multiple(count, s["q"])
-
-    return on_grid
-
-
-def multiples(low: float, high: float, q: float) -> tuple[int, int]:
-    """The first and the last multiple of q between low and high, by number; first above last: none."""
-    slack = 1e-9  # 0.3 / 0.1 is not quite 3
-    return math.ceil(low / q - slack), math.floor(high / q + slack)
-
-
-def multiple(count: int, q: float) -> float:
-    """`count` times q, without the noise of the last digits; whole where q is."""
-    return count * q if isinstance(q, int) else float(f"{count * q:.12g}")
-
-
-# By name what it has to be given, and its quantile function where Optuna or a list does not stand for it.
-DISTRIBUTIONS: dict[str, tuple[type[_Spec], Quantile | None]] = {
-    "constant": (_Constant, None),
-    "categorical": (_Categorical, None),
-    "categorical_w_probabilities": (_Weighted, _weighted),
-    "int_uniform": (_Whole, None),
+_VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
+_RANGE = {"min": (Number, ...), "max": (Number, ...)}
+_POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
+_NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
+_LAWS: dict[str, dict[str, Any]] = {
+    "uniform": _RANGE,
+    "log_uniform": _RANGE,
+    "log_uniform_values": _POSITIVE,
+    "normal": _NORMAL,
+    "log_normal": _NORMAL,
+    "beta": {"a": (Above0, ...), "b": (Above0, ...)},
 }
-_LAWS: dict[str, tuple[type[_Spec], Quantile]] = {
-    "uniform": (_Range, _uniform),
-    "log_uniform": (_Exponents, lambda s, u: math.exp(_uniform(s, u))),
-    "log_uniform_values": (_Positive, _log_uniform_values),
-    "normal": (_Normal, _normal),
-    "log_normal": (_Normal, lambda s, u: math.exp(_normal(s, u))),
-    "beta": (_Beta, _beta),
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "constant": {"value": (Plain, ...)},
+    "categorical": _VALUES,
+    "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
+    "int_uniform": {"min": (int, ...), "max": (int, ...)},
+    "inv_log_uniform": _RANGE,
+    "inv_log_uniform_values": _POSITIVE,
+    **_LAWS,
+    **{f"q_{name}": settings | {"q": (Above0, 1)} for name, settings in _LAWS.items()},
 }
-for _name, (_model, _law) in _LAWS.items():
-    _of_q = create_model(f"_Q{_name}", __base__=_model, q=(Above0, 1))
-    DISTRIBUTIONS |= {_name: (_model, _law), f"q_{_name}": (_of_q, _rounded(_law))}
-# log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
-DISTRIBUTIONS["inv_log_uniform"] = (_Exponents, lambda s, u: math.exp(-_uniform(s, u)))
-DISTRIBUTIONS["inv_log_uniform_values"] = DISTRIBUTIONS["log_uniform_values"]
+# By name a model of what it has to be given.
+DISTRIBUTIONS: dict[str, type[Checked]] = {
+    name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)
+    for name, settings in _SETTINGS.items()
+}
 
 
 def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     """The distribution that a file names or implies, and all its settings. Raises pydantic's errors."""
     kind = _kind_of(spec) if isinstance(spec, Mapping) else None
     if kind is None:
-        if isinstance(spec, Mapping) and "distribution" in spec:
-            known = f"expected one of {', '.join(DISTRIBUTIONS)}"
-            near = did_you_mean(name := spec["distribution"], DISTRIBUTIONS)
-            raise refused(f"distribution={name!r}: {near or known}")
         raise refused("expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution")
-    settings = DISTRIBUTIONS[kind][0].model_validate(spec).model_dump(exclude={"distribution"})
+    s = DISTRIBUTIONS[kind].model_validate(spec).model_dump(exclude={"distribution"})
+    if "min" in s and s["min"] > s["max"]:
+        raise refused(f"min={s['min']} is above max={s['max']}; swap them")
+    shares = s.get("probabilities")
+    if shares and (len(shares) != len(s["values"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6):
+        raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
     try:
-        if "q" in settings and "min" in settings:
-            first, last = multiples(*_ends(kind.removeprefix("q_"), settings), settings["q"])
-            if first > last:
-                raise refused(f"no multiple of q={settings['q']} lies in the range")
-        if not all(map(math.isfinite, _ends(kind, settings))):
+        parameter = Parameter((), kind, s)
+        if "q" in s and "min" in s and len(parameter.multiples) == 0:
+            raise refused(f"no multiple of q={s['q']} lies in the range")
+        if not ("values" in s or "value" in s or all(math.isfinite(parameter.at(u)) for u in (0.0, 1.0))):
             raise OverflowError
     except (OverflowError, ZeroDivisionError):
         raise refused("its values are beyond what a number can hold; narrow it") from None
-    return kind, settings
+    return kind, s
 
 
 def _kind_of(spec: Settings) -> str | None:
-    if "distribution" in spec:
-        name = spec["distribution"]
+    if (name := spec.get("distribution")) is not None:
         if not isinstance(name, str) or name not in DISTRIBUTIONS:
-            return None
+            near = did_you_mean(name, DISTRIBUTIONS) or f"expected one of {', '.join(DISTRIBUTIONS)}"
+            raise refused(f"distribution={name!r}: {near}")
         return "categorical_w_probabilities" if name == "categorical" and "probabilities" in spec else name
     if "value" in spec:
         return "constant"
     if "values" in spec:
         return "categorical_w_probabilities" if "probabilities" in spec else "categorical"
     if "min" in spec or "max" in spec:
-        whole = all(is_whole(spec.get(key)) for key in ("min", "max"))
-        return "int_uniform" if whole else "uniform"
+        return "int_uniform" if is_whole(spec.get("min")) and is_whole(spec.get("max")) else "uniform"
     return None
-
-
-def _ends(kind: str, s: Settings) -> tuple[float, float]:
-    """The least and the greatest number that it may become, near enough; 0 and 0 of what is listed."""
-    quantile = DISTRIBUTIONS[kind][1]
-    if quantile is None or "values" in s:
-        return 0.0, 0.0
-    outer = 0.0 if "min" in s or "a" in s else 1e-12
-    return quantile(s, outer), quantile(s, 1.0 - outer)
 
 
 def is_whole(value: Any, low: int | None = None) -> bool:
@@ -245,6 +127,12 @@ class Parameter:
         """Whether it has a list of values, which a grid can run through."""
         return self.kind in ("constant", "categorical", "int_uniform", "q_uniform")
 
+    @cached_property
+    def multiples(self) -> range:
+        """Those of q that lie between its ends, by number."""
+        low, high, q = self._law(0.0), self._law(1.0), self.settings["q"]
+        return range(math.ceil(low / q - SLACK), math.floor(high / q + SLACK) + 1)
+
     def grid_size(self) -> int:
         """How many values a grid takes."""
         return len(self._listed())
@@ -252,44 +140,60 @@ class Parameter:
     def grid_value(self, index: int) -> Any:
         """The value at a place of the grid."""
         value = self._listed()[index]
-        return multiple(value, self.settings["q"]) if self.kind == "q_uniform" else value
+        return _multiple(value, self.settings["q"]) if self.kind == "q_uniform" else value
 
     def _listed(self) -> Sequence[Any]:
         s = self.settings
-        if self.kind == "constant":
-            return [s["value"]]
         if self.kind == "int_uniform":
             return range(s["min"], s["max"] + 1)
-        if self.kind == "q_uniform":
-            first, last = multiples(s["min"], s["max"], s["q"])
-            return range(first, last + 1)
-        return s["values"]
+        return [s["value"]] if "value" in s else self.multiples if "q" in s else s["values"]
 
-    def suggest(self, trial: Trial) -> Any:
-        """A value from the trial's sampler."""
+    def at(self, u: float) -> Any:
+        """The value at quantile u, 0 to 1."""
         s = self.settings
-        if self.kind == "constant":
-            return s["value"]
-        if self.kind == "categorical":
-            # As JSON, since Optuna's storage tells neither 1 from True nor keeps lists.
-            texts = [json.dumps(value) for value in s["values"]]
-            return s["values"][texts.index(trial.suggest_categorical(self.key, texts))]
-        if self.kind == "int_uniform":
-            return trial.suggest_int(self.key, s["min"], s["max"])
-        if self.kind in ("uniform", "log_uniform_values"):
-            return trial.suggest_float(self.key, s["min"], s["max"], log=self.kind != "uniform")
-        quantile = DISTRIBUTIONS[self.kind][1]
-        assert quantile
-        return quantile(s, trial.suggest_float(f"{self.key} (quantile)", 0.0, 1.0))
+        if "probabilities" in s:
+            reached = 0.0
+            for value, probability in zip(s["values"], s["probabilities"], strict=True):
+                reached += probability
+                if u < reached:
+                    return value
+            return s["values"][-1]
+        if self.is_listed and "q" not in s:
+            values = self._listed()
+            return values[min(int(u * len(values)), len(values) - 1)]
+        if "q" not in s:
+            return self._law(u)
+        count = round(self._law(u) / s["q"])  # within the range, where there is one
+        among = self.multiples if "min" in s else range(count, count + 1)
+        return _multiple(min(max(count, among[0]), among[-1]), s["q"])
+
+    def _law(self, u: float) -> float:
+        """Of the distribution without its q."""
+        s, kind = self.settings, self.kind.removeprefix("q_")
+        if kind == "beta":
+            from scipy.special import betaincinv
+
+            return float(betaincinv(s["a"], s["b"], u))
+        if kind in ("normal", "log_normal"):
+            found = NormalDist(s["mu"], s["sigma"]).inv_cdf(min(max(u, OUTER), 1 - OUTER))
+            return found if kind == "normal" else math.exp(found)
+        is_of_values = kind.endswith("_values")
+        low, high = (math.log(s[end]) if is_of_values else s[end] for end in ("min", "max"))
+        between = low + u * (high - low)
+        # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
+        return between if kind == "uniform" else math.exp(-between if kind == "inv_log_uniform" else between)
 
     def examples(self) -> list[Any]:
         """Values that show whether an option would take them all: those that are listed, or the ends."""
         if self.is_listed:
             count = self.grid_size()
             return [self.grid_value(i) for i in (range(count) if count <= MOST_SHOWN else (0, count - 1))]
-        s, quantile = self.settings, DISTRIBUTIONS[self.kind][1]
-        assert quantile
-        return [quantile(s, u) for u in ((0.0, 1.0) if "min" in s else (0.5,))]
+        return [self.at(u) for u in ((0.0, 1.0) if "min" in self.settings else (0.5,))]
+
+
+def _multiple(count: int, q: float) -> float:
+    """`count` times q, without the noise of the last digits; whole where q is."""
+    return count * q if isinstance(q, int) else float(f"{count * q:.12g}")
 
 
 def nested(parameters: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:

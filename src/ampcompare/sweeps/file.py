@@ -18,7 +18,6 @@ from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 from ampcompare.sweeps.command import DEFAULT_COMMAND, macro_problem
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.methods import METHODS
 from ampcompare.sweeps.points import MOST_POINTS, Axes, Cells, Point, count_of, points_of
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
@@ -27,25 +26,94 @@ ONLY_WITH_SERVER = ("controller", "image_uri", "job", "launch", "prior_runs", "s
 HYPERBANDS = 20  # of min_iter, which has no last one
 
 
-@dataclass(frozen=True)
-class Objective:
+def _word(word: Any) -> str:
+    if problem := macro_problem(word):
+        raise refused(problem)
+    return str(word)
+
+
+def _option(name: str) -> str:
+    if "=" in name:
+        raise refused("expected the name of an option")
+    return name
+
+
+def _spec(spec: Any) -> Any:
+    """A group as what is in it, an option as its distribution and settings."""
+    if isinstance(spec, Mapping) and "parameters" in spec:
+        return _Group.model_validate(spec).parameters
+    return parse_spec(spec)
+
+
+Options = Annotated[
+    dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]],
+    Field(min_length=1),
+]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Group(Checked):
+    parameters: Options
+
+
+class Objective(Checked):
     """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
 
-    name: str
-    maximize: bool = False
-    target: float | None = None
+    name: Text
+    goal: Literal["minimize", "maximize"] = "minimize"
+    target: Number | None = None
+    impute: Any = None  # for W&B's own search; TPE learns from finished runs alone
+    impute_while_running: Any = None
+
+    @property
+    def maximize(self) -> bool:
+        """Whether more is better."""
+        return self.goal == "maximize"
 
 
-@dataclass(frozen=True)
-class Hyperband:
+class Hyperband(Checked):
     """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
 
     Unless `strict`, a run is judged by its best value so far rather than by its newest.
     """
 
-    bands: tuple[int, ...]
-    eta: int = 3
+    type: Literal["hyperband"]
+    min_iter: Count | None = None
+    max_iter: Count | None = None
+    s: Count | None = None
+    eta: Annotated[int, Field(ge=2)] = 3
     strict: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two_ways(self) -> Self:
+        if (self.min_iter is None) == (self.max_iter is None) or (self.max_iter is None) != (self.s is None):
+            raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
+        return self
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """In their order."""
+        if self.min_iter is not None:
+            return tuple(self.min_iter * self.eta**i for i in range(HYPERBANDS))
+        found = {(self.max_iter or 0) // self.eta**i for i in range(1, (self.s or 0) + 1)}
+        return tuple(sorted(found - {0})) or (1,)
+
+
+class _File(Checked):
+    method: Literal["grid", "random", "bayes"]
+    parameters: Options
+    metric: Objective | None = None
+    command: Annotated[list[Annotated[str, PlainValidator(_word)]], Field(min_length=1)] | None = None
+    run_cap: Count | None = None
+    early_terminate: Hyperband | None = None
+    name: Text | None = None
+    description: Text | None = None
+    project: Text | None = None
+    entity: Text | None = None
+    program: Text | None = None
+
+
+KEYS = tuple(_File.model_fields)
 
 
 @dataclass(frozen=True)
@@ -72,7 +140,7 @@ class Sweep:
     @property
     def is_grid(self) -> bool:
         """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
-        return METHODS[self.method].is_grid
+        return self.method == "grid"
 
     @property
     def axes(self) -> Axes:
@@ -101,89 +169,6 @@ class Sweep:
     def total(self) -> int | None:
         """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
         return len(self.points) if self.is_grid else self.run_cap
-
-
-def _method(name: str) -> str:
-    if name not in METHODS:
-        raise refused(f"expected one of {', '.join(METHODS)}")
-    return name
-
-
-def _word(word: Any) -> str:
-    if problem := macro_problem(word):
-        raise refused(problem)
-    return str(word)
-
-
-def _option(name: str) -> str:
-    if "=" in name:
-        raise refused("expected the name of an option")
-    return name
-
-
-def _spec(spec: Any) -> Any:
-    """A group as what is in it, an option as its distribution and settings."""
-    if isinstance(spec, Mapping) and "parameters" in spec:
-        return _Group.model_validate(spec).parameters
-    return parse_spec(spec)
-
-
-Options = Annotated[
-    dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]],
-    Field(min_length=1),
-]
-
-
-class _Group(Checked):
-    parameters: Options
-
-
-class _Metric(Checked):
-    name: Text
-    goal: Literal["minimize", "maximize"] = "minimize"
-    target: Number | None = None
-    impute: Any = None  # for W&B's own search; Optuna's learns from finished runs alone
-    impute_while_running: Any = None
-
-
-class _Early(Checked):
-    type: Literal["hyperband"]
-    min_iter: Annotated[int, Field(ge=1)] | None = None
-    max_iter: Annotated[int, Field(ge=1)] | None = None
-    s: Annotated[int, Field(ge=1)] | None = None
-    eta: Annotated[int, Field(ge=2)] = 3
-    strict: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_two_ways(self) -> Self:
-        if (self.min_iter is None) == (self.max_iter is None) or (self.max_iter is None) != (self.s is None):
-            raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
-        return self
-
-    def bands(self) -> tuple[int, ...]:
-        if self.min_iter is not None:
-            return tuple(self.min_iter * self.eta**i for i in range(HYPERBANDS))
-        assert self.max_iter
-        assert self.s
-        found = sorted({self.max_iter // self.eta**i for i in range(1, self.s + 1)} - {0})
-        return tuple(found or [1])
-
-
-class _File(Checked):
-    method: Annotated[str, AfterValidator(_method)]
-    parameters: Options
-    metric: _Metric | None = None
-    command: Annotated[list[Annotated[str, PlainValidator(_word)]], Field(min_length=1)] | None = None
-    run_cap: Annotated[int, Field(ge=1)] | None = None
-    early_terminate: _Early | None = None
-    name: Text | None = None
-    description: Text | None = None
-    project: Text | None = None
-    entity: Text | None = None
-    program: Text | None = None
-
-
-KEYS = tuple(_File.model_fields)
 
 
 def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
@@ -218,22 +203,16 @@ def sweep_of(path: Path, content: Mapping[str, Any]) -> Sweep:
     parameters = tuple(_parameters(file.parameters, ()))
     if lines := [*lines, *_contradictions(file, parameters)]:
         raise wrong_file(path, lines)
-    metric, early = file.metric, file.early_terminate
-    planned = [p.settings["value"] for p in parameters if p.key == CONTROL and p.kind == "constant"]
+    as_written = ("method", "program", "metric", "run_cap", "project", "entity")
     return Sweep(
         path=path,
         name=file.name or path.stem,
-        method=file.method,
         parameters=parameters,
-        program=file.program,
         command=tuple(file.command or DEFAULT_COMMAND),
-        metric=Objective(metric.name, metric.goal == "maximize", metric.target) if metric else None,
-        run_cap=file.run_cap,
-        hyperband=Hyperband(early.bands(), early.eta, early.strict) if early else None,
-        project=file.project,
-        entity=file.entity,
+        hyperband=file.early_terminate,
         raw=content,
-        control=planned == [BOOKENDS],
+        control=[p.settings.get("value") for p in parameters if p.key == CONTROL] == [BOOKENDS],
+        **{key: getattr(file, key) for key in as_written},
     )
 
 
@@ -247,9 +226,8 @@ def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Para
 
 def _contradictions(file: _File, parameters: Sequence[Parameter]) -> Iterator[str]:
     """What is wrong although each part of the file is in order."""
-    method = METHODS[file.method]
-    if not file.metric and (method.needs_metric or file.early_terminate):
-        who = file.method if method.needs_metric else "early_terminate"
+    if not file.metric and (file.method == "bayes" or file.early_terminate):
+        who = "bayes" if file.method == "bayes" else "early_terminate"
         such = "such as metric: {name: eval/accuracy, goal: maximize}"
         yield f"metric: missing; {who} needs one to go by, {such}"
     if not file.program and (file.command is None or "${program}" in file.command):
@@ -257,13 +235,14 @@ def _contradictions(file: _File, parameters: Sequence[Parameter]) -> Iterator[st
     keys = [parameter.key for parameter in parameters]
     for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
         yield f"parameters: {key} is in there twice; leave one out"
-    drawn = [parameter for parameter in parameters if method.is_grid and not parameter.is_listed]
-    others = " or ".join(name for name, one in METHODS.items() if not one.is_grid)
+    if file.method != "grid":
+        return
+    drawn = [parameter for parameter in parameters if not parameter.is_listed]
     for parameter in drawn:
-        todo = f"list values without probabilities, use int_uniform or q_uniform, or method {others}"
+        todo = "list values without probabilities, use int_uniform or q_uniform, or method random or bayes"
         yield f"{parameter.place}: a grid cannot run through {parameter.kind}; {todo}"
-    if method.is_grid and not drawn and (count := count_of(parameters)) > MOST_POINTS:
-        yield f"parameters: {count:,} points; a grid has at most {MOST_POINTS:,}, use method {others}"
+    if not drawn and (count := count_of(parameters)) > MOST_POINTS:
+        yield f"parameters: {count:,} points; a grid has at most {MOST_POINTS:,}, use method random or bayes"
 
 
 def key_of(word: str) -> str:
@@ -274,20 +253,20 @@ def key_of(word: str) -> str:
 def _with_values(content: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The content of a file with these values of its parameters: one, or a list of them to vary."""
     changed = copy.deepcopy(dict(content))
-    places = dict(_places(changed.get("parameters"), ""))
+    specs = dict(_specs(changed.get("parameters"), ""))
     for word in words:
         key, _, text = word.partition("=")
-        if place := places.get(key_of(key)):
-            tree, name = place
+        if (spec := specs.get(key_of(key))) is not None:
             value = read_word(key, text)
-            is_varied = isinstance(value, list) and "value" not in tree[name]
-            tree[name] = {"values": value} if is_varied else {"value": value}
+            is_varied = isinstance(value, list) and "value" not in spec
+            spec.clear()
+            spec["values" if is_varied else "value"] = value
     return changed
 
 
-def _places(tree: Any, prefix: str) -> Iterator[tuple[str, tuple[dict[str, Any], str]]]:
+def _specs(tree: Any, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, spec in tree.items() if isinstance(tree, dict) else ():
         if isinstance(spec, dict) and "parameters" in spec:
-            yield from _places(spec["parameters"], f"{prefix}{name}.")
+            yield from _specs(spec["parameters"], f"{prefix}{name}.")
         elif isinstance(spec, dict):
-            yield f"{prefix}{name}", (tree, name)
+            yield f"{prefix}{name}", spec

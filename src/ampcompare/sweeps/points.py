@@ -104,15 +104,20 @@ def points_of(
     runs = [cell for block in blocks for cell in block if cell is not None]
     compared = axes.compared.key if axes.compared else ""
     baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
+    keys = [p.key for p in reversed(axes.parameters)]
     for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in added if s)]:
         seeds = range(seed.grid_size() if seed else 1)
-        grid: list[tuple[int, Cell, int | None]] = []
+        grid: list[tuple[int, Cell, int | None]]
         if in_blocks:
-            for n, block in product(seeds, blocks):
-                number, order = next(drawn)
-                grid += [(n, cell, number) for arm in order if (cell := block[arm]) is not None]
+            grid = [
+                (n, cell, number)
+                for (n, block), (number, order) in zip(product(seeds, blocks), drawn, strict=False)
+                for arm in order
+                if (cell := block[arm]) is not None
+            ]
         else:
-            grid = sorted(((n, cell, None) for n in seeds for cell in runs), key=_in_file(axes))
+            grid = [(n, cell, None) for n in seeds for cell in runs]
+            grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
         around = seeds if control else ()
         room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
@@ -143,12 +148,6 @@ def _combinations(parameters: Sequence[Parameter]) -> Iterator[Cell]:
     """Every combination of the parameters' values, the first parameter changing fastest."""
     for numbers in product(*(range(p.grid_size()) for p in reversed(parameters))):
         yield dict(zip((p.key for p in parameters), reversed(numbers), strict=True))
-
-
-def _in_file(axes: Axes) -> Any:
-    """The place of a run where the first parameter of the file changes fastest."""
-    keys = [p.key for p in reversed(axes.parameters)]
-    return lambda run: [run[0] if key == SEED else run[1][key] for key in keys]
 
 
 def _point(

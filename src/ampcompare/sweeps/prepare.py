@@ -7,9 +7,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ampcompare.config.beside import PlanConfig
@@ -30,8 +28,7 @@ LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 class Prepared:
     """A sweep, and what follows from it and from the words of its command line.
 
-    `words` go behind every command, `output` is the folder of all runs, `told` what of the plan each run is
-    told beside what is in the file (None: nothing, not even its place), `here` whether it is our training.
+    `words` go behind every command, `output` is the folder of all runs, `here` whether it is our training.
     """
 
     sweep: Sweep
@@ -39,13 +36,9 @@ class Prepared:
     plan: PlanConfig
     words: tuple[str, ...]
     output: Path
+    here: bool
     looks: tuple[int, ...] = ()
     on_cpu: bool = False
-
-    @property
-    def here(self) -> bool:
-        """Whether it is our own training that runs."""
-        return trains_here(self.sweep)
 
     @property
     def told(self) -> dict[str, Any] | None:
@@ -53,14 +46,14 @@ class Prepared:
 
         A program of others is told of a plan only where there is something that the report has to know.
         """
-        plan, control, looks = self.plan, self.sweep.control, [*self.looks]
-        known = {name for name in ("control", "looks") if getattr(plan, name) not in (None, "none")}
-        if not self.here:  # words of the command line reach its record no more than its options
-            keys = [p.key for p in self.sweep.parameters]
-            known = {key.removeprefix(GROUP) for key in keys if key.startswith(GROUP)}
-        asked = {"control": BOOKENDS if control else None, "looks": looks or None}
-        told = {name: value for name, value in asked.items() if value is not None and name not in known}
-        return told if self.here or control or looks else None
+        asked: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
+        asked |= {"looks": [*self.looks]} if self.looks else {}
+        if self.here:
+            known = {name for name in asked if getattr(self.plan, name) not in (None, "none")}
+        else:  # words of the command line reach its record no more than its options
+            known = {p.key.removeprefix(GROUP) for p in self.sweep.parameters if p.key.startswith(GROUP)}
+        told = {name: value for name, value in asked.items() if name not in known}
+        return told if self.here or asked else None
 
 
 def prepare(
@@ -96,13 +89,13 @@ def prepared(
     if not sweep.on_server:
         sweep = dataclasses.replace(sweep, control=_has_control(plan, sweep, control))
     same = same_runs(sweep, words)
-    output = Path(given.get("output_dir") or Path("runs") / sweep.name)
     return Prepared(
         dataclasses.replace(sweep, cells=same.cells),
         same,
         plan,
         tuple(word for word in words if split_override(word)[0] != "output_dir"),
-        output,
+        Path(given.get("output_dir") or Path("runs") / sweep.name),
+        trains_here(sweep),
         looks_of(plan) if decides else (),
         given.get("device", "").startswith("cpu"),
     )
@@ -130,11 +123,11 @@ def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
     """
     if trains_here(sweep):
         return first_config(sweep, words).plan
-    known = {f"{GROUP}{name}" for name in PlanConfig.__dataclass_fields__}
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
     found |= dict(split_override(word) for word in words)
+    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
     try:
-        typed = typed_values(Config(), {key: value for key, value in found.items() if key in known})
+        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
     except UserError:  # options of its own that are called so
         return PlanConfig()
     return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
@@ -142,9 +135,9 @@ def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
     """Whether the sweep has a control, given `--control`. Raises UserError where it cannot have one."""
-    if asked is not None and asked not in ("none", BOOKENDS):
+    if asked not in (None, "none", BOOKENDS):
         raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}")
-    if asked is not None and asked != plan.control and CONTROL in {p.key for p in sweep.parameters}:
+    if asked not in (None, plan.control) and CONTROL in {p.key for p in sweep.parameters}:
         raise UserError(f"--control {asked}: the file has plan.control={plan.control}; change one of them")
     if (asked or plan.control) != BOOKENDS:
         return False
@@ -163,13 +156,13 @@ def looks_of(plan: PlanConfig) -> tuple[int, ...]:
 
     Raises UserError where the plan has seeds beyond its last look.
     """
-    if plan.looks:
-        if plan.max_seeds is not None and plan.max_seeds != plan.looks[-1]:
-            where = f"plan.looks={plan.looks}: the last is not plan.max_seeds={plan.max_seeds}"
-            raise UserError(f"{where}; look at the last seeds too, or leave max_seeds out")
-        return tuple(plan.looks)
-    most = plan.max_seeds or LOOKS[-1]
-    return (*(look for look in LOOKS if look < most), most)
+    if not plan.looks:
+        most = plan.max_seeds or LOOKS[-1]
+        return (*(look for look in LOOKS if look < most), most)
+    if plan.max_seeds not in (None, plan.looks[-1]):
+        where = f"plan.looks={plan.looks}: the last is not plan.max_seeds={plan.max_seeds}"
+        raise UserError(f"{where}; look at the last seeds too, or leave max_seeds out")
+    return tuple(plan.looks)
 
 
 def shown(plan: PlanConfig) -> str:
@@ -180,16 +173,3 @@ def shown(plan: PlanConfig) -> str:
     parts += [f"{plan.max_seeds} seeds at most"] if plan.max_seeds else []
     parts += [f"control {plan.control}"] if plan.control != "none" else []
     return ", ".join(parts)
-
-
-def measured_seconds(folder: Path, run_ids: Sequence[str]) -> float | None:
-    """The median time of these runs of the sweep in `folder`, by their records; None where there is none.
-
-    A record's folder has the time at which it was begun in its name; its file was last written at its end.
-    """
-    found = []
-    for record in (path for run in run_ids for path in (folder / "wandb").glob(f"*run-*-{run}/run-*.wandb")):
-        with contextlib.suppress(OSError, ValueError):
-            began = datetime.strptime(record.parent.name.split("run-")[1][:15], "%Y%m%d_%H%M%S")
-            found.append(record.stat().st_mtime - began.timestamp())
-    return median(found) if found else None

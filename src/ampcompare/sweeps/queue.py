@@ -26,7 +26,6 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.methods import method_of
 from ampcompare.sweeps.row import LOOK, RUN, RUNNING, Row
 from ampcompare.sweeps.search import draw
 from ampcompare.sweeps.storage import Database, shown
@@ -81,7 +80,6 @@ class Queue:
         self.grace_seconds = grace_seconds
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self.added: list[Added] = []
-        self._sampler = method_of(sweep.method).sampler
         self._seen: dict[int, tuple[str, int, float]] = {}  # of others' rows: owner, beat, since when
         self._looked = time.monotonic()
         self.database = Database(storage, TABLES)
@@ -219,8 +217,10 @@ class Queue:
             own = {"block": point.block, "arm": point.arm}
             plan |= {key: value for key, value in own.items() if value is not None and plan}
         else:
-            # A sampler goes by what was tried; other draws are a function of sweep and place.
-            parameters, drawn = draw(self.sweep, self._began, place, self.rows() if self._sampler else [])
+            # TPE goes by what was tried; other draws are a function of sweep and place.
+            parameters, drawn = draw(
+                self.sweep, self._began, place, self.rows() if self.sweep.method == "bayes" else []
+            )
         return Row(place, secrets.token_hex(4), parameters, plan, drawn, owner=owner)
 
     def _has_all(self, connection: Connection, place: int) -> bool:

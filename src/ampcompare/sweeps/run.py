@@ -26,11 +26,11 @@ from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import note
-from ampcompare.sweeps.prepare import measured_seconds, prepare, shown
+from ampcompare.sweeps.prepare import prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.search import load_optuna
 from ampcompare.sweeps.storage import Away, check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
 from ampcompare.sweeps.worker import Launch, Pulse, Worker, WorkerContext
@@ -67,6 +67,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     check_storage(request.storage)
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
     sweep, own, looks = ready.sweep, ready.words, ready.looks
+    if sweep.method == "bayes":
+        load_optuna()
     if looks:
         check_can_be_decided(sweep, looks)
     folder = make_output(ready.output)
@@ -95,7 +97,11 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {queue.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = _report(console, queue.sweep, folder) if request.report else 0
+    status = 0
+    if request.report:
+        from ampcompare.sweeps.answer import report
+
+        status = report(console, queue.sweep, folder)
     return EXIT_FAILED_RUNS if bad else status
 
 
@@ -235,10 +241,6 @@ def _headline(
 ) -> None:
     sweep, total = queue.sweep, queue.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
-    ended = [row.run_id for row in queue.rows() if row.state == "finished"]
-    if seconds := measured_seconds(folder, ended):
-        each = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-        runs += f" of about {each} each, as those that are done took"
     parts = [f"{sweep.name}: {sweep.method}, {runs}"]
     if done:
         parts.append(f"{done} of them done before")
@@ -252,10 +254,3 @@ def _headline(
         if sweep.control and "control" not in plan:
             planned.append("control bookends")
         print_line(console, one_line(f"planned: {', '.join(planned)}"))
-
-
-def _report(console: Console, sweep: Sweep, folder: Path) -> int:
-    """The table and the page, where the runs left records; returns the report's exit code."""
-    from ampcompare.sweeps.answer import report
-
-    return report(console, sweep, folder)

@@ -7,6 +7,7 @@ points came to: a baseline that all scales share stands among all of them, not b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,8 +24,7 @@ from ampcompare.sweeps.points import Cells, count_of
 MOST_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
 MOST_NAMED = 3
 
-Numbers = tuple[int, ...]  # of the values of backend and precision
-Chosen = Mapping[str, Any]  # the values themselves, by their keys
+Chosen = Mapping[str, Any]  # values of backend and precision, by their keys
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Same:
         """What is to be said before the first run: the number of points and of runs, and why these differ."""
         if sweep.cells is None:
             return
-        points = count_of(sweep.parameters) // count_of([p for p in [sweep.axes.seed] if p]) * sweep.seeds
+        points = count_of([p for p in sweep.parameters if p != sweep.axes.seed]) * sweep.seeds
         runs = len(replace(sweep, control=False, run_cap=None).points)
         why = f": {some(self.ones, MOST_NAMED)}" if self.ones else ""
         yield f"{plural(points, 'point')}, {plural(runs, 'different run')}{why}"
@@ -58,52 +58,44 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
     telling = [p for p in sweep.parameters if is_of_backend(p) and p.is_listed and p.grid_size() > 1]
     if not (sweep.is_grid and trains_here(sweep) and telling and count_of(telling) <= MOST_TRIED):
         return Same()
-    found: list[tuple[dict[str, Any], list[Numbers]]] = []  # what trains the same
+    keys = tuple(p.key for p in telling)
+    groups: dict[str, dict[tuple[int, ...], Chosen]] = {}  # what trains the same, by number and value
     refused: dict[str, None] = {}
     for numbers in product(*(range(p.grid_size()) for p in telling)):
-        chosen = _chosen(telling, numbers)
+        chosen = {p.key: p.grid_value(n) for p, n in zip(telling, numbers, strict=True)}
         try:
-            config = config_of(sweep, words, chosen)
+            effect = canonical(config_of(sweep, words, chosen).to_dict())
         except UserError as problem:
             refused[str(problem).partition("; ")[0]] = None
-            continue
-        effect = canonical(config.to_dict())
-        known = next((alike for other, alike in found if other == effect), None)
-        if known is None:
-            found.append((effect, [numbers]))
         else:
-            known.append(numbers)
-    groups = [alike for _, alike in found]
+            groups.setdefault(json.dumps(effect, sort_keys=True, default=str), {})[numbers] = chosen
     if not groups:
         raise UserError(f"{sweep.path}: no point of the grid can run: {next(iter(refused))}")
-    if not refused and all(len(alike) == 1 for alike in groups):
+    merged = [alike for alike in groups.values() if len(alike) > 1]
+    if not refused and not merged:
         return Same()
-    folded = {  # points that are one run differ in these
-        p.key
-        for i, p in enumerate(telling)
-        if any(len({numbers[i] for numbers in alike}) > 1 for alike in groups)
-    }
-    kept = frozenset(alike[0] for alike in groups)
+    folded = {keys[i] for alike in merged for i in _differing(alike)}
     return Same(
-        Cells(tuple(p.key for p in telling), kept, frozenset(folded)),
-        tuple(_as_one(telling, alike) for alike in groups if len(alike) > 1),
+        Cells(keys, frozenset(next(iter(alike)) for alike in groups.values()), frozenset(folded)),
+        tuple(_as_one(telling, alike) for alike in merged),
         tuple(refused),
-        tuple(tuple(_chosen(telling, numbers) for numbers in alike) for alike in groups),
+        tuple(tuple(alike.values()) for alike in groups.values()),
     )
 
 
-def _chosen(telling: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
-    return {p.key: p.grid_value(n) for p, n in zip(telling, numbers, strict=True)}
+def _differing(alike: Mapping[tuple[int, ...], Chosen]) -> list[int]:
+    """In which of the parameters such points differ."""
+    return [i for i, numbers in enumerate(zip(*alike, strict=True)) if len({*numbers}) > 1]
 
 
-def _as_one(telling: Sequence[Parameter], alike: Sequence[Numbers]) -> str:
+def _as_one(telling: Sequence[Parameter], alike: Mapping[tuple[int, ...], Chosen]) -> str:
     """`backend=none is one run whatever its precision.loss_scale`, or which points are one."""
-    differing = [p for i, p in enumerate(telling) if len({numbers[i] for numbers in alike}) > 1]
-    chosen = [_chosen(telling, numbers) for numbers in alike]
-    same = {p.key: chosen[0][p.key] for p in telling if p not in differing}
+    differing = [telling[i] for i in _differing(alike)]
+    first, *others = alike.values()
+    same = {p.key: first[p.key] for p in telling if p not in differing}
     if same and len(alike) == count_of(differing):
         return f"{_typed(same)} is one run whatever its {some([p.key for p in differing])}"
-    return f"{_typed(chosen[0])} is also {some([_typed(one) for one in chosen[1:]], MOST_NAMED)}"
+    return f"{_typed(first)} is also {some([_typed(one) for one in others], MOST_NAMED)}"
 
 
 def _typed(chosen: Chosen) -> str:

@@ -8,93 +8,81 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import random
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.methods import method_of
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
-    from optuna.trial import FrozenTrial
-
     from ampcompare.sweeps.row import Row
 
-
-class Draws:
-    """The values of one point of a random search, in place of an Optuna trial.
-
-    >>> Draws("mine", 3).suggest_int("x", 1, 6) == Draws("mine", 3).suggest_int("x", 1, 6)
-    True
-    """
-
-    def __init__(self, seed: str, index: int) -> None:
-        self._seed, self._index = seed, index
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return choices[min(int(self._uniform(name) * len(choices)), len(choices) - 1)]
-
-    def suggest_int(self, name: str, low: int, high: int) -> int:
-        return min(low + int(self._uniform(name) * (high - low + 1)), high)
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        u = self._uniform(name)
-        if log:
-            u, low, high = u, math.log(low), math.log(high)
-            return math.exp(low + u * (high - low))
-        return low + u * (high - low)
-
-    def _uniform(self, name: str) -> float:
-        """From 0 to below 1: a hash of sweep, index and parameter, the same on every machine."""
-        text = json.dumps([self._seed, self._index, name])
-        return random.Random(int(hashlib.sha256(text.encode()).hexdigest(), 16)).random()  # noqa: S311
+BY_KEY = ("categorical", "int_uniform", "uniform", "log_uniform_values")  # hashed by that alone
 
 
 def draw(sweep: Sweep, seed: str, place: int, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parameters of a place of a search, as a tree, and what a sampler said of each. `seed` is what tells
     this sweep from others, `rows` are its runs so far.
     """
-    sampler = method_of(sweep.method).sampler
-    if sampler is None:
-        trial = cast("Trial", Draws(seed, place))
-        return nested(sweep.parameters, [p.suggest(trial) for p in sweep.parameters]), {}
-    study = _study(sweep, sampler(), rows)
-    trial = study.ask()
-    return nested(sweep.parameters, [p.suggest(trial) for p in sweep.parameters]), trial.params
+    if sweep.method == "bayes":
+        return _proposed(sweep, rows)
+    values = []
+    for p in sweep.parameters:
+        text = json.dumps([seed, place, p.key if p.kind in BY_KEY else f"{p.key} (quantile)"])
+        hashed = random.Random(int(hashlib.sha256(text.encode()).hexdigest(), 16))  # noqa: S311
+        values.append(p.at(hashed.random()))
+    return nested(sweep.parameters, values), {}
 
 
-def _study(sweep: Sweep, sampler: Any, rows: Sequence[Row]) -> Study:
-    """What was tried, in memory."""
-    import optuna
-
+def load_optuna() -> Any:
+    """The library of TPE, an extra. Raises UserError where it is not installed."""
+    try:
+        import optuna
+    except ImportError as problem:
+        if problem.name != "optuna":
+            raise
+        todo = "install it with: pip install 'ampcompare[tpe]'"
+        raise UserError(f"method='bayes': needs Optuna, which is not installed; {todo}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _proposed(sweep: Sweep, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """By TPE, of each parameter a quantile, of a list of values the number of one."""
+    optuna = load_optuna()
+    of, states = optuna.distributions, optuna.trial.TrialState
+    listed = {p.key: p for p in sweep.parameters if p.kind == "categorical"}
+    asked: dict[str, Any] = {
+        p.key: of.CategoricalDistribution(range(p.grid_size()))
+        if p.key in listed
+        else of.FloatDistribution(0, 1)
+        for p in sweep.parameters
+        if p.kind != "constant"
+    }
+    # constant_liar: parallel workers do not try the same place at once.
+    sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
     is_rising = sweep.metric is not None and sweep.metric.maximize
     study = optuna.create_study(sampler=sampler, direction="maximize" if is_rising else "minimize")
-    study.add_trials(_trial(sweep, row) for row in rows if row.drawn)
-    return study
-
-
-def _trial(sweep: Sweep, row: Row) -> FrozenTrial:
-    from optuna.trial import FixedTrial, TrialState, create_trial
-
-    states = {"finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED}
-    states |= dict.fromkeys(("running", "queued"), TrialState.RUNNING)
-    state = states.get(row.state, TrialState.FAIL)
-    if state == TrialState.COMPLETE and row.value is None:
-        state = TrialState.FAIL
-    fixed = FixedTrial(dict(row.drawn))
-    for parameter in sweep.parameters:
-        parameter.suggest(cast("Trial", fixed))
-    return create_trial(
-        state=state,
-        params=fixed.params,
-        distributions=fixed.distributions,
-        value=row.value if state == TrialState.COMPLETE else None,
-        intermediate_values={int(band): value for band, value in row.bands.items()},
-    )
+    going_on = {"stopped": states.PRUNED, "running": states.RUNNING, "queued": states.RUNNING}
+    for row in (row for row in rows if row.drawn):
+        has_value = row.state == "finished" and row.value is not None
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.COMPLETE if has_value else going_on.get(row.state, states.FAIL),
+                params=dict(row.drawn),
+                distributions=asked,
+                value=row.value if has_value else None,
+                intermediate_values={int(band): value for band, value in row.bands.items()},
+            )
+        )
+    drawn = study.ask(asked).params
+    values = [
+        p.grid_value(drawn[p.key]) if p.key in listed else p.at(drawn.get(p.key, 0.0))
+        for p in sweep.parameters
+    ]
+    return nested(sweep.parameters, values), drawn
 
 
 def falls_behind(value: float, reached: Iterable[float], eta: int, *, maximize: bool) -> bool:

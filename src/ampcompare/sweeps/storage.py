@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,10 +25,7 @@ BUSY = re.compile(r"too many (clients|connections)|connection slots|starting up|
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
 NOT_ALLOWED = "42501"  # PostgreSQL 15 lets owners alone make tables
-DRIVERS = ("psycopg", "psycopg2")  # of PostgreSQL, the first that is installed
-POSTGRES = re.compile(r"postgres(?:ql)?(\+\w+)?(?=://)")
-# How to install what an import misses.
-PACKAGES = {"psycopg": "'ampcompare[postgresql]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+DRIVER = "psycopg"  # of PostgreSQL, where the URL names none
 # A machine that vanishes says nothing: without these its connection is waited for up to two hours.
 LIBPQ = {
     "connect_timeout": "10",
@@ -39,7 +35,6 @@ LIBPQ = {
     "tcp_user_timeout": "30000",
 }
 SECRET = re.compile(r"(?i)(?:pass|pwd|secret|token)\w*\s*=\s*([^&;\s]*)")
-LONG = 4  # letters of a password that no word has by chance
 T = TypeVar("T")
 
 
@@ -135,10 +130,10 @@ class Database:
 
 
 def _engine(url: str, *, writes: bool) -> Engine:
-    if scheme := POSTGRES.match(url):
-        driver = next((name for name in DRIVERS if find_spec(name)), DRIVERS[0])
-        url = f"postgresql{scheme[1] or f'+{driver}'}{url[scheme.end() :]}"
     given = make_url(url)
+    if given.drivername.partition("+")[0] in ("postgres", "postgresql"):
+        driver = given.drivername.partition("+")[2] or DRIVER
+        given = given.set(drivername=f"postgresql+{driver}")
     if given.get_backend_name() == "sqlite":
         # Wait for other writers instead of failing at once.
         engine = create_engine(given, connect_args={"timeout": 30})
@@ -150,7 +145,7 @@ def _engine(url: str, *, writes: bool) -> Engine:
     # One connection is kept, as many workers share the server's; it is asked whether it still lives before
     # it is used.
     options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
-    if given.drivername.partition("+")[2] in DRIVERS:
+    if given.drivername.partition("+")[2].startswith(DRIVER):  # psycopg2 as well
         options["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
         options["isolation_level"] = "READ COMMITTED"
     engine = create_engine(given, **options)
@@ -247,7 +242,10 @@ def shown(url: str) -> str:
     scheme, is_url, rest = url.partition("://")
     if not is_url or not re.fullmatch(r"[\w+.-]+", scheme):  # whatever it has may be a password
         return "***"
-    host, slash, database = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    place, _, query = rest.partition("?")
+    if "@" in query and "@" not in place:  # of a password with a question mark, or of an option's value
+        return f"{scheme}://***"
+    host, slash, database = place.rpartition("@")[2].partition("/")
     named = re.match(r"\[[^]]*\]|[^:]*", host)  # without a user, what stands for the port may be a password
     return f"{scheme}://{named[0] if named else ''}{slash}{database}"
 
@@ -258,33 +256,33 @@ def why(problem: BaseException, url: str) -> str:
         return "not the URL of a database; expected such as postgresql://user@host/database"
     cause = getattr(problem, "orig", None) or problem
     if isinstance(cause, ImportError):
-        name = (cause.name or "").partition(".")[0] or "of its kind"
-        package = PACKAGES.get(name, name if cause.name else PACKAGES[DRIVERS[0]])
+        name = (cause.name or DRIVER).partition(".")[0]
+        package = "'ampcompare[postgresql]'" if name == DRIVER else name
         return f"its driver {name} is not installed: pip install {package}"
     said = reason(cause)
     if getattr(cause, "sqlstate", None) == NOT_ALLOWED:
         said += "; its user has to be allowed to make tables there"
     said = said.replace(url, shown(url))
     for secret in _secrets(url):
-        # A short one is part of many words: hidden where it stands by itself, as in quotes.
-        pattern = re.escape(secret)
-        said = re.sub(pattern if len(secret) >= LONG else rf"(?<=[^\w\s]){pattern}(?=[^\w\s])", "***", said)
+        said = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", said)
     return said
 
 
 def _secrets(url: str) -> list[str]:
-    """Passwords in a URL as messages may have them: as written, as meant, and what an @ within leaves."""
+    """What of a URL is or may be a password, as written, as meant, and what an @ within leaves; the longest
+    first.
+    """
     if url.startswith("sqlite"):
         return []
     place, _, query = url.partition("?")
-    found = re.findall(r"(?s)//[^/:]*:(.*)@", place) or re.findall(r"//[^/:@]*:(?!\d+(?:/|$))([^/]*)", place)
-    given = make_url(url)
-    found += [part for part in (given.host, given.database) if part and "@" in part]
-    found += SECRET.findall(unquote(unquote(query)))
-    pieces = [piece for secret in found for piece in (secret, *re.split("[@/:?#]", secret))]
-    return sorted(
-        {form for piece in pieces for form in (piece, unquote(piece)) if form}, key=len, reverse=True
-    )
+    place = url if "@" in query and "@" not in place else place
+    found = [place.partition("://")[2].partition(":")[2], *SECRET.findall(unquote(unquote(query)))]
+    pieces = {
+        piece for text in found for piece in (text, text.rpartition("@")[0], *re.split("[@/:?#]", text))
+    }
+    forms = {form for piece in pieces for form in (piece, unquote(piece)) if not form.isdigit()}
+    known = {shown(url), *re.split("[@/:]", shown(url))}  # host and database
+    return sorted(filter(None, forms - known), key=len, reverse=True)
 
 
 def _parsed(url: str) -> URL | None:

@@ -1,0 +1,56 @@
+"""docs/sweeps.md: each of its commands does what it is there for, in a small form."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.quick import ROOT
+
+from ampcompare.cli import main
+from ampcompare.records import load_runs
+
+TEXT = (ROOT / "docs" / "sweeps.md").read_text()
+BASH = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S))
+COMMANDS = re.findall(r"^(?:srun )?ampcompare (.*?)(?:\s+# .*)?$", BASH, re.M)
+ONLINE = "ENTITY/PROJECT"  # such are run by tests/online
+AT_ONCE = ("reproduce", "--show", "--missing", "--write-sweep")  # what trains nothing
+SMALL = """device=cpu wandb.mode=offline data.source=synthetic data.train_limit=32 data.test_limit=16 epochs=1
+    batch_size=16 log.warmup_steps=0 diagnostics.every=null""".split()
+OF_A_SWEEP = ["model.name=tiny", "backend=[none]", "seed=[1]"]
+DECIDING = ["backend=[none,native_bf16]", "plan.looks=[2]", "plan.max_seeds=2"]
+PAPER = "title: A\nsource: B\nbaseline: a\nsetting: {model.name: tiny}\narms: {a: {backend: none}}\n"
+
+
+def marks(command: str) -> list[pytest.MarkDecorator]:
+    quick = command == AT_ONCE[0] or any(option in command for option in AT_ONCE[1:])
+    return [] if quick else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=marks(c), id=c[:60]) for c in COMMANDS if ONLINE not in c]
+)
+def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper.yaml").write_text(PAPER)
+    for there, here in (
+        ("postgresql://user@host/sweeps", "sqlite:///sweeps.db"),
+        ("$DATABASE_URL", "sqlite:///sweeps.db"),
+        ("/shared/", "shared/"),
+        ("reproduce ignite", "reproduce kuangliu"),  # which is one arm
+    ):
+        command = command.replace(there, here)
+    verb, *words = shlex.split(command)
+    trains = bool(marks(command))
+    if trains:
+        own = OF_A_SWEEP if verb == "sweep" else ["--seeds=1", "--scale=0.02", "--network=tiny"]
+        words += DECIDING if "--until-decided" in words else []
+        named = {word.partition("=")[0] for word in words}
+        words += [word for word in [*SMALL, *own] if word.partition("=")[0] not in named]
+    with pytest.raises(SystemExit) as end:
+        main([verb, *words])
+    assert (end.value.code or 0) == (3 if "--missing" in words else 0)
+    runs = [str(path.parent) for path in tmp_path.glob("**/wandb")]
+    assert not trains or {run.state for run in load_runs(runs)} == {"finished"}
