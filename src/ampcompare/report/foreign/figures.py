@@ -110,10 +110,10 @@ def _take_pace(reading: Reading) -> None:
 
 
 def step_key(run: RunRecord) -> str:
-    """What counts a run's rows: its steps; epochs, where each row ends one; else W&B's own count of rows."""
+    """What counts a run's rows: its steps; epochs, where each row ends one; else W&B's own count."""
     key = next((key for key in names.STEPS if len(run.values(key)) > 1), OWN_STEP)
     for epochs in names.EPOCHS:
-        if len(ends := run.values(epochs)) > 1 and (np.diff(ends) >= 1).all():
+        if len(ends := run.values(epochs)) == run.rows > 1 and (np.diff(ends) >= 1).all():
             return epochs if key == OWN_STEP or np.array_equal(ends, run.values(key)) else key
     return key
 
