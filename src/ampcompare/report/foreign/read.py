@@ -149,11 +149,13 @@ def _guess_metric(reading: Reading) -> str:
         is_recorded = any(run.option("recorder") is not None for run in logged.runs)
         keys = [key for key in keys if is_recorded and key.startswith(metrics.EVAL) and logged.has(key)]
     key = logged.best({key: rank for key in keys if (rank := names.quality_rank(key))})
-    if key is not None or (len(keys) < 2 and not reading.is_foreign):
-        return key or "".join(keys)
+    if key or not keys:
+        return key or ""
     if reading.is_foreign:
         what = "which key says how good a run is cannot be told"
         raise UserError(f"--metric: {what}; name one of those logged: {logged.named()}")
+    if len(keys) == 1:
+        return keys[0]
     which = some([short(printable(name)) for name in sorted(keys)], MOST_NAMES)
     reading.doubts.append(
         f"Which of {which} says how good a run is cannot be told from the names: --metric KEY takes one."
