@@ -115,7 +115,8 @@ class _Question:
 
     def span(self, found: Estimate) -> str:
         """The interval, with the digits that tell its ends from each other and from no change and margin."""
-        low, high = map(self.shown, found.ends if found.has_interval else found.seen)
+        ends = found.seen if found.low is None or found.high is None else (found.low, found.high)
+        low, high = map(self.shown, ends)
         number = self.shown(found.value)
         least = min(map(self.digits, (number, low, high)))
         apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))

@@ -85,8 +85,7 @@ SHORT = {
 }
 _S = "(?:seconds?|secs?|s)"
 _ITEM = f"({'|'.join(ITEM_OF)})"
-_RATE = re.compile(rf"(?:^|_){_ITEM}(?:e?s)?_(?:per|p)_{_S}(?:_|$)")
-_SHORT = _one_of(" ".join(SHORT))
+_RATE = re.compile(rf"(?:^|_)(?:{_ITEM}(?:e?s)?_(?:per|p)_{_S}|({'|'.join(SHORT)}))(?:_|$)")
 _LASTS = re.compile(  # not `it_s`, which may be either
     rf"(?:^|_)(?:(?:step|iter|iteration|batch|epoch)_{_S}|{_S}_per_{_ITEM}|ms_per_{_ITEM}|{_ITEM}_ms"
     rf"|(?:time_per_{_ITEM}|{_ITEM}_(?:time|duration))(?:_(?:ms|{_S}))?)$"
@@ -101,20 +100,17 @@ def speed_of(key: str) -> Pattern | None:
     text = spelled(last_part(re.sub(r"[/.](?=(?:s|sec)$)", "_per_", key)))
     if _NO_RATE.search(text):
         return None
-    rank = None if EVALUATION.search(spelled(key)) else 0
-    if found := _RATE.search(text):
-        item = ITEM_OF[found[1]]
-        return Pattern(f"{item}/s", rank=rank if rank is None else (rank, [*ITEMS].index(item)))
-    if found := _SHORT.search(text):
-        item = SHORT[found[0].strip("_")]
-        return Pattern(f"{item}/s" if item else "", rank=rank if rank is None else (rank, len(ITEMS)))
-    if (found := _LASTS.search(text)) is None:
-        return None
     # How long an epoch took is not taken by guess: nobody says whether its evaluation is in it.
-    is_epoch = "epoch" in found[0]
-    factor = 1000.0 if "ms" in found[0].split("_") else 1.0
-    free = None if is_epoch or rank is None else (1, 0)
-    return Pattern("epochs/s" if is_epoch else "steps/s", factor, True, free)
+    is_free, is_duration, factor = not EVALUATION.search(spelled(key)), False, 1.0
+    if found := _RATE.search(text):
+        item = ITEM_OF[found[1]] if found[1] else SHORT[found[2]]
+    elif found := _LASTS.search(text):
+        item, is_duration = "epochs" if "epoch" in found[0] else "steps", True
+        is_free, factor = is_free and item == "steps", 1000.0 if "ms" in found[0].split("_") else 1.0
+    else:
+        return None
+    rank = (is_duration, [*ITEMS, ""].index(item)) if is_free else None
+    return Pattern(f"{item}/s" if item else "", factor, is_duration, rank)
 
 
 _MEMORY = _one_of("memory mem vram rss allocated")

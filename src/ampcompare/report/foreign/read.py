@@ -141,8 +141,8 @@ def _guess_metric(reading: Reading) -> str:
     """
     logged, keys = reading.logged, [*reading.logged.keys]
     for best in {as_text(run.option("metric_for_best_model")).removeprefix("eval_") for run in logged.runs}:
-        if key := next((key for key in (f"eval/{best}", f"eval_{best}", best) if logged.has(key)), ""):
-            return key
+        if named := [key for key in (f"eval/{best}", f"eval_{best}", best) if logged.has(key)]:
+            return named[0]
     if logged.has(DEFAULT_METRIC):
         return DEFAULT_METRIC if reading.is_foreign else ""
     if not reading.is_foreign:
