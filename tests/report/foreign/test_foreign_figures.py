@@ -87,7 +87,9 @@ def test_a_row_an_epoch_is_counted_in_epochs_and_without_either_no_speed_is_give
     analysis = analyse_runs(epochs)
     assert (analysis.quantities.speed, analysis.quantities.step) == ("epochs/s", "epoch")
     assert "speed" in analysis.comparison(MIXED).estimates
-    assert "speed" not in analyse_runs(rows).comparison(MIXED).estimates
+    without = analyse_runs(rows)
+    assert "speed" not in without.comparison(MIXED).estimates
+    assert any("--throughput KEY takes one of those logged: gpu_mem, " in said for said in without.remarks)
 
 
 def test_a_pause_before_a_run_was_resumed_is_no_training_time():

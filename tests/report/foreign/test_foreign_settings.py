@@ -38,10 +38,11 @@ def test_a_setting_that_differs_sets_groups_apart_or_refuses_them():
 
 @pytest.mark.parametrize(
     ("key", "one", "other"),
-    [("ckpt_path", "/models/a.pth", "/models/b.pth"), ("cache", True, False), ("init_from", "x", "y")],
+    [("ckpt_path", "/models/a.pth", "/models/b.pth"), ("cache", True, False), ("run_name", "small", "large")],
 )
-def test_what_a_training_began_with_tells_runs_apart(key, one, other):
-    both = [replace(with_config(r, **{key: v}), id=f"{r.id}{v}") for v in (one, other) for r in several()]
+def test_what_a_training_began_with_and_a_name_of_several_seeds_tell_runs_apart(key, one, other):
+    both = [replace(r, id=f"{r.id}{v}") for v in (one, other) for r in several()]
+    both = [with_config(r, **{"run_name": "x", key: one if n < 6 else other}) for n, r in enumerate(both)]
     assert list(labels(both).values()) == [3] * 4
 
 

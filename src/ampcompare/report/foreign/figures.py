@@ -96,6 +96,11 @@ def _take_pace(reading: Reading) -> None:
     kinds = {key in names.EPOCHS for key in keys.values()}
     rates = {n: found for n, key in keys.items() if (found := _rates_of(reading.runs[n], key)) is not None}
     if not rates or len(kinds) > 1:
+        if reading.is_foreign:
+            said = "Speed cannot be told, neither by a name nor by the moments of steps"
+            reading.doubts.append(
+                f"{said}: --throughput KEY takes one of those logged: {reading.logged.named()}."
+            )
         return
     for n, found in rates.items():
         reading.runs[n] = reading.runs[n].adding({metrics.THROUGHPUT: found})

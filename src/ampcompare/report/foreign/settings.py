@@ -6,7 +6,9 @@ and how they vary can be asked; whatever is left out for that is named.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.schema import find_option
@@ -56,12 +58,13 @@ def tell_apart(
     single = {part for parts in joint.values() for part in parts}
     paired_by = [key for key in seeds if key not in keys]
     paired_by = [key for key in paired_by if key in differing] or paired_by[:1]
-    aside = _aside(columns, keys[0], [k for k in free if k not in {*single, *keys, *ignored}])
+    reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(len(runs))]
+    theirs = [key for key in free if key not in {*single, *keys, *ignored}]
+    aside = _aside(columns, keys[0], theirs, reading.seeds)
     dropped = {*seeds, *single, *(k for group in aside.values() for k in group)} - {*keys, *ignored}
     kept = {key: column for key, column in columns.items() if key not in dropped}
     reading.keys = keys
     reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(len(runs))]
-    reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(len(runs))]
     reading.notes += _of_arms(columns)
     reading.doubts += [OFFER] * (is_guess and len(reading.values) == 1) + _note(aside)
     _take_baseline(reading, baseline, is_guess)
@@ -89,7 +92,8 @@ def set_aside(reading: Reading, asked: Sequence[str] | None, ignored: Sequence[s
     found = _differing(columns) if is_recorded else []
     theirs = [key for key in found if find_option(key) is None and not key.startswith(own)]
     seeds = [key for key in theirs if names.is_seed(key)]
-    aside = _aside(columns, BACKEND, [key for key in theirs if key not in seeds])
+    repeats = [run.option("seed") for run in reading.logged.runs]
+    aside = _aside(columns, BACKEND, [key for key in theirs if key not in seeds], repeats)
     reading.aside = frozenset([*seeds, *(key for group in aside.values() for key in group)])
     reading.notes += _of_arms(columns)
     reading.doubts += _note(aside)
@@ -166,7 +170,9 @@ def _joined(columns: Columns, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(JOINT.join(words) or NEITHER for words in on)
 
 
-def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, list[str]]:
+def _aside(
+    columns: Columns, compared: str, keys: Sequence[str], seeds: Sequence[Any]
+) -> dict[str, list[str]]:
     """The differing settings that tell no groups apart, by the reason.
 
     What has another value in every run is no setting of a comparison, but for numbers; where no value of the
@@ -185,11 +191,24 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
         looks_so = all(map(names.looks_like_label, known))
         if len(set(column)) == len(column) and (is_label or looks_so or not is_setting):
             found[new].append(key)
-        elif is_label:
+        elif is_label and not _tells(key, column, values, seeds):
             found[place].append(key)
         elif is_precise and names.says_precision(key) and _goes_with(column, values):
             found[follows].append(key)
     return found
+
+
+def _tells(key: str, column: Sequence[str], values: Sequence[str], seeds: Sequence[Any]) -> bool:
+    """Whether the name of a run says what it trained: runs of one compared value have several names, each
+    with several seeds. No circumstance and no path does.
+    """
+    if names.is_circumstance(key) or all(map(names.looks_like_label, column)):
+        return False
+    found: dict[tuple[str, str], set[str]] = {}
+    for number, (value, name, seed) in enumerate(zip(values, column, seeds, strict=True)):
+        found.setdefault((value, name), set()).add(f"run {number}" if seed is None else as_text(seed))
+    repeated = Counter(value for (value, _), of in found.items() if len(of) > 1)
+    return max(repeated.values(), default=0) > 1
 
 
 def _seed_of(values: Sequence[str]) -> str | None:
