@@ -140,14 +140,17 @@ def _guess_metric(reading: Reading) -> str:
     its name. Of loops under our recorder, which name none, one of what they evaluate.
     """
     logged, keys = reading.logged, [*reading.logged.keys]
-    for best in {as_text(run.option("metric_for_best_model")).removeprefix("eval_") for run in logged.runs}:
-        if named := [key for key in (f"eval/{best}", f"eval_{best}", best) if logged.has(key)]:
-            return named[0]
-    if logged.has(DEFAULT_METRIC):
-        return DEFAULT_METRIC if reading.is_foreign else ""
     if not reading.is_foreign:
         is_recorded = any(run.option("recorder") is not None for run in logged.runs)
-        keys = [key for key in keys if is_recorded and key.startswith(metrics.EVAL) and logged.has(key)]
+        if not is_recorded or DEFAULT_METRIC in logged.keys:
+            return ""
+        keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
+    for named in dict.fromkeys(as_text(run.option("metric_for_best_model")) for run in logged.runs):
+        bare = named.removeprefix("eval_")
+        if found := [key for key in (f"eval/{bare}", f"eval_{bare}", bare) if logged.has(key)]:
+            return found[0]
+    if logged.has(DEFAULT_METRIC):
+        return DEFAULT_METRIC
     key = logged.best({key: rank for key in keys if (rank := names.quality_rank(key))})
     if key or not keys:
         return key or ""
