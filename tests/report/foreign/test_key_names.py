@@ -40,7 +40,7 @@ LABELS = {
 FULL_WORDS = (
     "32 32-true fp32 torch.float32 no none float32 32.0 DataType.FP32 Precision.FULL jax.numpy.float32"
 )
-HALF_WORDS = "16-mixed bf16 bf16-true float16 16.0 half"
+OTHER_WORDS = "16-mixed bf16 double float16 16.0 half a-type"
 BETTER = {
     False: """val_acc valAcc Accuracy/test val/f1_macro sentiment_acc val_auc bleu neg_mean_squared_error
     val/neg_loss mIoU metrics/mAP50-95(B) trueNegativeRate""",
@@ -83,9 +83,9 @@ def test_a_name_or_place_of_a_run_is_told_by_its_key(subtests):
 
 
 def test_full_precision_is_told_by_its_word(subtests):
-    for full, half in zip([*FULL_WORDS.split(), "fp32 (default)"], cycle(HALF_WORDS.split())):
-        with subtests.test(full=full, half=half):
-            words = [(run, full if FULL in run.name else half) for run in several(1, steps=4)]
+    for full, other in zip([*FULL_WORDS.split(), "fp32 (default)"], cycle(OTHER_WORDS.split())):
+        with subtests.test(full=full, other=other):
+            words = [(run, full if FULL in run.name else other) for run in several(1, steps=4)]
             runs = [replace(run, config={"precision": word}) for run, word in words]
             assert analyse_runs(runs).baseline_value == full
 
