@@ -117,11 +117,6 @@ def test_pictures_are_for_paper_whatever_the_names(tmp_path):
             ElementTree.fromstring(path.read_text())
 
 
-def test_only_the_chosen_formats_are_written(analysis, tmp_path):
-    write_report(analysis, tmp_path, ("md",))
-    assert [path.name for path in tmp_path.iterdir()] == ["comparison.md"]
-
-
 @pytest.mark.slow
 def test_files_are_whole_where_the_reader_of_the_text_leaves(three_runs, tmp_path):
     """As of `report ... | head -1`: the folder was empty, since the text came first."""

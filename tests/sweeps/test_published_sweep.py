@@ -76,7 +76,7 @@ def test_more_seeds_are_the_same_sweep_continued_and_another_scale_is_another(tm
 def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
     """Whoever runs it: the report is that of `--reproduce`, with the pictures."""
     request = request_of(read(written(tmp_path, "ignite")), tmp_path)
-    assert (request.reproduce, request.formats) == ("ignite", FORMATS)
+    assert (request.reproduce, request.kinds) == ("ignite", FORMATS)
 
 
 def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):

@@ -400,9 +400,9 @@ def test_foreign_program_that_was_killed_is_repeated_with_its_own_words(place):
 @pytest.mark.parametrize(
     ("method", "parameters", "group_by", "baseline"),
     [
-        ("random", {"lr": {"min": 0.0, "max": 1.0}, "kind": {"values": ["a", "b"]}}, ("kind",), "a"),
-        ("random", {"lr": {"min": 0.0, "max": 1.0}}, ("lr",), None),
-        ("grid", {"lr": {"values": [0.1, 0.2]}, "seed": {"values": [0, 1]}}, ("lr",), "0.1"),
+        ("random", {"lr": {"min": 0.0, "max": 1.0}, "kind": {"values": ["a", "b"]}}, "kind", "a"),
+        ("random", {"lr": {"min": 0.0, "max": 1.0}}, "lr", None),
+        ("grid", {"lr": {"values": [0.1, 0.2]}, "seed": {"values": [0, 1]}}, "lr", "0.1"),
     ],
 )
 def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
@@ -571,7 +571,7 @@ def test_what_is_compared_is_what_varies(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
     request = request_of(read_sweep(file), tmp_path)
-    assert (request.group_by, request.baseline) == (("tf32",), "True")
+    assert (request.group_by, request.baseline) == ("tf32", "True")
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def make_report(request: Request, console: Console) -> int:
     said: list[str] = []
     analysis = request.analyse(said.append)
     folder = prepare_folder(request.out)
-    written = write_report(analysis, folder, request.formats)
+    written = write_report(analysis, folder, request.kinds)
     if request.summary is not None:
         _append(Path(request.summary), to_summary(analysis))
     published = publish(analysis, request.publish) if request.publish is not None else None
@@ -44,15 +44,10 @@ def make_report(request: Request, console: Console) -> int:
     return EXIT_NOT_SHOWN if failed else 0
 
 
-def watch_report(request: Request, console: Console, port: int) -> None:
+def watch_report(request: Request, console: Console) -> None:
     """The page, served and rebuilt until interrupted; the pictures at the end."""
     from ampcompare.report.watch import watch
 
-    at_end = {"--require": request.require, "--summary": request.summary, "--publish": request.publish}
-    for option in (name for name, value in at_end.items() if value):
-        raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
-    if "html" not in request.formats:
-        raise UserError("--watch: shows the page; add html to --format")
     folder = prepare_folder(request.out)
     latest: list[Analysis] = []
     last_line = ""
@@ -60,7 +55,7 @@ def watch_report(request: Request, console: Console, port: int) -> None:
     def build() -> None:
         nonlocal last_line
         analysis = request.analyse()
-        write_report(analysis, folder, [name for name in request.formats if name not in PICTURES])
+        write_report(analysis, folder, [kind for kind in request.kinds if kind not in PICTURES])
         latest[:] = [analysis]
         line = f"{plural(len(analysis.table), 'run')}: {analysis.headline}"
         if line != last_line:
@@ -69,10 +64,10 @@ def watch_report(request: Request, console: Console, port: int) -> None:
 
     try:
         places = [split_arm(source)[1] for source in request.sources]
-        watch(places, folder, build, lambda line: _say(console, line), port)
+        watch(places, folder, build, lambda line: _say(console, line), request.port)
     finally:
         if latest:
-            _tell(write_report(latest[0], folder, request.formats), folder, console)
+            _tell(write_report(latest[0], folder, request.kinds), folder, console)
 
 
 def _append(path: Path, block: str) -> None:

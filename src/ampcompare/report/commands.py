@@ -2,88 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ampcompare.report.request import Request
 
-def report(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE",
-            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP), TensorBoard or CSV logs; "
-            "NAME=SOURCE names the arm that it is.",
-        ),
-    ],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the report.")] = "report",
-    baseline: Annotated[
-        str | None, typer.Option(metavar="VALUE", help="What others are compared with; default: none.")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="Quality to compare, as KEY or KEY:min:percent; default: the runs' own."
-        ),
-    ] = None,
-    throughput: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Throughput that other programs logged.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Memory that other programs logged.")
-    ] = None,
-    step: Annotated[str | None, typer.Option(metavar="COLUMN", help="The step column of CSV files.")] = None,
-    margin: Annotated[
-        float | None, typer.Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Value that the time to target goes by; default: the baseline's.")
-    ] = None,
-    group_by: Annotated[
-        str | None,
-        typer.Option(metavar="KEYS", help="Settings in the labels; the first is compared. Default: backend."),
-    ] = None,
-    ignore: Annotated[
-        str, typer.Option(metavar="KEYS", help="Settings that may differ between runs taken together.")
-    ] = "",
-    formats: Annotated[
-        str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
-    ] = "all",
-    reproduce: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="A publication, or its file: is it reproduced? Else exit 3."),
-    ] = None,
-    within: Annotated[float, typer.Option(help="Of a published ratio, what still counts as the same.")] = 0.1,
-    publish: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write these runs as a publication: NAME.yaml.")
-    ] = None,
-    require: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5'; else exit 3."),
-    ] = None,
-    summary: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
-) -> None:
+
+def report(**words: Any) -> None:
     """Compare runs: a table here, a page with charts in DIR."""
-    asked = {key: value for key, value in locals().items() if key not in ("watch", "port")}
     from rich.console import Console
 
     from ampcompare.report.command import make_report, watch_report
-    from ampcompare.report.request import Request, chosen_formats, names_in
 
-    asked["group_by"] = None if group_by is None else names_in(group_by)
-    asked |= {"ignore": names_in(ignore), "formats": chosen_formats(formats), "require": tuple(require or ())}
-    request = Request(**asked)
-    console = Console(highlight=False)
-    if watch:
-        watch_report(request, console, port)
+    request, console = Request(**words), Console(highlight=False)
+    if request.watch:
+        watch_report(request, console)
     elif status := make_report(request, console):
         raise typer.Exit(status)
+
+
+# Its words are the fields of a request, with their help: Typer reads them from the signature.
+_HINTS = get_type_hints(Request, include_extras=True)
+vars(report)["__signature__"] = inspect.Signature(
+    [field.replace(annotation=_HINTS[name]) for name, field in inspect.signature(Request).parameters.items()]
+)
 
 
 def workspace(

@@ -27,30 +27,33 @@ FINISH_TIMEOUT_SECONDS = 60.0
 
 def split_target(target: str) -> tuple[str, str]:
     """`entity/project` in two. Raises UserError."""
-    parts = target.removeprefix("wandb:").split("/")
-    if len(parts) != 2 or not all(part.strip() for part in parts):
+    entity, _, project = map(str.strip, target.removeprefix("wandb:").partition("/"))
+    if not entity or not project or "/" in project:
         raise UserError(f"{target!r}: expected ENTITY/PROJECT, as in the address of the project's page")
-    return parts[0].strip(), parts[1].strip()
+    return entity, project
 
 
 def panels_of(analysis: Analysis) -> list[Any]:
     """Lines by step, bars, quality against throughput, and the page. Needs no server."""
     import wandb_workspaces.reports.v2 as wr
 
-    group: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
-    group["groupby"] = wr.Config(analysis.keys[0])
+    by = wr.Config(analysis.keys[0])
+    group: dict[str, Any] = {"groupby": by, "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     metric = analysis.metric.key
-    titles = {key: listed.title for key, listed in metrics.METRICS.items()}
-    titles[metric] = capital(analysis.metric.name)
+    titles = {key: one.title for key, one in metrics.METRICS.items()} | {
+        metric: capital(analysis.metric.name)
+    }
     lines = (metric, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE, metrics.UNDERFLOW)
-    bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
     x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
     panels = [
         *(
-            wr.LinePlot(title=titles[k], x=metrics.STEP, y=[k], log_y=(k == metrics.SCALE) or None, **group)
+            wr.LinePlot(title=titles[k], x=metrics.STEP, y=[k], log_y=k == metrics.SCALE or None, **group)
             for k in lines
         ),
-        *(wr.BarPlot(title=titles[key], metrics=[key], **group) for key in bars),
+        *(
+            wr.BarPlot(title=titles[k], metrics=[k], **group)
+            for k in (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
+        ),
         wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y),
         wr.RunComparer(diff_only=True),
         wr.MediaBrowser(title="Page of the report", media_keys=[PAGE]),
@@ -77,10 +80,7 @@ def workspace_of(analysis: Analysis, entity: str, project: str) -> Any:
 
 def as_json(analysis: Analysis, entity: str, project: str) -> str:
     """View and verdict as they would be saved, for a look without a server."""
-    view = dataclasses.asdict(
-        workspace_of(analysis, entity, project),
-        dict_factory=lambda pairs: {k: v for k, v in pairs if v is not None and not k.startswith("_")},
-    )
+    view = dataclasses.asdict(workspace_of(analysis, entity, project))
     return json.dumps({"view": view, "verdict": to_markdown(analysis)}, indent=1, default=str) + "\n"
 
 
@@ -108,9 +108,8 @@ def save(
             report.blocks = [wr.MarkdownBlock(text=to_markdown(analysis)), grid]
             urls[REPORT] = report.save().url
     except refusals as problem:
-        advice = f"check the name and `{as_typed('wandb', 'login')}`"
-        what = f"W&B does not take it: {api_reason(problem)}; {advice}"
-        raise UserError(f"{entity}/{project}: {what}") from None
+        what = f"{api_reason(problem)}; check the name and `{as_typed('wandb', 'login')}`"
+        raise UserError(f"{entity}/{project}: W&B does not take it: {what}") from None
     for name, url in urls.items():
         say(f"{name}: {url}")
     _keep_page(analysis, entity, project, urls, say)
@@ -133,11 +132,11 @@ def _keep_page(
     from ampcompare.report.page.render import render_page
 
     quiet: dict[str, Any] = {"console": "off", "quiet": True, "x_disable_stats": True, "disable_git": True}
-    settings = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
-    what: dict[str, Any] = {"id": PAGE_RUN, "name": "page of AMP Compare", "job_type": CHARTS_JOB}
+    what: dict[str, Any] = {"entity": entity, "project": project, "id": PAGE_RUN, "job_type": CHARTS_JOB}
+    what["settings"] = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
     page = wandb.Html(render_page(analysis).decode(), inject=False)
     try:
-        with wandb.init(entity=entity, project=project, resume="allow", settings=settings, **what) as run:
+        with wandb.init(name="page of AMP Compare", resume="allow", **what) as run:
             run.log({PAGE: page})
             run.summary.update(urls)
     except Exception as problem:  # whatever the client has against an upload: the view is saved

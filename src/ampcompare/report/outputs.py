@@ -40,7 +40,7 @@ def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORM
     for name in (name for name in FORMATS if name in formats):
         if name in TABLES:
             path, make = TABLES[name]
-            written.append(_write(folder / path, make(analysis)))
+            written.append(write_file(folder / path, make(analysis)))
         else:
             written += _pictures(analysis, folder / "charts", name)
     return written
@@ -51,12 +51,13 @@ def _pictures(analysis: Analysis, folder: Path, kind: str) -> list[Path]:
     from ampcompare.report.charts.draw import picture
 
     charts = charts_of(analysis)
-    return [_write(folder / f"{name}.{kind}", picture(spec, kind)) for name, spec in charts.items()]
+    return [write_file(folder / f"{name}.{kind}", picture(spec, kind)) for name, spec in charts.items()]
 
 
-def _write(path: Path, content: str | bytes) -> Path:
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write it whole, in a folder that is made if need be; returns the path. Raises UserError."""
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     except OSError as problem:

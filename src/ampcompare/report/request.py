@@ -1,11 +1,13 @@
-"""What a report was asked for, checked once; the command line has the same words."""
+"""What a report was asked for: the words of `ampcompare report`, checked before anything is read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
 
 from ampcompare.errors import UserError
 
@@ -16,34 +18,71 @@ PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
 PUBLICATIONS = (".yaml", ".yml")
+AS_IT_IS = ("baseline", "metric", "throughput", "memory", "margin", "target", "reproduce", "within")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be reported. Raises UserError for what cannot be meant, before anything is read."""
+    """What is to be reported, in the words of the command line. Raises UserError for what cannot be meant."""
 
-    sources: list[str]
-    out: str = "report"
-    baseline: str | None = None
-    metric: str | None = None
-    throughput: str | None = None
-    memory: str | None = None
-    step: str | None = None  # the step column of CSV files
-    margin: float | None = None
-    target: float | None = None
-    group_by: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    formats: tuple[str, ...] = FORMATS
-    reproduce: str | None = None
-    within: float = 0.1  # what of a published ratio still counts as the same
-    publish: str | None = None
-    require: tuple[str, ...] = ()
-    summary: str | None = None
+    sources: Annotated[
+        list[str],
+        Argument(
+            metavar="SOURCE",
+            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP), TensorBoard or CSV logs; "
+            "NAME=SOURCE names the arm that it is.",
+        ),
+    ]
+    out: Annotated[str, Option(metavar="DIR", help="Folder for the report.")] = "report"
+    baseline: Annotated[
+        str | None, Option(metavar="VALUE", help="What others are compared with; default: none.")
+    ] = None
+    metric: Annotated[
+        str | None,
+        Option(metavar="KEY", help="Quality to compare, as KEY or KEY:min:percent; default: the runs' own."),
+    ] = None
+    throughput: Annotated[
+        str | None, Option(metavar="KEY", help="Throughput that other programs logged.")
+    ] = None
+    memory: Annotated[str | None, Option(metavar="KEY", help="Memory that other programs logged.")] = None
+    step: Annotated[str | None, Option(metavar="COLUMN", help="The step column of CSV files.")] = None
+    margin: Annotated[
+        float | None, Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
+    ] = None
+    target: Annotated[
+        float | None, Option(help="Value that the time to target goes by; default: the baseline's.")
+    ] = None
+    group_by: Annotated[
+        str | None,
+        Option(metavar="KEYS", help="Settings in the labels; the first is compared. Default: backend."),
+    ] = None
+    ignore: Annotated[
+        str, Option(metavar="KEYS", help="Settings that may differ between runs taken together.")
+    ] = ""
+    formats: Annotated[
+        str, Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
+    ] = ALL
+    reproduce: Annotated[
+        str | None, Option(metavar="NAME", help="A publication, or its file: is it reproduced? Else exit 3.")
+    ] = None
+    within: Annotated[float, Option(help="Of a published ratio, what still counts as the same.")] = 0.1
+    publish: Annotated[
+        str | None, Option(metavar="FILE", help="Write these runs as a publication: NAME.yaml.")
+    ] = None
+    require: Annotated[
+        list[str] | None,
+        Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5'; else exit 3."),
+    ] = None
+    summary: Annotated[
+        str | None, Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
+    ] = None
+    watch: Annotated[bool, Option("--watch", help="Rebuild as runs go on; serve the page here.")] = False
+    port: Annotated[int, Option(min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0
 
     def __post_init__(self) -> None:
-        if self.group_by is not None and not self.group_by:
+        if self.group_by is not None and not names_in(self.group_by):
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
-        for name in self.formats or ("",):
+        for name in self.kinds or ("",):
             if name not in FORMATS:
                 raise UserError(f"--format {name!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
         if not 0 < self.within < 1:
@@ -54,6 +93,11 @@ class Request:
             )
         if self.target is not None and not math.isfinite(self.target):
             raise UserError(f"--target {self.target}: expected a value of the metric, such as 0.93")
+        at_end = {"--require": self.require, "--summary": self.summary, "--publish": self.publish}
+        for option in (name for name, value in at_end.items() if value and self.watch):
+            raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
+        if self.watch and "html" not in self.kinds:
+            raise UserError("--watch: shows the page; add html to --format")
         if self.reproduce is not None:
             from ampcompare.published.publication import load
 
@@ -63,6 +107,12 @@ class Request:
 
             parse(self.require)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of files that are written."""
+        chosen = names_in(self.formats.lower())
+        return FORMATS if chosen == (ALL,) else chosen
+
     def analyse(self, say: Callable[[str], None] = lambda line: None) -> Analysis:
         """Read the runs and compare them; `say` is told what was read but W&B's records, or passed over."""
         from ampcompare.records import load_runs
@@ -70,24 +120,11 @@ class Request:
 
         return analyse_runs(
             load_runs(self.sources, step=self.step, say=say),
-            self.baseline,
-            metric=self.metric,
-            margin=self.margin,
-            group_by=self.group_by,
-            ignore=self.ignore,
-            throughput=self.throughput,
-            memory=self.memory,
-            reproduce=self.reproduce,
-            within=self.within,
-            target=self.target,
-            require=self.require,
+            group_by=None if self.group_by is None else names_in(self.group_by),
+            ignore=names_in(self.ignore),
+            require=self.require or (),
+            **{name: getattr(self, name) for name in AS_IT_IS},
         )
-
-
-def chosen_formats(words: str) -> tuple[str, ...]:
-    """The formats of `--format html,png`, and all of them of `all`."""
-    chosen = names_in(words.lower())
-    return FORMATS if chosen == (ALL,) else chosen
 
 
 def names_in(words: str) -> tuple[str, ...]:

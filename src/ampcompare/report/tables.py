@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ampcompare import metrics
 from ampcompare.records.tree import as_text, flatten
@@ -27,7 +28,7 @@ from ampcompare.report.analysis.comparison import (
 from ampcompare.report.axis import Axis, Mark, axis_of
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import DEFAULT_METRIC, ComparedMetric
+from ampcompare.report.runs.metric import DEFAULT_METRIC
 from ampcompare.report.runs.table import environment_of
 from ampcompare.report.statistics.estimate import Estimate
 
@@ -92,65 +93,88 @@ class TextTable:
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """How the comparisons of a column are shown: from an estimate's value to a number, to its text."""
+class _Question:
+    """How a question is shown: a group's own figure by `own`, in its `unit`; a comparison by `show`, of the
+    number that `shown` makes of it, with so many `digits` and behind it a `sign`. `null` is no change.
+    """
 
+    head: str
+    own: Callable[[float], str]
+    unit: str
     show: Callable[[float, int], str]
     digits: Callable[[float], int]
-    unit: str = ""
+    sign: str = ""
     shown: Callable[[float], float] = float
-    null: float = 0.0
+    null: float = 1.0
+    margin: tuple[float, float] | None = None
 
     def text(self, value: float) -> str:
+        """A comparison's value."""
         number = self.shown(value)
-        return f"{self.show(number, self.digits(number))}{self.unit}"
+        return f"{self.show(number, self.digits(number))}{self.sign}"
 
-    def span(self, found: Estimate, marks: tuple[float, ...]) -> str:
-        """The interval, with the digits that tell its ends from each other and from the marks."""
+    def span(self, found: Estimate) -> str:
+        """The interval, with the digits that tell its ends from each other and from no change and margin."""
         ends = found.seen if found.low is None or found.high is None else (found.low, found.high)
-        low, high = (self.shown(end) for end in ends)
-        least = min(self.digits(end) for end in (self.shown(found.value), low, high))
-        apart = (low, high, *(self.shown(mark) for mark in marks))
-        digits = words.precision_apart(
-            (low, high), apart, self.show, max(least, self.digits(self.shown(found.value)))
-        )
-        return words.interval(low, high, lambda end: self.show(end, digits), self.unit)
+        low, high = map(self.shown, ends)
+        number = self.shown(found.value)
+        least = min(map(self.digits, (number, low, high)))
+        apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
+        digits = words.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
+        return words.interval(low, high, lambda end: self.show(end, digits), self.sign)
+
+    def tick(self, tick: float) -> str:
+        """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
+        number, is_ratio = round(self.shown(tick), 9), self.sign == "×"
+        plus = "" if is_ratio or not number else "+" if number > 0 else "−"
+        size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
+        return f"{plus}{size}{self.sign if number or is_ratio else ''}"
 
 
-_TIMES = _Shape(words.number, lambda number: 3, "×", null=1.0)
-_CHANGE = _Shape(
-    words.signed, lambda number: 0 if abs(number) >= 9.95 else 1, " %", lambda ratio: (ratio - 1) * 100, 1.0
-)
-_DIFFERENCE = _Shape(words.signed, lambda number: 2)
-SHAPES = {SPEED: _TIMES, MEMORY: _CHANGE, QUALITY: _DIFFERENCE, ENERGY: _CHANGE, TIME: _CHANGE}
+def _questions(analysis: Analysis) -> dict[str, _Question]:
+    """What is shown of each question, those of energy and time to target only where recorded."""
+    metric, units = analysis.metric, analysis.quantities
+    name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
+    margin = None if metric.margin is None else (-metric.margin, metric.margin)
+    change: Any = (
+        words.signed,
+        lambda number: 0 if abs(number) >= 9.95 else 1,
+        " %",
+        lambda v: (v - 1) * 100,
+    )
+    target = metric.show_value(analysis.target)
+    every = {
+        SPEED: _Question("speed", words.number, units.speed, words.number, lambda number: 3, "×"),
+        MEMORY: _Question("peak memory", units.show_memory, units.memory, *change),
+        QUALITY: _Question(
+            f"{name}, {metric.unit}" if metric.unit else name,
+            metric.show_value,
+            "",
+            words.signed,
+            lambda number: 2,
+            null=0.0,
+            margin=margin,
+        ),
+        ENERGY: _Question(f"energy per {units.item}", words.number, "J", *change),
+        TIME: _Question(f"time to {target}", words.duration, "", *change),
+    }
+    told = {SPEED, MEMORY, QUALITY}.union(*(found.estimates for found in analysis.comparisons))
+    return {question: every[question] for question in COLUMNS if question in told}
 
 
 def comparison_table(analysis: Analysis) -> Table:
     """A row a group, the baseline's first; columns of energy and time to target only where recorded."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
-    always = (SPEED, MEMORY, QUALITY)
-    asked = [q for q in COLUMNS if q in always or any(q in c.estimates for c in analysis.comparisons)]
-    rows = tuple(_row(group, asked, analysis) for group in groups)
+    questions = _questions(analysis)
+    rows = tuple(_row(group, questions, analysis) for group in groups)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    columns = tuple(Column(q, _head(q, analysis), _axis(q, rows, analysis.metric)) for q in asked)
+    columns = tuple(Column(key, asked.head, _axis(key, asked, rows)) for key, asked in questions.items())
     return Table(", ".join(keys), columns, rows, analysis.caption)
 
 
-def _head(question: str, analysis: Analysis) -> str:
-    metric, target = analysis.metric, analysis.metric.show_value(analysis.target)
-    name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
-    return {
-        SPEED: "speed",
-        MEMORY: "peak memory",
-        QUALITY: f"{name}, {metric.unit}" if metric.unit else name,
-        ENERGY: f"energy per {analysis.quantities.item}",
-        TIME: f"time to {target}",
-    }[question]
-
-
-def _row(group: Group, questions: list[str], analysis: Analysis) -> Row:
+def _row(group: Group, questions: Mapping[str, _Question], analysis: Analysis) -> Row:
     found = analysis.comparison(group.label)
-    cells = {q: _cell(q, group, found, analysis) for q in questions}
+    cells = {key: _cell(key, asked, group, found) for key, asked in questions.items()}
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
@@ -158,20 +182,14 @@ def _row(group: Group, questions: list[str], analysis: Analysis) -> Row:
     return Row(group.label, meaning, cells, analysis.chip(group), analysis.look(group), said)
 
 
-def _cell(question: str, group: Group, found: Comparison | None, analysis: Analysis) -> Cell:
-    text, unit = own_figure(question, group, analysis)
-    estimate = found.estimates.get(question) if found else None
-    claim = found.claims.get(question) if found else None
+def _cell(key: str, asked: _Question, group: Group, found: Comparison | None) -> Cell:
+    text, unit = _own_figure(key, asked, group)
+    estimate, claim = (found.estimates.get(key), found.claims.get(key)) if found else (None, None)
     if found is None or estimate is None:
-        why = (
-            (found.refusal or (claim.why if claim else ""))
-            if found and COLUMNS[question] in group.figures
-            else ""
-        )
+        why = found.refusal or (claim.why if claim else "") if found and COLUMNS[key] in group.figures else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
-    shape, margin = SHAPES[question], _margin(question, analysis.metric)
-    low, high = (estimate.low, estimate.high) if estimate.has_interval else estimate.seen
-    span = shape.span(estimate, (shape.null, *(margin or ())))
+    low, high = estimate.ends if estimate.has_interval else estimate.seen
+    span = asked.span(estimate)
     if not estimate.has_interval:
         span = f"seen {span}" if low != high else ""
     mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
@@ -180,61 +198,27 @@ def _cell(question: str, group: Group, found: Comparison | None, analysis: Analy
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
-    also = f"{text} {unit}".strip()
-    return Cell(shape.text(estimate.value), "", span, mark, also, answer, why, is_open)
+    return Cell(asked.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), answer, why, is_open)
 
 
-def own_figure(question: str, group: Group, analysis: Analysis) -> tuple[str, str]:
+def _own_figure(key: str, asked: _Question, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    units, column = analysis.quantities, COLUMNS[question]
-    if (found := group.figures.get(column)) is None:
-        was_timed = (
-            question == TIME and group.rows[table.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
-        )
-        return (NOT_REACHED if was_timed and not group.is_unfinished else words.NOTHING), ""
-    return {
-        SPEED: lambda v: (words.number(v), units.speed),
-        MEMORY: lambda v: (units.show_memory(v), units.memory),
-        QUALITY: lambda v: (analysis.metric.show_value(v), ""),
-        ENERGY: lambda v: (words.number(v), "J"),
-        TIME: lambda v: (words.duration(v), ""),
-    }[question](found.value)
+    if (found := group.figures.get(COLUMNS[key])) is not None:
+        return asked.own(found.value), asked.unit
+    rows = group.rows
+    is_missed = key == TIME and rows[table.SECONDS].notna().any() and not rows[table.JUMPS].any()
+    return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
 
 
-def _margin(question: str, metric: ComparedMetric) -> tuple[float, float] | None:
-    return (-metric.margin, metric.margin) if question == QUALITY and metric.margin is not None else None
-
-
-def _axis(question: str, rows: tuple[Row, ...], metric: ComparedMetric) -> Axis | None:
-    shape = SHAPES[question]
-    marks = [mark for row in rows if (mark := row.cells[question].mark)]
-    if not marks:
-        return None
-
-    def label(tick: float) -> str:
-        number = round(shape.shown(tick), 9)
-        sign = "" if shape.null == number or shape is _TIMES else "+" if number > 0 else "−" if number else ""
-        size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
-        return f"{sign}{size}{shape.unit if number or shape is _TIMES else ''}"
-
-    return axis_of(marks, shape.null, label, log=question != QUALITY, margin=_margin(question, metric))
+def _axis(key: str, asked: _Question, rows: tuple[Row, ...]) -> Axis | None:
+    marks = [mark for row in rows if (mark := row.cells[key].mark)]
+    return axis_of(marks, asked.null, asked.tick, log=key != QUALITY, margin=asked.margin) if marks else None
 
 
 def runs_table(analysis: Analysis) -> TextTable:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
-    heads = (
-        "run",
-        "group",
-        "seed",
-        "outcome",
-        "epochs",
-        units.speed,
-        units.peak,
-        metric.name,
-        "trained",
-        "problems",
-    )
+    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, units.peak, metric.name, "trained"]
     rows = []
     for place, run in analysis.table.iterrows():
         cells = (
@@ -249,8 +233,8 @@ def runs_table(analysis: Analysis) -> TextTable:
             _known(words.duration, run[table.SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
-        rows.append(tuple(words.printable(cell) for cell in cells))
-    return TextTable(tuple(words.printable(head) for head in heads), tuple(rows))
+        rows.append(tuple(map(words.printable, cells)))
+    return TextTable(tuple(map(words.printable, [*heads, "problems"])), tuple(rows))
 
 
 def _known(show: Callable[[float | None], str], value: float) -> str:

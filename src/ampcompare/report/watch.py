@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.sources import READERS, split_arm
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
@@ -90,9 +89,11 @@ def watch(
 
 
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
-    """Something that changes when the records do (their names, sizes, times), and every so often anyway."""
+    """Something that changes when the sources' files do (names, sizes, times), but those of a report, which
+    each build writes anew; and every so often anyway.
+    """
     files = []
-    for path in (path for source in sources for path in _records(split_arm(source)[1])):
+    for path in (path for source in sources for path in _files(source)):
         try:
             status = os.stat(path)
         except OSError:  # deleted since it was listed, or no path of this machine at all
@@ -101,15 +102,9 @@ def signature(sources: Sequence[str]) -> tuple[Any, ...]:
     return (int(time.time() / AGEING_SECONDS), *sorted(files))
 
 
-def _records(source: str) -> Iterator[str]:
-    yield source  # a file; for a folder, its own time tells of runs that came or went
+def _files(source: str) -> Iterator[str]:
+    if not os.path.isdir(source):
+        yield source
     for folder, inner, names in os.walk(source):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if _is_record(folder, name))
-
-
-def _is_record(folder: str, name: str) -> bool:
-    """Whether a run may be in it; not so our own tables, which each build writes anew."""
-    if name.endswith(".wandb"):
-        return True
-    return any(reader.is_one(name) and reader.is_run(Path(folder, name), None) for reader in READERS.values())
+        yield from (os.path.join(folder, name) for name in names if not SERVED.fullmatch(f"/{name}"))

@@ -17,7 +17,7 @@ from ampcompare.records import load_runs
 from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.taking import Logged
+from ampcompare.report.foreign.reading import Logged
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here
@@ -53,9 +53,9 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
         [str(folder)],
         str(folder / "report"),
         _baseline(sweep, groups[0]),
-        group_by=tuple(groups),
+        group_by=",".join(groups),
         metric=f"{metric}:{goal}" if metric and goal else metric,
-        formats=tuple(name for name in FORMATS if name not in PICTURES),
+        formats=",".join(name for name in FORMATS if name not in PICTURES),
     )
 
 

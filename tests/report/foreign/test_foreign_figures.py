@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.fakes import with_history
 from support.foreign import FULL, MEMORY, MIXED, foreign, sampled, several
 
 from ampcompare.errors import UserError
 from ampcompare.records.machine import Machine
 from ampcompare.report import analyse_runs
-from ampcompare.report.exports import to_json
-from ampcompare.report.page.render import render_page
 from ampcompare.report.text import to_markdown
 
 ASKED = {"metric": "val_acc", "throughput": "samples_per_sec", "memory": "gpu_mem"}
@@ -45,36 +41,32 @@ def test_asked_or_guessed_the_figures_are_the_same():
     assert not any(note.startswith("Took ") for note in asked.notes)
 
 
-@pytest.mark.slow
-def test_every_output_counts_in_what_was_logged():
-    analysis = analyse_runs(several())
-    page, table = render_page(analysis).decode(), to_markdown(analysis)
-    assert "samples/s" in table
-    for text in (page.partition("<script")[0], table, to_json(analysis)):
-        assert "images/s" not in text
-        assert "MiB" not in text  # `gpu_mem` says no unit
-    units = {"throughput": "samples/s", "memory": None, "energy": "J per sample"}
-    assert json.loads(to_json(analysis))["units"] == units
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "mib"),
-    [("mem_bytes", 2**30, 1024), ("peak_mem_mib", 512, 512), ("gpu_memory_gib", 2, 2048), ("mem", 77, 77)],
+    ("name", "value", "shown", "unit"),
+    [
+        ("mem_bytes", 2**30, 1024, "MiB"),
+        ("peak_mem_mib", 512, 512, "MiB"),
+        ("gpu_memory_gib", 2, 2048, "MiB"),
+        ("odd", 77, 77, ""),
+    ],
 )
-def test_memory_is_in_mib_where_its_name_says_a_unit(name, value, mib):
+def test_memory_is_in_mib_where_its_name_says_a_unit(name, value, shown, unit):
     analysis = analyse_runs(several(logs={name: value}, without=("gpu_mem",)), memory=name)
-    assert figure(analysis, "peak_mib") == pytest.approx(mib)
-    assert analysis.quantities.memory == ("" if name == "mem" else "MiB")
+    assert figure(analysis, "peak_mib") == pytest.approx(shown)
+    assert analysis.quantities.memory == unit
+    assert ("MiB" in to_markdown(analysis)) is (unit == "MiB")
 
 
-@pytest.mark.parametrize(("name", "words"), [("step_time_ms", "in ms"), ("step_time", "in seconds")])
-def test_a_duration_of_a_step_is_turned_into_steps_a_second(name, words):
-    runs = several(logs={name: 20.0 if "ms" in name else 0.02}, without=("samples_per_sec",))
+@pytest.mark.parametrize(("name", "value"), [("step_time_ms", 20.0), ("step_time", 0.02)])
+def test_a_duration_of_a_step_is_turned_into_steps_a_second(name, value):
+    runs = several(logs={name: value}, without=("samples_per_sec",))
     for asked in (None, name):
         analysis = analyse_runs(runs, throughput=asked)
         assert figure(analysis, "images_per_second") == pytest.approx(50)
-        assert analysis.quantities.speed == "steps/s"
-        assert any(f"{name}, the duration of a step {words}, as steps/s" in note for note in analysis.notes)
+        assert "steps/s" in to_markdown(analysis)
+    assert figure(analyse_runs(runs, throughput="gpu_mem"), "images_per_second") == pytest.approx(
+        MEMORY[FULL]
+    )
 
 
 def test_without_a_throughput_speed_is_taken_from_the_moments_of_steps_without_the_evaluations():
@@ -85,37 +77,30 @@ def test_without_a_throughput_speed_is_taken_from_the_moments_of_steps_without_t
     for run in runs:  # the step behind the last batch is counted with the evaluation: 3.5 s for its steps
         run.logged["step"][1][np.isfinite(run.numbers("val_acc"))] += 2
     assert figure(analyse_runs(runs), "images_per_second") == pytest.approx(18.0)
-    assert analysis.quantities.speed == "steps/s"
-    assert speedup(analysis) == pytest.approx(1.8)
+    assert (analysis.quantities.speed, speedup(analysis)) == ("steps/s", pytest.approx(1.8))
     assert any("is taken from the moments of rows" in c for c in analysis.remarks)
 
 
-def rows_alone(run, every=1):
-    """The run with one row of training in so many, and no step but W&B's own."""
-    rows = run.history[run.history["train_loss"].notna()].iloc[::every].reset_index(drop=True)
-    rows = rows.assign(_step=np.arange(float(len(rows))), val_acc=0.9)
-    return with_history(run, rows.drop(columns=["step", "samples_per_sec"]), summary={})
-
-
-def test_without_a_step_speed_is_in_rows_and_of_runs_that_log_as_often():
-    analysis = analyse_runs([rows_alone(run) for run in several()])
-    assert analysis.quantities.speed == "rows/s"
-    assert speedup(analysis) == pytest.approx(1.15, rel=0.05)  # evaluations are in it
-    analysis = analyse_runs([rows_alone(r, 1 if "bf16" in r.name else 4) for r in several()])
-    assert "speed" not in analysis.comparison(MIXED).estimates
-    assert any("10 to 40 rows, so that no speed is given" in c for c in analysis.remarks)
+def test_a_row_an_epoch_is_counted_in_epochs_and_without_either_no_speed_is_given():
+    rows = several(without=("samples_per_sec", "step"))
+    epochs = [run.adding({"epoch": np.arange(float(run.rows))}) for run in rows]
+    analysis = analyse_runs(epochs)
+    assert (analysis.quantities.speed, analysis.quantities.step) == ("epochs/s", "epoch")
+    assert "speed" in analysis.comparison(MIXED).estimates
+    without = analyse_runs(rows)
+    assert "speed" not in without.comparison(MIXED).estimates
+    assert any("--throughput KEY takes one of those logged: gpu_mem, " in said for said in without.remarks)
 
 
 def test_a_pause_before_a_run_was_resumed_is_no_training_time():
     def resumed(run):
         half, seconds = run.rows // 2, run.numbers("_runtime")
         seconds[half:] -= seconds[half - 1]
-        stamps = run.numbers("_timestamp")
-        stamps[half:] += 86_400
-        return run.adding({"_runtime": seconds, "_timestamp": stamps})
+        return run.adding({"_runtime": seconds})
 
     before, after = analyse_runs(several()), analyse_runs([resumed(run) for run in several()])
-    assert after.table["train_seconds"].tolist() == pytest.approx(before.table["train_seconds"].tolist())
+    for old, new in zip(before.table["train_seconds"], after.table["train_seconds"], strict=True):
+        assert 0 <= old - new <= 0.5  # but for the first interval behind the pause
     assert not after.table["clock_jumps"].any()
 
 
@@ -145,15 +130,6 @@ def test_somebody_elses_backend_of_the_same_name_is_read_as_theirs():
     assert analysis.comparison("bf16").estimates["speed"].value == pytest.approx(1.8, rel=0.02)
 
 
-def test_energy_is_the_power_that_wandb_sampled_over_the_throughput():
-    machine = sampled(**{"gpu.0.powerWatts": [200.0, 300.0], "gpu.1.powerWatts": [50.0, 50.0]})
-    analysis = analyse_runs(several(machine=machine))
-    of_speed = 300 / figure(analysis, "images_per_second")
-    assert figure(analysis, "joules_per_image") == pytest.approx(of_speed, rel=0.01)
-    assert analysis.quantities.energy == "J per sample"
-    assert "energy" in analysis.comparison(MIXED).estimates
-
-
 def test_the_machine_that_wandb_saw_sets_runs_apart_but_not_one_that_died_early():
     def on(name: str) -> Machine:
         return Machine({}, {"device_name": name, "device_type": "cuda"})
@@ -178,10 +154,7 @@ def test_a_training_loss_that_is_nan_at_last_is_a_failure_under_any_name():
         ({"throughput": "nothing"}, "--throughput 'nothing': no run has it as a number"),
         ({"memory": "gpu_men"}, "--memory 'gpu_men': no run has it as a number; did you mean gpu_mem"),
         ({"metric": "val_ac"}, "--metric 'val_ac': no run has it; did you mean val_acc"),
-        ({"metric": "acc"}, "--metric 'acc': no run has it; did you mean val_acc"),
-        ({"metric": "val_acc:up"}, "--metric 'val_acc:up': expected val_acc:min or :max, and :percent,"),
         ({"metric": "gpu_mem:percent"}, "--metric gpu_mem:percent: it is logged as"),
-        ({"metric": "val_acc:min:max"}, "--metric 'val_acc:min:max': expected"),
         ({"metric": "train_loss:percent"}, "--metric train_loss:percent: a loss is no share"),
     ],
 )
@@ -191,9 +164,6 @@ def test_a_mistake_is_one_line_that_says_what_there_is(asked, word):
     assert word in caught.value.lines[0]
     assert "throughput/" not in caught.value.lines[0]  # only what they logged themselves
     assert len(caught.value.lines) == 1
-
-
-def test_runs_without_any_score_name_what_they_logged():
     with pytest.raises(UserError, match=r"--metric: .* cannot be told; .*logged: .*gpu_mem"):
         analyse_runs(several(without=("val_acc", "train_loss")))
 

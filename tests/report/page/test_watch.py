@@ -53,23 +53,15 @@ def test_page_and_pictures_are_served_and_never_from_a_browsers_cache(server):
     assert ask(server, "/", "HEAD")[:2] == (200, b"")
 
 
-def test_nothing_else_is_served(server, subtests: pytest.Subtests):
-    for path in [
-        "/secret.txt",
-        "/.hidden",
-        "/../outside.json",
-        "/..%2foutside.json",
-        "/charts/../secret.txt",
-        "/charts/",
-        "//etc/passwd",
-        "/charts/%2e%2e/secret.txt",
-        "/index.html%00.txt",
-        "http://127.0.0.1/secret.txt",
-    ]:
-        with subtests.test(path=path):
-            status, content, _ = ask(server, path)
-            assert status == 404
-            assert b"secret" not in content
+@pytest.mark.parametrize(
+    "path",
+    """/secret.txt /.hidden /../outside.json /..%2foutside.json /charts/../secret.txt /charts/ //etc/passwd
+    /charts/%2e%2e/secret.txt /index.html%00.txt http://127.0.0.1/secret.txt""".split(),
+)
+def test_nothing_else_is_served(server, path):
+    status, content, _ = ask(server, path)
+    assert status == 404
+    assert b"secret" not in content
 
 
 def test_only_reading_is_possible_and_only_from_this_machine_under_its_name(server):
@@ -89,8 +81,8 @@ def test_signature_changes_with_the_records_and_not_with_what_a_report_writes(tm
     before = signature([str(tmp_path)])[1:]
     (tmp_path / "comparison.csv").write_text("a,b\n")
     (tmp_path / ".hidden").mkdir()
-    files = {path for path, *_ in signature([str(tmp_path)])[1:]}
-    assert files == {path for path, *_ in before}
+    (tmp_path / ".hidden" / "a.wandb").write_text("")
+    assert signature([str(tmp_path)])[1:] == before
     write_runs(tmp_path, [plan("native")])
     assert signature([str(tmp_path)])[1:] != before
 

@@ -9,13 +9,6 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.report.runs.metric import says_accuracy, says_direction
 
-_PIECES = re.compile(r"[KMGkmg]iB(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
-
-def parts(key: str) -> list[str]:
-    """The words of a key, small: `valAcc@1` is val, acc, 1."""
-    return [piece.lower() for piece in _PIECES.findall(key)]
-
 
 def last_part(key: str) -> str:
     """What stands behind the last slash or dot."""
@@ -23,8 +16,8 @@ def last_part(key: str) -> str:
 
 
 def spelled(key: str) -> str:
-    """The words of a key, as the patterns of this module have them: `val_acc_1`."""
-    return "_".join(parts(key))
+    """The words of a key, as the patterns of this module have them: `valAcc@1` is `val_acc_1`."""
+    return "_".join(filter(None, metrics.parts_of(key.replace("iB", "ib"))))
 
 
 def _one_of(words: str) -> re.Pattern[str]:
@@ -35,7 +28,7 @@ def _one_of(words: str) -> re.Pattern[str]:
 # The rows of a run: the first name that is there is taken.
 STEPS = (
     f"{metrics.STEP} trainer/global_step train/global_step train/step global_steps optimizer_step"
-    " iteration iter iterations num_steps step steps _step"
+    " iteration iter iterations num_steps step steps"
 ).split()
 EPOCHS = "epoch train/epoch trainer/epoch epochs".split()
 LOSSES = (
@@ -63,59 +56,61 @@ class Pattern:
     @property
     def how(self) -> str:
         """How it is read, behind its key."""
-        lasts = "ms" if self.factor > 1 else "seconds"
         if self.is_duration:
+            lasts = "ms" if self.factor > 1 else "seconds"
             return f", the duration of a step in {lasts}, as {self.unit}"
         return f" (in {self.unit or 'its own unit'})"
 
 
-_S = "(?:second|seconds|sec|secs|s)"
-
-
-def _rate(words: str, short: str = "-") -> str:
-    # `step_s` is how long a step takes: a rate without a "per" is in the plural, or one of the short forms.
-    per, plural = rf"(?:{words})(?:e?s)?_(?:per|p)_{_S}", rf"(?:{words})e?s_{_S}"
-    return rf"(?:^|_)(?:(?:{per}|{plural})(?:_|$)|(?:{short})$)"
-
-
-def _lasts(words: str, unit: str, is_said: str) -> str:
-    time = rf"(?:time_per_(?:{words})|(?:{words})_(?:time|duration))(?:_?{unit}){is_said}"
-    return rf"(?:^|_)(?:{unit}_per_(?:{words})|(?:{words})_{unit}|{time})$"
-
-
-# Throughput, in the order in which it is taken where a run has several; of a duration what divides it.
-SPEEDS = (
-    (_rate("sample|example|ex", "sps|ex_(?:s|sec)"), "samples/s", 0),
-    (_rate("image|img", "ips|img_(?:s|sec)"), "images/s", 0),
-    (_rate("token|tok", "tps|tok_(?:s|sec)"), "tokens/s", 0),
-    (_rate("sequence|seq"), "sequences/s", 0),
-    (_rate("frame", "fps"), "frames/s", 0),
-    (_rate("word", "wps"), "words/s", 0),
-    (r"(?:^|_)throughput(?:_|$)", "", 0),
-    (_rate("batch"), "batches/s", 0),
-    (_rate("step|iter|iteration|it|update", "it_(?:s|sec)"), "steps/s", 0),
-    (_rate("epoch"), "epochs/s", 0),
-    (_lasts("step|iter|iteration|it|batch", "ms", ""), "steps/s", 1000),
-    (_lasts("step|iter|iteration|it|batch", _S, "?"), "steps/s", 1),
-    (_lasts("epoch", "ms", ""), "epochs/s", 1000),
-    (_lasts("epoch", _S, "?"), "epochs/s", 1),
+# What a throughput counts, in the order in which it is taken where a run has several, by its names.
+ITEMS = {
+    "samples": "sample example ex",
+    "images": "image img",
+    "tokens": "token tok",
+    "sequences": "sequence seq",
+    "frames": "frame",
+    "words": "word",
+    "batches": "batch",
+    "steps": "step iter iteration it update",
+    "epochs": "epoch",
+}
+ITEM_OF = {name: item for item, names in ITEMS.items() for name in names.split()}
+SHORT = {
+    "sps": "samples",
+    "ips": "images",
+    "tps": "tokens",
+    "fps": "frames",
+    "wps": "words",
+    "throughput": "",
+}
+_S = "(?:seconds?|secs?|s)"
+_ITEM = f"({'|'.join(ITEM_OF)})"
+_RATE = re.compile(rf"(?:^|_)(?:{_ITEM}(?:e?s)?_(?:per|p)_{_S}|({'|'.join(SHORT)}))(?:_|$)")
+_LASTS = re.compile(  # not `it_s`, which may be either
+    rf"(?:^|_)(?:(?:step|iter|iteration|batch|epoch)_{_S}|{_S}_per_{_ITEM}|ms_per_{_ITEM}|{_ITEM}_ms"
+    rf"|(?:time_per_{_ITEM}|{_ITEM}_(?:time|duration))(?:_(?:ms|{_S}))?)$"
 )
 EVALUATION = _one_of("eval val valid validation test dev evaluation")
 TRAINING = _one_of("train training trn")
-_NO_RATE = _one_of("lr loss count total num")
-_PART_OF_STEP = _one_of("wait data load loading forward backward optimizer")
+_NO_RATE = _one_of("total count num data wait load loading forward backward optimizer lr loss")
 
 
 def speed_of(key: str) -> Pattern | None:
     """The throughput, or duration of a step, that a key is by its name."""
-    text = spelled(last_part(re.sub(rf"[/.](?={_S}$)", "_", re.sub(r"[/.](?=(?:s|sec)$)", "_per_", key))))
-    for rank, (name, unit, seconds) in enumerate(SPEEDS):
-        if re.search(name, text) and not _NO_RATE.search(text):
-            # How long an epoch took is not taken by guess: nobody says whether its evaluation is in it.
-            is_free = not EVALUATION.search(spelled(key)) and not (seconds and unit == "epochs/s")
-            found = Pattern(unit, seconds or 1.0, bool(seconds), (rank,) if is_free else None)
-            return None if seconds and _PART_OF_STEP.search(text) else found
-    return None
+    text = spelled(last_part(re.sub(r"[/.](?=(?:s|sec)$)", "_per_", key)))
+    if _NO_RATE.search(text):
+        return None
+    # How long an epoch took is not taken by guess: nobody says whether its evaluation is in it.
+    is_free, is_duration, factor = not EVALUATION.search(spelled(key)), False, 1.0
+    if found := _RATE.search(text):
+        item = ITEM_OF[found[1]] if found[1] else SHORT[found[2]]
+    elif found := _LASTS.search(text):
+        item, is_duration = "epochs" if "epoch" in found[0] else "steps", True
+        is_free, factor = is_free and item == "steps", 1000.0 if "ms" in found[0].split("_") else 1.0
+    else:
+        return None
+    rank = (is_duration, [*ITEMS, ""].index(item)) if is_free else None
+    return Pattern(f"{item}/s" if item else "", factor, is_duration, rank)
 
 
 _MEMORY = _one_of("memory mem vram rss allocated")
@@ -129,9 +124,10 @@ def memory_of(key: str) -> Pattern | None:
     """The memory that a key is by its name, in MiB where that says a unit. The GPU's comes first, a peak
     before what is in use, allocated before reserved.
     """
-    text, words = spelled(key), parts(key)
+    text = spelled(key)
     if not _MEMORY.search(text) or _NO_MEMORY.search(text):
         return None
+    words = text.split("_")
     unit = next((word for word in reversed(words) if word in _MIB), "")
     order = (
         not {"gpu", "cuda", "vram", "device"} & {*words},
@@ -142,8 +138,7 @@ def memory_of(key: str) -> Pattern | None:
     return Pattern("MiB", _MIB[unit] / 2**20, rank=rank) if unit else Pattern("", rank=rank)
 
 
-_AFTERTHOUGHTS = _one_of("runtime time seconds second samples sec step steps flos")
-_RANKED = re.compile(r"top_?(?:[5-9]|\d\d)|(?:^|_)(?:[5-9]|\d\d+)(?:_|$)")  # top5_accuracy is no accuracy
+_RANKED = re.compile(r"top_?(?:[5-9]|\d\d)|(?:^|_)(?:acc)?(?:[5-9]|\d\d+)(?:_|$)")  # top-5 is no accuracy
 
 
 def quality_rank(key: str) -> tuple[int, ...] | None:
@@ -151,10 +146,8 @@ def quality_rank(key: str) -> tuple[int, ...] | None:
     before errors and losses. None for what is no measure of quality, or nobody knows which way is better.
     """
     text, direction = spelled(key), says_direction(key)
-    if key.startswith("_") or direction is None or speed_of(key) or memory_of(key):
-        return None
-    last = spelled(last_part(key))
-    if _AFTERTHOUGHTS.search(last) and not says_accuracy(key) and "loss" not in last:
+    is_clock = {"time", "seconds"} & {*text.split("_")}
+    if key.startswith("_") or direction is None or is_clock or speed_of(key) or memory_of(key):
         return None
     kind = 0 if says_accuracy(key) else 1 if direction == "maximize" else 2
     where = 0 if EVALUATION.search(text) else 2 if TRAINING.search(text) else 1
@@ -168,47 +161,33 @@ def is_quality(key: str) -> bool:
     return not (speed_of(key) or memory_of(key))
 
 
-# Settings that are none of the training, by their last part and what is above it: the circumstances of a run;
-# the name of a run, or a place of its output; what may be that, and may as well say what was trained.
-CIRCUMSTANCE, NAME, EITHER = "circumstance", "name", "either"
-_HOST = (
-    r"(?:.*_)?(?:notes|tags|host|hostname|user|username|uuid|guid|timestamp|date|datetime|pid|port|cwd|argv|command"
-    r"|cmd|cmdline|outdir|logdir|workdir|savedir|ckptdir|launcher|hydra|sha|commit|jobid)"
+# Settings that are none of the training: where and when a run ran; what it is called, where its output is.
+_CIRCUMSTANCE = re.compile(
+    r"(?:.*_)?(?:host|hostname|user|username|uuid|guid|timestamp|date|datetime|pid|port|cwd|argv|command|cmd"
+    r"|cmdline|launcher|sha|commit|jobid|git_hash|git_branch)"
 )
-_OUTPUT = (
-    "(?:output|out|outputs|log|logs|logging|save|saved|saving|ckpts?|checkpoints?|runs?|exp|experiment|wandb"
-    "|tensorboard|tb|results?|working|work|job|slurm|trial|session|hub|project|display|dump|cache|artifacts?)"
+_NAME = re.compile(
+    r"(?:.*_)?(?:notes?|comments?|tags?|outdir|logdir|workdir|savedir|ckptdir)"
+    r"|(?:.*_)?(?:output|out|logs?|logging|saved?|saving|ckpts?|checkpoints?|runs?|exp|experiment|wandb|tensorboard"
+    r"|tb|results?|working|work|job|slurm|trial|session|hub|project|display|dump|cache|artifacts?|default)"
+    r"_(?:\w+_)?(?:dirs?|dirpath|directory|path|folder|file|filename|root|name|id|url|title|location|tag|time)"
+    r"|(?:name|id|title|group|job_type|group_name|outputs?|experiment)"
 )
-_PLACE = "(?:dirs?|dirpath|directory|path|folder|file|filename|root|name|id|url|title|location|tag|time)"
-_WEIGHTS = "(?:checkpoint|ckpt)s?(?:_(?:path|file|filename|name))?"  # written, or what a training begins with
-_KINDS = (  # of what fits several the first
-    (
-        "",
-        re.compile(
-            rf".*/(?:{_WEIGHTS}|(?:.*_)?(?:init|initial|pretrained|resume|load|from|restore|input|source"
-            r"|weights|base|data)_\w+)"
-        ),
-    ),
-    (
-        CIRCUMSTANCE,
-        re.compile(rf".*/{_HOST}|(?:.*_)?git(?:_.*)?/(?:.*_)?(?:hash|branch)|.*/(?:.*_)?git_(?:hash|branch)"),
-    ),
-    (EITHER, re.compile(rf".*/{_OUTPUT}")),
-    (
-        NAME,
-        re.compile(
-            rf".*/(?:.*_)?(?:{_OUTPUT}|default)_(?:\w+_)?{_PLACE}|(?:(?:.*_)?{_OUTPUT})?/(?:name|id|title|time)"
-        ),
-    ),
-    (NAME, re.compile(r"/group|.*/group_name|.*/job_type")),
+_NO_NAME = re.compile(  # what a training begins with
+    r"(?:checkpoint|ckpt)s?_(?:path|file|filename|name)"
+    r"|(?:.*_)?(?:init|initial|pretrained|resume|load|from|restore|input|source|weights|base|data)_\w+"
 )
 
 
-def label_kind(key: str) -> str:
-    """CIRCUMSTANCE, NAME or EITHER, by the key alone; nothing for a setting of the training."""
-    last, every = parts(last_part(key)), parts(key)
-    text = f"{'_'.join(every[: len(every) - len(last)])}/{'_'.join(last)}"
-    return next((kind for kind, name in _KINDS if name.fullmatch(text)), "")
+def is_circumstance(key: str) -> bool:
+    """Whether a setting is where, when or by whom a run was started, by its key alone."""
+    return bool(_CIRCUMSTANCE.fullmatch(spelled(key)))
+
+
+def is_label(key: str) -> bool:
+    """Whether a setting is a circumstance, the name of a run, or a place of its output, by its key alone."""
+    is_name = _NAME.fullmatch(spelled(key)) and not _NO_NAME.fullmatch(spelled(last_part(key)))
+    return bool(is_name) or is_circumstance(key)
 
 
 def looks_like_label(text: str) -> bool:
@@ -217,27 +196,9 @@ def looks_like_label(text: str) -> bool:
     return bool(re.fullmatch(rf"{stamp}|.*[/\\].*|(?=.*\d)(?=.*[a-f])[0-9a-f-]{{8,}}", text, re.I | re.S))
 
 
-_AMOUNTS = _one_of(
-    "batch bs lr rate epochs? steps? iters? iterations width depth decay wd dropout momentum warmup layers?"
-    " hidden dim size heads length beta beta1 beta2 temperature alpha gamma eps epsilon clip smoothing"
-    " channels accum accumulation"
-)
-
-
-def says_amount(key: str) -> bool:
-    """Whether a number under this key is a setting of the training: `batch_size`, `lr`, `max_epochs`."""
-    return bool(_AMOUNTS.search(spelled(last_part(key))))
-
-
 def is_seed(key: str) -> bool:
     """Whether a setting is a seed by its name: `seed`, `trainer.data_seed`, `random_state`."""
     return bool(re.search(r"(?:^|_)seeds?$|^seed_everything$|^random_state$", spelled(last_part(key))))
-
-
-def can_be_seed(value: str) -> bool:
-    """Whether a setting's value, as text, is one of a seed: a whole number, a switch, none, or several."""
-    one = r"[-+]?\d+(?:\.0*)?|[-+]?\d(?:\.\d+)?e\+?\d+|0x[0-9a-f]+|true|false|null|none|not set|"
-    return bool(re.fullmatch(rf"\[?(?:{one})(?:, ?(?:{one}))*\]?", value.strip(), re.I))
 
 
 _PRECISION = re.compile(
@@ -246,7 +207,7 @@ _PRECISION = re.compile(
 )
 _FULL = re.compile(
     r"(?:fp|float|f)?_?32(?:\.0+)?(?:[-_ ]?(?:true|bit|full))?|fp32\b(?!.*(?:16|8|tf|mix|amp|half)).*"
-    r"|none|null|not set|no|off|false|full|single|float|o0|0|",
+    r"|none|null|not set|no|off|false|full|single|float|o0|0(?:\.0)?|",
     re.I,
 )
 UNSAID = frozenset({"", "null", "not set"})  # what is off where another run has it on

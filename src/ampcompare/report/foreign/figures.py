@@ -1,0 +1,181 @@
+"""Speed and memory of other programs' runs: a logged key, else the moments of rows and what W&B sampled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.report.foreign import names
+from ampcompare.report.foreign.reading import Reading
+from ampcompare.report.runs.metric import nearest_key
+from ampcompare.report.words import printable
+
+SPEED = (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN)
+MEMORY = (metrics.PEAK_MEMORY, metrics.PEAK_MEMORY)
+BLOCKS = 20  # of a run's log intervals, each with a rate of its own
+OWN_STEP = "_step"  # W&B's: one a call of log()
+# What W&B's client samples of a machine, the best first: keys, what makes MiB of them, the least that counts
+# (a GPU of which less is in use computes nothing), and what it is.
+SAMPLES = (
+    (r"gpu\.process\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the process on its GPUs"),
+    (r"gpu\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the GPUs, whatever else ran there"),
+    (r"proc\.memory\.rssMB", 1.0, 0, "the process's resident memory"),
+)
+
+
+def take_figures(reading: Reading, throughput: str | None, memory: str | None) -> None:
+    """Speed and memory of all runs, under our names, with their units. Raises UserError for a key that was
+    asked for and that no run has as a number.
+    """
+    if (unit := _take(reading, "throughput", throughput, names.speed_of, SPEED)) is not None:
+        reading.quantities = replace(reading.quantities, speed=unit)
+    else:
+        _take_pace(reading)
+    if (unit := _take(reading, "memory", memory, names.memory_of, MEMORY)) is not None:
+        reading.quantities = replace(reading.quantities, memory=unit)
+    else:
+        _take_samples(reading)
+
+
+def _take(
+    reading: Reading,
+    what: str,
+    asked: str | None,
+    pattern_of: Callable[[str], names.Pattern | None],
+    ours: tuple[str, str],
+) -> str | None:
+    """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has
+    any, in the summary; of our own runs only what was asked for. Returns its unit, None where there is none.
+    """
+    logged = reading.logged
+    if asked is not None and not logged.has(asked):
+        near = nearest_key(asked, [*logged.keys])
+        said = f"no run has it as a number; {near and near + ' '}logged: {logged.named()}"
+        raise UserError(f"--{what} {asked!r}: {said}")
+    if asked is None and any(map(logged.has, ours)):
+        return reading.quantities.speed if ours == SPEED else reading.quantities.memory
+    found = {key: found.rank for key in logged.keys if (found := pattern_of(key)) and found.rank is not None}
+    key = asked or (logged.best(found) if reading.theirs else None)
+    if key is None:
+        return None
+    read_as = pattern_of(key) or names.Pattern("")
+    for n in reading.theirs if asked is None else range(len(reading.runs)):
+        reading.runs[n] = _renamed(reading.runs[n], key, ours, read_as.apply)
+    if asked is None:
+        reading.picked.append((f"{key}{read_as.how} as the {what}", f"--{what}"))
+    else:
+        reading.notes.append(f"read {printable(key)}{read_as.how} as the {what}")
+    if re.search(r"(?:^|/)train_\w+_per_second$", key):
+        reading.doubts.append(
+            f"{key} is Hugging Face's: of the whole time of a training, evaluations and checkpoints in it."
+        )
+    return read_as.unit or (names.last_part(key) if ours == SPEED else "")
+
+
+def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[Any], Any]) -> RunRecord:
+    values, told = run.numbers(key), run.summary_number(key)
+    summary = {k: v for k, v in run.summary.items() if k not in ours}
+    logged = {k: c for k, c in run.logged.items() if k != ours[0] or told is not None}
+    with np.errstate(all="ignore"):
+        if np.isfinite(values).any():
+            return replace(run.adding({ours[0]: change(values)}), summary=summary)
+        summary |= {} if told is None else {ours[1]: float(change(np.float64(told)))}
+    return replace(run, summary=summary, logged=logged)
+
+
+def _take_pace(reading: Reading) -> None:
+    """Speed by the moments of rows, in steps or epochs a second, where the runs logged one of these."""
+    keys = {n: key for n in reading.theirs if (key := step_key(reading.logged.runs[n])) != OWN_STEP}
+    kinds = {key in names.EPOCHS for key in keys.values()}
+    rates = {n: found for n, key in keys.items() if (found := _rates_of(reading.runs[n], key)) is not None}
+    if not rates or len(kinds) > 1:
+        if reading.is_foreign:
+            said = "Speed cannot be told, neither by a name nor by the moments of steps"
+            reading.doubts.append(
+                f"{said}: --throughput KEY takes one of those logged: {reading.logged.named()}."
+            )
+        return
+    for n, found in rates.items():
+        reading.runs[n] = reading.runs[n].adding({metrics.THROUGHPUT: found})
+    unit = "epochs/s" if kinds.pop() else "steps/s"
+    reading.quantities = replace(reading.quantities, speed=unit)
+    counted = printable(keys[min(rates)])
+    reading.doubts.append(
+        f"No throughput is logged: speed, in {unit}, is taken from the moments of rows ({counted}). What "
+        "went on between two rows beside training counts as training, and nobody waited for the device. "
+        "--throughput KEY takes a logged one."
+    )
+
+
+def step_key(run: RunRecord) -> str:
+    """What counts a run's rows: its steps; epochs, where each row ends one; else W&B's own count."""
+    key = next((key for key in names.STEPS if len(run.values(key)) > 1), OWN_STEP)
+    for epochs in names.EPOCHS:
+        if len(ends := run.values(epochs)) == run.rows > 1 and (np.diff(ends) >= 1).all():
+            return epochs if key == OWN_STEP or np.array_equal(ends, run.values(key)) else key
+    return key
+
+
+def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
+    """How many steps or epochs a second: one value a row, NaN in all but the last row of each block of
+    intervals; None where its rows do not tell.
+
+    Between two rows of one step nothing was trained: that time (an evaluation, mostly) is left out, and what
+    ends with a row without a training loss, where there is any with it. Of several intervals the first is
+    left out, which has the start in it.
+    """
+    stamped = "_timestamp" if "_timestamp" in run.logged else metrics.ELAPSED
+    clock, steps, losses = (run.numbers(name) for name in (stamped, key, metrics.LOSS))
+    rows = np.flatnonzero(np.isfinite(steps) & np.isfinite(clock))
+    with np.errstate(all="ignore"):
+        gone, done = np.diff(clock[rows]), np.diff(steps[rows])
+        is_moving = (gone > 0) & (done > 0)
+        is_training = is_moving & np.isfinite(losses[rows[1:]])
+        inside = np.flatnonzero(is_training if is_training.any() else is_moving)
+        inside = inside[1:] if len(inside) > 2 else inside
+        rates = np.full(run.rows, np.nan)
+        for block in np.array_split(inside, min(BLOCKS, len(inside))) if len(inside) else ():
+            rates[rows[block[-1] + 1]] = done[block].sum() / gone[block].sum()
+    return rates if len(inside) else None
+
+
+def _take_samples(reading: Reading) -> None:
+    """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
+    sampled = [n for n in reading.theirs if reading.runs[n].machine.samples]
+    for keys, factor, least, what in SAMPLES:
+        peaks = {n: factor * _peak(reading.runs[n], keys) for n in sampled}
+        if not peaks or not all(least < peak < np.inf for peak in peaks.values()):
+            continue
+        for n, peak in peaks.items():
+            run = reading.runs[n]
+            reading.runs[n] = replace(run, summary=run.summary | {metrics.PEAK_MEMORY: peak})
+        reading.doubts.append(
+            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
+            "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
+        )
+        return
+
+
+def _peak(run: RunRecord, keys: str) -> float:
+    """The largest sum over GPUs; W&B writes a sample of all of them at once."""
+    columns = [column for key, column in run.machine.samples.items() if re.fullmatch(keys, key)]
+    return float(np.nansum(columns, axis=0).max(initial=0.0)) if columns else 0.0
+
+
+def add_machines(reading: Reading) -> None:
+    """Let each run record the machine that W&B saw. Where some have none, and the others had one device, none
+    has: a run that died too early to say it would be set apart from its fellows.
+    """
+    facts = {n: reading.runs[n].machine.facts for n in reading.theirs}
+    devices = {found.get("device_name") for found in facts.values() if found}
+    for n, found in facts.items() if all(facts.values()) or len(devices) > 1 else ():
+        run = reading.runs[n]
+        if found and not isinstance(run.summary.get(metrics.ENVIRONMENT), dict):
+            reading.runs[n] = replace(run, summary=run.summary | {metrics.ENVIRONMENT: found})

@@ -1,0 +1,88 @@
+"""A set of runs as it is read: under our names, how they are told apart, and what is to be said of that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import flatten
+from ampcompare.report.runs.metric import ComparedMetric, is_logged
+from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.runs.settings import NOT_SET
+from ampcompare.report.words import listed, printable, short, some
+
+MOST_NAMES = 12
+
+
+class Logged:
+    """What a set of runs logged: in how many of them a key is, in their rows or summaries."""
+
+    def __init__(self, runs: Sequence[RunRecord]) -> None:
+        self.runs = runs
+        self.keys: Counter[str] = Counter()
+        for run in runs:
+            self.keys.update({*run.logged, *(key for key, _ in flatten(run.summary) if key[:1] != "_")})
+
+    def has(self, key: str) -> bool:
+        """Whether any run has it as a number."""
+        return key in self.keys and is_logged(key, self.runs)
+
+    def best(self, ranks: Mapping[str, Any]) -> str | None:
+        """The key that most runs have as a number, of those the lowest rank."""
+        ranked = sorted(ranks, key=lambda key: (-self.keys[key], ranks[key], len(key), key))
+        return next((key for key in ranked if self.has(key)), None)
+
+    def named(self) -> str:
+        """Some keys that the runs have, for a message: numbers, W&B's own left out."""
+        known = sorted(key for key in self.keys if key[:1] != "_")[: 10 * MOST_NAMES]
+        shown = [short(printable(key)) for key in known if self.has(key)]
+        return some(shown, MOST_NAMES) or "nothing that is a number"
+
+
+@dataclass
+class Reading:
+    """The runs on their way under our names, what they are compared by, and what has to be said of that.
+
+    `theirs` are the numbers of the runs that another program recorded. `settings` and `seeds` tell other
+    programs' runs apart, a value each in order; None of our own, whose options say that. `aside` are settings
+    beside these that tell nothing. `picked` has what was taken by guess, and the option for another.
+    """
+
+    runs: list[RunRecord]
+    theirs: list[int]
+    logged: Logged
+    quantities: Quantities = OWN
+    metric: ComparedMetric = field(default_factory=ComparedMetric)
+    keys: tuple[str, ...] = ()
+    baseline: str = ""
+    settings: list[dict[str, str]] | None = None
+    seeds: list[str | None] | None = None
+    aside: frozenset[str] = frozenset()
+    picked: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether none of the runs is ours."""
+        return len(self.theirs) == len(self.runs)
+
+    @property
+    def values(self) -> list[str]:
+        """The values of the compared key, each once, in the order of the runs."""
+        return list(dict.fromkeys(one.get(self.keys[0], NOT_SET) for one in self.settings or ()))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Doubts about how the runs were read."""
+        return tuple(self.doubts)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What was taken by guess, and how the rest was read."""
+        took = listed([printable(what) for what, _ in self.picked])
+        options = ", ".join(option for _, option in self.picked)
+        return (*([f"took {took}: {options} for another"] if took else []), *self.notes)
