@@ -15,12 +15,7 @@ from support.place import Place
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 
-from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.sweeps.cluster.array import planned_run
-from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
-from ampcompare.sweeps.definition import definition
-from ampcompare.sweeps.file import read_sweep
 
 pytestmark = pytest.mark.slow
 
@@ -118,24 +113,16 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 ):
     for content, words, said in [
         ({}, ["--cluster", "local"], "expected slurm"),
-        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
+        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "Unavailable parameter(s): ['partitoin']"),
         ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
+        ({}, ["--cluster", "slurm", "slurm.time=0"], "above 0"),
         ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
-        ({}, ["--cluster", "slurm", "slurm.setup=[1]"], "expected printable words, one in a line, not 1"),
-        ({}, ["--cluster", "slurm", 'slurm.setup=["a\\nrm"]'], "expected printable words"),
-        ({}, ["--cluster", "slurm", "slurm.srun_args=[1,2]"], "expected printable words"),
-        ({}, ["--cluster", "slurm", 'slurm.additional_parameters={"a": [1]}'], "not 'a': [1]"),
         (
             {},
-            ["--cluster", "slurm", 'slurm.additional_parameters={"a": "b\\nc"}'],
-            "expected options of sbatch",
+            ["--cluster", "slurm", 'slurm.additional_parameters={"job_name": "x"}'],
+            "goes without job_name",
         ),
-        (
-            {},
-            ["--cluster", "slurm", 'slurm.additional_parameters={"parsable": true}'],
-            "goes without parsable",
-        ),
-        ({}, ["--cluster", "slurm", "slurm.signal_delay_s=10"], "expected 30 seconds or more"),
+        ({}, ["--cluster", "slurm", "--missing"], "leave --cluster out"),
         ({}, ["--cluster", "slurm", "output_dir=a\\b"], "expected a printable path without % and \\"),
         ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
         ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
@@ -144,7 +131,7 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
         (
             {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2},
             ["--cluster", "slurm"],
-            "goes with method grid or random",
+            "goes without method bayes",
         ),
     ]:
         with subtests.test(content=content, words=words, said=said):
@@ -188,44 +175,34 @@ def test_submitting_loads_no_torch(place: Place, slurm: Slurm):
     assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
 
 
-def test_a_draw_is_a_function_of_sweep_and_index_alone(place: Place):
-    file = place.file(
-        method="random",
-        run_cap=50,
-        parameters={
-            "lr": {"distribution": "log_uniform_values", "min": 0.001, "max": 1.0},
-            "n": {"min": 1, "max": 3},
-            "group": {"parameters": {"c": {"values": [True, [1], "a"]}}},
-        },
-    )
-    found = read_sweep(file)
-    began = definition(found, [])
-    runs = [planned_run(found, began, None, index) for index in range(50)]
-    assert runs == [planned_run(read_sweep(file), definition(found, []), None, index) for index in range(50)]
-    assert len({run.run_id for run in runs}) == 50
-    assert {run.parameters["n"] for run in runs} == {1, 2, 3}
-    assert all(0.001 <= run.parameters["lr"] <= 1 for run in runs)
-    assert runs[0].run_id != planned_run(found, definition(found, ["a=1"]), None, 0).run_id
+def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm):
+    place.file(parameters={"x": {"values": [1]}})
+    slurm.slots = 0
+    extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "wckey": "mine"}'
+    words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm", *words)
+    assert code == 0, said
+    run, last = (job.options for job in slurm.jobs)
+    assert {"gpus-per-node", "gpu-bind", "gres", "cpus-per-gpu"} <= run.keys()
+    assert not {name for name in last if "gpu" in name or name == "gres"}
+    for options in (run, last):
+        assert (options["partition"], options["time"], options["wckey"]) == ("gpu", "2160", "mine")
+        assert "requeue" in options
 
 
-def test_words_become_parameters_and_the_report_needs_no_gpu():
-    known = {
-        "partition": None,
-        "gpus_per_task": None,
-        "time": 5,
-        "signal_delay_s": 90,
-        "array_parallelism": 256,
-    }
-    found = parameters({"partition": "gpu", "gpus_per_task": "1", "time": "1-12"}, known, 4)
-    extra = {"additional_parameters": {"requeue": True}}
-    off = {"additional_parameters": '{"requeue": false, "reservation": "mine"}'}
-    more = parameters(off, {"additional_parameters": None, "time": 5}, None)["additional_parameters"]
-    assert more == {"reservation": "mine"}
-    given = {"partition": "gpu", "gpus_per_task": "1", "time": 2160, "array_parallelism": 4, **extra}
-    assert found == given
-    assert of_report(found) == {"partition": "gpu", "time": 2160, **extra}
-    with pytest.raises(UserError):
-        minutes("0")
+def test_with_fill_what_failed_is_submitted_as_a_new_run(place: Place, slurm: Slurm):
+    place.file(parameters={**XS, "fail": {"value": 2}})
+    sweep(place, slurm.environment(), "--cluster", "slurm")
+    slurm.wait_until_ended()
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm", "--fill")
+    assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
+    slurm.wait_until_ended()
+    assert xs(place, "began") == ["1", "2", "2", "3"]
+    assert len({event["run"] for event in place.events("began")}) == 4
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said
 
 
 def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place: Place, slurm: Slurm):

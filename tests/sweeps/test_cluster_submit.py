@@ -10,7 +10,6 @@ import pytest
 from support.place import Place
 from support.quick import ROOT
 from support.slurm import Slurm
-from support.wandb_server.clients import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +56,9 @@ def put_back(path: Path) -> None:
     path.with_suffix(".own").rename(path)
 
 
-def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(place: Place, slurm: Slurm):
-    """Its jobs, which submitit has not given their tasks, get them, and the report follows."""
+def test_an_array_whose_command_died_before_its_jobs_had_their_tasks_is_submitted_again(
+    place: Place, slurm: Slurm
+):
     place.file(parameters=XS)
     place.before = (
         f"import os, submitit.core.utils as u; u.JobPaths.move_temporary_file = lambda *a, **k: {DIES}"
@@ -67,75 +67,88 @@ def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(place: 
     assert sweep(place, slurm)[0] == -9
     place.before = "pass"
     code, said = sweep(place, slurm)
+    assert (code, "3 submitted as job 104" in said) == (0, True), said
+    assert [job.state for job in slurm.jobs] == ["CANCELLED"] * 3 + ["PENDING"] * 4
+    slurm.slots = 2
+    slurm.wait_until_ended()
+    assert once_each(place, ["1", "2", "3"])
+
+
+def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(place: Place, slurm: Slurm):
+    """By its mark; the report that it had not come to follows."""
+    place.file(parameters=XS)
+    place.before = f"import os, ampcompare.sweeps.cluster.submit as s; s.of_report = lambda words: {DIES}"
+    slurm.slots = 0
+    assert sweep(place, slurm)[0] == -9
+    place.before = "pass"
+    code, said = sweep(place, slurm)
     assert (code, "3 waiting or running as job 101; nothing new was submitted" in said) == (0, True), said
     slurm.slots = 2
     slurm.wait_until_ended()
     assert once_each(place, ["1", "2", "3"])
-    assert [job.options["job-name"] for job in slurm.jobs] == ["sweep"] * 3 + ["report"]
+    assert [job.options["job-name"].partition("-")[0] for job in slurm.jobs] == ["sweep"] * 3 + ["report"]
 
 
-def test_a_submission_that_never_reached_sbatch_is_forgotten(place: Place, slurm: Slurm):
+def test_a_run_that_two_jobs_have_is_made_once(place: Place, slurm: Slurm):
+    """As where a first submission came late: sbatch's answer was lost, and it was not in the queue yet."""
+    place.file(parameters=XS)
+    slurm.slots = 0
+    assert sweep(place, slurm)[0] == 0
+    squeue = in_front(slurm, "squeue", "true")
+    assert "3 submitted as job 105" in sweep(place, slurm)[1]
+    put_back(squeue)
+    slurm.slots = 2
+    slurm.wait_until_ended()
+    assert once_each(place, ["1", "2", "3"])
+    assert {job.state for job in slurm.jobs} == {"COMPLETED"}
+
+
+def test_a_submission_that_never_reached_sbatch_is_made_again(place: Place, slurm: Slurm):
     place.file(parameters=XS)
     place.before = f"import os, submitit.core.utils as u; u.CommandFunction = lambda *a, **k: {DIES}"
     assert sweep(place, slurm)[0] == -9
     place.before = "pass"
     code, said = sweep(place, slurm)
     assert (code, "3 submitted as job 101" in said) == (0, True), said
-    assert len(list((place.out / "cluster").glob("submitted-*.json"))) == 1
-
-
-def test_a_disk_that_is_full_behind_sbatch_is_one_line_and_no_second_array(place: Place, slurm: Slurm):
-    place.file(parameters=XS)
-    place.before = (
-        "import ampcompare.sweeps.cluster.book as b; real = b.replacing; b.replacing = "
-        f"lambda path: {FULL} if 'submitted' in path.name and path.exists() else real(path)"
-    )
-    slurm.slots = 0
-    code, said = sweep(place, slurm)
-    assert (code, "(No space left on device); the runs are submitted all the same, as job 101" in said) == (
-        2,
-        True,
-    ), said
-    place.before = "pass"
-    code, said = sweep(place, slurm)
-    assert (code, "3 waiting or running as job 101; nothing new" in said) == (0, True), said
 
 
 def test_what_cannot_be_noted_is_not_submitted(place: Place, slurm: Slurm):
     place.file(parameters=XS)
     place.before = (
-        "import ampcompare.sweeps.cluster.book as b; real = b.replacing; b.replacing = "
-        f"lambda path: {FULL} if 'submitted' in path.name else real(path)"
+        "import ampcompare.sweeps.cluster.array as a; real = a.replacing; a.replacing = "
+        f"lambda path: {FULL} if path.name.startswith('ampcompare-') else real(path)"
     )
     code, said = sweep(place, slurm)
-    assert (code, said.endswith("(No space left on device); nothing was submitted")) == (2, True), said
+    assert (code, "cannot be written (No space left on device)" in said) == (2, True), said
     assert slurm.jobs == []
 
 
-@pytest.mark.parametrize("is_queued", [True, False])
-def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slurm, is_queued: bool):
+def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slurm):
     place.file(parameters=XS)
     slurm.slots = 0
-    sbatch = in_front(
-        slurm, "sbatch", f"{'$0.own $@ > /dev/null; ' if is_queued else ''}echo queued, my friend"
-    )
+    sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
     code, said = sweep(place, slurm)
-    if not is_queued:
-        assert code == 2
-        assert 'is not understood (Could not make sense of sbatch output "queued, my friend")' in said
-        assert "jobs may be queued, the same command again looks for them" in said
-        put_back(sbatch)
-        assert "3 submitted as job 101" in sweep(place, slurm)[1]
-        return
-    # The runs are known by their mark; what became of the report nobody knows.
-    assert (code, "the runs are submitted, as job 101: only the report is not" in said) == (2, True), said
+    assert code == 2
+    assert 'lost (Could not make sense of sbatch output "queued, my friend")' in said
+    assert "the same command again submits what is neither done nor in the queue" in said
     put_back(sbatch)
-    code, said = sweep(place, slurm)
-    assert (code, "3 waiting or running as job 101; nothing new" in said) == (0, True), said
+    assert "3 submitted as job 104" in sweep(place, slurm)[1]
     slurm.slots = 2
-    # Not until the last job has ended: the report that nobody knows of waits a minute for its task.
-    wait_until(lambda: len(place.events("ended")) >= 3)
+    slurm.wait_until_ended()
     assert once_each(place, ["1", "2", "3"])
+
+
+def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place: Place, slurm: Slurm):
+    place.file(parameters=XS)
+    slurm.slots = 0
+    assert sweep(place, slurm, LOGNAME="colleague", SBATCH_JOB_NAME="mine")[0] == 0
+    for name, value in (("STATES", "RUNNING"), ("USERS", "me"), ("FORMAT", "%j")):
+        assert "nothing new" in sweep(place, slurm, **{f"SQUEUE_{name}": value})[1]
+    squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
+    assert "nothing new" in sweep(place, slurm, SBATCH_CLUSTERS="far")[1]
+    squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
+    code, said = sweep(place, slurm)
+    assert (code, "cannot be asked (down); nothing was submitted" in said) == (2, True), said
 
 
 def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(place: Place, slurm: Slurm):
@@ -154,10 +167,7 @@ def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(place: P
     ("name", "content", "said"),
     [
         ("", "a file", "cannot be made"),
-        ("lock", None, "lock: cannot be opened"),
-        ("sweep.json", "{}", "expected what a sweep on a cluster keeps there"),
-        ("submitted-0000.json", '{"job": "1"}', "expected what a sweep on a cluster keeps there"),
-        ("submitted-0000.json", "[", "cannot be read"),
+        ("ampcompare-0.json", "[", "cannot be read"),
     ],
 )
 def test_a_spoiled_book_is_one_line(place: Place, slurm: Slurm, monkeypatch, capsys, name, content, said):

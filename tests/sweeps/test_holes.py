@@ -170,6 +170,27 @@ def test_a_record_that_breaks_off_is_crashed_a_minute_later(place):
     assert "breaks off" in said
 
 
+def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(place):
+    place.file(parameters={"x": {"values": [1, 2, 3, 3, 4]}, "y": {"values": [1]}})
+    records(place, (1, 0), (1, 1), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0))
+    code, said = place.sweep("--missing")
+    assert (code, "5 points: 3 finished, 1 stopped, 1 missing" in said) == (3, True), said
+    assert "1 run of this sweep at none of its points" in said
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("missing")] == [
+        ["missing", "x=3"]
+    ]
+
+
+def test_draws_without_a_database_are_counted_by_their_values(place):
+    """A failed one is taken for repeated where another of its values is done."""
+    place.file(method="random", parameters={"x": {"values": [1, 2, 3]}})
+    records(place, (1, 0), (1, 1), (2, 0), (2, 0), (3, 1))
+    code, said = place.sweep("--missing")
+    assert (code, "4 points: 3 finished, 1 failed" in said) == (3, True), said
+    code, said = place.sweep("--fill")
+    assert (code, ran(place)) == (0, {"3": 1}), said
+
+
 def test_an_open_search_has_no_missing_points_and_its_failed_ones_are_run_again(place):
     parameters = {"x": {"min": 0.0, "max": 1.0}, "fail": {"value": "no"}}
     place.file(method="random", run_cap=2, parameters=parameters)

@@ -10,18 +10,17 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.methods import method_of
+from ampcompare.sweeps.row import Row
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
-
-    from ampcompare.sweeps.row import Row
 
 
 class Draws:
@@ -64,6 +63,22 @@ def draw(sweep: Sweep, seed: str, place: int, rows: Sequence[Row]) -> tuple[dict
     study = _study(sweep, sampler(), rows)
     trial = study.ask()
     return nested(sweep.parameters, [p.suggest(trial) for p in sweep.parameters]), trial.params
+
+
+def row_at(
+    sweep: Sweep, seed: str, told: Mapping[str, Any] | None, place: int, rows: Sequence[Row] = ()
+) -> Row:
+    """The run at a place of a sweep, still without an id. `told` is what of the plan every run is told beside
+    the file, its own place with it; None: nothing of it. `seed` and `rows` are as for `draw`.
+    """
+    plan = {} if told is None else {**told, "place": place}
+    if not sweep.is_grid:
+        parameters, drawn = draw(sweep, seed, place, rows)
+        return Row(place, parameters=parameters, plan=plan, drawn=drawn)
+    point = sweep.points[place]
+    own = {"block": point.block, "arm": point.arm}
+    plan |= {key: value for key, value in own.items() if value is not None and plan}
+    return Row(place, parameters=point.parameters, plan=plan)
 
 
 def _study(sweep: Sweep, sampler: Any, rows: Sequence[Row]) -> Study:

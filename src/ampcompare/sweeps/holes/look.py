@@ -1,138 +1,406 @@
-"""A sweep looked at: every point by what its database, its records and W&B's server say."""
+"""A sweep looked at: every point by what its database, its records, its jobs and W&B's server say."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import inspect
+
+from ampcompare import metrics
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
+from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.report.words import plural
+from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.check import config_of
-from ampcompare.sweeps.cluster.noted import Noted, noted_runs
-from ampcompare.sweeps.file import Objective, Sweep
-from ampcompare.sweeps.holes.database import Known, joined, read_database
-from ampcompare.sweeps.holes.expected import grid_of
-from ampcompare.sweeps.holes.note import folder_of
-from ampcompare.sweeps.holes.standing import Attempt, Holes, Standing, State, attempt_of, holes_of, is_of
-from ampcompare.sweeps.holes.target import Target
+from ampcompare.sweeps.cluster.array import Array, rows
+from ampcompare.sweeps.cluster.queue import in_queue
+from ampcompare.sweeps.cluster.words import split
+from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
+from ampcompare.sweeps.holes.points import Points, typed
+from ampcompare.sweeps.prepare import Prepared, check_name, prepare, prepared
 from ampcompare.sweeps.process import last_words
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.run import Request
+from ampcompare.sweeps.storage import Database, check_storage, sqlite_path, sqlite_url
+from ampcompare.sweeps.table import SWEEPS, groups_of, read_definition, refuse_former, rows_of
+from ampcompare.sweeps.worker import planned
+
+BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
+
+
+class State(Enum):
+    """The word for how a point of a sweep stands."""
+
+    FINISHED = "finished"
+    EARLY = "stopped early"
+    RUNNING = "running"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    MISSING = "missing"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to do at the point."""
+        return self in (State.FINISHED, State.EARLY)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a sweep. `place` is where the sweep's database has it, if it does; else its config tells."""
+
+    run_id: str
+    state: State
+    why: str = ""
+    config: Any = field(default_factory=dict, repr=False)
+    began: float = 0.0  # seconds since 1970
+    value: float | None = None  # the last of the sweep's metric
+    place: int | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A point as it stands: by the first of its runs, if there are any. `row` is that of a worker for it."""
+
+    row: Row
+    values: Mapping[str, Any]
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def state(self) -> State:
+        return self.attempts[0].state if self.attempts else State.MISSING
+
+    @property
+    def why(self) -> str:
+        return self.attempts[0].why if self.attempts else ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A sweep, and where its runs are: `on_server` are those that W&B's server has, None where it does not
+    know the sweep. `prunes` says that runs are stopped early on purpose.
+    """
+
+    ready: Prepared
+    sweep: Sweep
+    url: str  # of the database, which need not be there
+    given: Mapping[str, str]  # words of the command line
+    prunes: bool
+    on_server: tuple[RunRecord, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep as it stands: as it began where a database knows (`is_known`), else as its file says.
-    `unasked`: why nobody knows which runs of its array still wait or run.
+    """A sweep as it stands. `not_begun` counts the runs of a search that are to be and have no values yet;
+    `unasked` is why nobody knows which runs of its array still wait or run.
     """
 
     target: Target
-    sweep: Sweep
-    holes: Holes
-    is_known: bool
-    in_database: frozenset[str] = frozenset()  # the ids of runs that a worker of the sweep has or had
-    remarks: tuple[str, ...] = ()
+    sweep: Sweep  # as it began, where that is known
+    points: Points
+    standings: tuple[Standing, ...]
+    not_begun: int
+    remarks: tuple[str, ...]
+    is_known: bool  # by a database
     unasked: str = ""
 
-    def log(self, attempt: Attempt) -> Path | None:
-        """What the run printed, where it is on this disk."""
-        path = self.target.folder / "logs" / f"{attempt.run_id}.log"
-        return path if attempt.run_id and path.is_file() else None
+    @property
+    def open(self) -> list[Standing]:
+        """The points at which something is left to do, or going on."""
+        return [standing for standing in self.standings if not standing.state.is_whole]
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.open and not self.not_begun
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether only what was begun can be run, as nobody here knows what else there is to be."""
+        return self.points.rows is None and (self.sweep.run_cap is None or not self.is_known)
+
+    @property
+    def counted(self) -> str:
+        """`compare: 9 points: 7 finished, 1 failed, 1 missing`, and whether that is all."""
+        counts = Counter(standing.state for standing in self.standings)
+        counts[State.MISSING] += self.not_begun
+        said = ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "none"
+        total = plural(len(self.standings) + self.not_begun, "point")
+        return f"{self.sweep.name}: {total}: {said}{'; whole' if self.is_whole else ''}"
+
+
+def is_on_server(name: str) -> bool:
+    """Whether a name is that of a sweep on W&B's server."""
+    return name.startswith(API_PREFIX)
+
+
+def target_of(name: str, words: Sequence[str], request: Request) -> Target:
+    """The sweep of this file or `wandb:ENTITY/PROJECT/SWEEP`, asked for with the words that it was run with.
+
+    Those of a batch system are none of its runs'. Raises UserError for bad input; nothing has been written or
+    started.
+    """
+    _, words = split(words)
+    runs = None
+    if is_on_server(name):
+        for option, value in {"--name": request.name, "--control": request.control}.items():
+            if value is not None:
+                raise UserError(f"{option} {value}: is of a sweep without a server; leave it out")
+        entity, project, sweep_id = parse_source(name)
+        config, runs = read_server_sweep(name, brief=True)
+        # The server knows more keys than a file may have.
+        known = {key: value for key, value in config.items() if key in KEYS and value is not None}
+        sweep = dataclasses.replace(
+            sweep_of(Path(name), known), name=sweep_id, entity=entity, project=project
+        )
+        check_name(sweep.name)
+        ready = prepared(dataclasses.replace(sweep, control=False, on_server=True), words)
+    else:
+        ready = prepare(name, words, request.name, request.control)
+    check_storage(request.storage)
+    sweep, prunes = ready.sweep, ready.sweep.hyperband is not None
+    if runs is not None:  # only W&B's agent stops runs early
+        sweep = dataclasses.replace(sweep, hyperband=None)
+    given = dict(split_override(word) for word in words)
+    url = request.storage or sqlite_url(ready.output)
+    return Target(ready, sweep, url, given, prunes, None if runs is None else tuple(runs))
 
 
 def look(target: Target) -> Seen:
     """Read everything there is of the sweep's runs; writes and starts nothing. Raises UserError."""
-    known = read_database(target)
-    sweep = target.sweep if known is None else known.sweep
-    grid = grid_of(sweep, target.same)
-    metric = sweep.metric.name if sweep.metric else None
-    recorded = [attempt_of(run, prunes=grid.prunes, metric=metric) for run in _records(target)]
-    jobs = noted_runs(target.sweep, target.words, target.told, target.folder)
-    attempts = joined(_told(known, jobs), recorded)
-    attempts = [_with_last_words(attempt, target) for attempt in attempts]
-    holes = holes_of(grid, attempts)
-    holes, remarks = _without_needless(target, sweep, holes)
-    ids = frozenset(attempt.run_id for attempt in (known.attempts if known else ()))
-    unasked = "" if holes.is_whole else jobs.unasked
-    said = (*_said(holes), *remarks, *([f"{unasked}: some of them may run"] if unasked else []))
-    return Seen(target, sweep, holes, known is not None, ids, said, unasked)
+    folder = target.ready.output
+    known, database = _of_database(target)
+    jobs, unasked, array = _of_array(target)
+    sweep = known or array or target.sweep
+    began = json.dumps([sweep.name, definition.definition(target.sweep, target.ready.words)])
+    points = Points(sweep, target.ready.same, began)
+    told = {attempt.run_id: attempt for attempt in [*jobs, *database]}
+    attempts = []
+    for run in _records(target):
+        record = _attempt(run, target.prunes, sweep.metric.name if sweep.metric else None)
+        attempts.append(_joined(told.pop(run.id, None), record))
+    attempts += told.values()
+    standings, strays = _standings(points, [_with_last_words(a, folder) for a in attempts])
+    not_begun = max(0, (points.planned or 0) - len(standings)) if points.rows is None else 0
+    standings, not_begun, remarks = _without_needless(target, sweep, points, standings, not_begun)
+    if points.rows is None and points.planned is None:
+        remarks.insert(0, "a search without run_cap has no end, so that no point of it is missing")
+    if strays:
+        which = f"({strays[0].run_id})"
+        remarks.append(f"{plural(len(strays), 'run')} of this sweep at none of its points {which}")
+    seen = Seen(target, sweep, points, tuple(standings), not_begun, (), known is not None)
+    if unasked and not seen.is_whole:
+        return dataclasses.replace(
+            seen, remarks=(*remarks, f"{unasked}: some of them may run"), unasked=unasked
+        )
+    return dataclasses.replace(seen, remarks=tuple(remarks))
 
 
-def _told(known: Known | None, jobs: Noted) -> list[Attempt]:
-    """What is known beside the records: by the database, and by the jobs of an array."""
-    found = list(known.attempts if known else ())
-    ids = {attempt.run_id for attempt in found}
-    return [*found, *(attempt for attempt in jobs.attempts if attempt.run_id not in ids)]
+def _of_database(target: Target) -> tuple[Sweep | None, list[Attempt]]:
+    """The sweep as its database has it, with all seeds so far, and its runs; None where there is none.
+
+    Raises UserError where it cannot be read, and where it holds another sweep under this name.
+    """
+    path, name = sqlite_path(target.url), target.sweep.name
+    if path is not None and not path.is_file():
+        return None, []
+    database = Database(target.url, None)
+    try:
+        with database.engine.connect() as connection:
+            there = inspect(connection).has_table(SWEEPS.name)
+            if not (there and (found := read_definition(connection, name))):
+                refuse_former(connection, name, target.url)
+                return None, []
+            written, rows_there = found[0], rows_of(connection, name)
+    finally:
+        database.engine.dispose()
+    ours = definition.definition(target.sweep, target.ready.words)
+    try:
+        sweep, more = definition.agreed(target.sweep, written["sweep"], ours)
+    except definition.Changed as changed:
+        raise _differs(target, f"the sweep in {path or 'the database'}", changed) from None
+    added = [group.seeds for group in groups_of(written) if group.seeds]
+    beyond = tuple(seed for seed in more if not any(seed in seeds for seeds in added))
+    sweep = dataclasses.replace(sweep, added=(*added, *([beyond] if beyond else [])))
+    return sweep, [attempt for row in rows_there if (attempt := _of_row(row))]
 
 
-def _records(target: Target) -> list[RunRecord]:
+def _differs(target: Target, what: str, changed: UserError) -> UserError:
+    todo = "give it the file and the words that it was run with"
+    return UserError(f"{target.sweep.path}: {what} differs in {changed}; {todo}")
+
+
+def _of_row(row: Row) -> Attempt | None:
+    """What a row says of its run; nothing of one that others have begun, or nobody yet."""
+    state, why = {
+        "finished": (State.FINISHED, ""),
+        "stopped": (State.EARLY, ""),
+        "failed": (State.FAILED, ""),
+        "lost": (State.CRASHED, "its worker went away"),
+        "running": (State.RUNNING, ""),
+        "queued": (State.STOPPED, "queued again; the sweep's command goes on with it"),
+    }.get(row.state, (None, ""))
+    if state is None or (row.state == "queued" and not row.starts):
+        return None
+    config = planned(row.parameters, row.plan)
+    return Attempt(row.run_id, state, why, config, 1e12 + row.place, row.value, row.place)
+
+
+def _of_array(target: Target) -> tuple[list[Attempt], str, Sweep | None]:
+    """The runs of a job array by its notes and by Slurm's queue: some programs leave no record, and a run
+    that waits has none. Also why the queue could not be asked, and the sweep as it began.
+    """
+    array, unasked = Array(target.ready.output.resolve()), ""
+    if not array.has_begun:
+        return [], "", None
+    try:
+        sweep, kept = array.agreed(target.sweep, target.ready.words)
+    except definition.Changed as changed:
+        raise _differs(target, f"the job array in {target.ready.output}", changed) from None
+    runs = rows(sweep, kept, target.ready.told)
+    ended, queue = {run.run_id: array.ended(run.run_id) for run in runs}, {}
+    if None in ended.values():  # else the folder may have come to a machine without Slurm since
+        try:
+            queue = in_queue(array)
+        except UserError as problem:
+            unasked = str(problem)
+    found = []
+    for run in runs:
+        code, config = ended[run.run_id], planned(run.parameters, run.plan)
+        if run.run_id in queue:
+            why = f"in the queue as job {queue[run.run_id][0]}"
+            found.append(Attempt(run.run_id, State.RUNNING, why, config))
+        elif code is not None:
+            state, why = (State.FAILED, f"exit code {code}") if code else (State.FINISHED, "")
+            found.append(Attempt(run.run_id, state, why, config))
+    return found, unasked, sweep
+
+
+def _records(target: Target) -> Iterator[RunRecord]:
     """The runs of the sweep that left a record, here or on the server."""
     found = {run.id: run for run in target.on_server or ()}
-    if has_records(target.folder):
-        own = folder_of(target.folder, target.sweep.name)
-        for run in load_runs([target.folder / "wandb"]):
-            mine = is_of(run, target.sweep.name) or (own / f"config-{run.id}.yaml").is_file()
-            if mine and run.id not in found:
-                found[run.id] = run
-    return [*found.values()]
+    yield from found.values()
+    folder, name = target.ready.output, target.sweep.name
+    own = folder / "wandb" / f"sweep-{name}"  # where the parameters of its runs are, as W&B's agent has it
+    for run in load_runs([folder / "wandb"]) if has_records(folder) else ():
+        is_own = name in (run.sweep_id, run.group) or (own / f"config-{run.id}.yaml").is_file()
+        if is_own and run.id not in found:
+            yield run
 
 
-def _with_last_words(attempt: Attempt, target: Target) -> Attempt:
+def _attempt(run: RunRecord, prunes: bool, metric: str | None) -> Attempt:
+    """A run as an attempt at a point, its outcome in the words of the report."""
+    outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
+    state = State.CRASHED if why == NO_EXIT else State(outcome.value)
+    by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
+    if outcome is Outcome.STOPPED and prunes and not by_hand:
+        state = State.EARLY
+    values = run.values(metric) if metric else ()
+    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    began = run.started_at.timestamp() if run.started_at else 0.0
+    return Attempt(run.id, state, why, run.config, began, value)
+
+
+def _joined(known: Attempt | None, record: Attempt) -> Attempt:
+    """The record has the reason; who made the run knows whether it goes on, and the exit code."""
+    if known is None:
+        return record
+    value = record.value if known.value is None else known.value
+    is_told = {
+        State.FINISHED: record.state in (State.FAILED, State.REFUSED),
+        State.FAILED: record.state in (State.FAILED, State.REFUSED),
+        State.EARLY: False,
+    }.get(known.state, record.state in (State.FINISHED, State.RUNNING))
+    state, why = (record.state, record.why) if is_told else (known.state, known.why)
+    return dataclasses.replace(known, state=state, why=why, value=value)
+
+
+def _with_last_words(attempt: Attempt, folder: Path) -> Attempt:
     """A failed run of which nothing else is known, with the last line that it printed."""
     if attempt.state is not State.FAILED or (attempt.why and not attempt.why.startswith("exit code")):
         return attempt
-    line = last_words(target.folder / "logs" / f"{attempt.run_id}.log")
+    line = last_words(folder / "logs" / f"{attempt.run_id}.log")
     return dataclasses.replace(attempt, why=": ".join(filter(None, (attempt.why, line))))
 
 
-def _said(holes: Holes) -> Iterable[str]:
-    if holes.grid.points is None and holes.not_begun is None:
-        yield "a search without run_cap has no end, so that no point of it is missing"
-    strays = [attempt for attempt in holes.strays if attempt.state is not State.REFUSED]
-    if strays:
-        first = strays[0].run_id
-        yield f"{plural(len(strays), 'run')} of this sweep at none of its points ({first})"
+def _standings(points: Points, attempts: Sequence[Attempt]) -> tuple[list[Standing], list[Attempt]]:
+    """Every point by the runs that there are of it, and the runs at none: one that is done makes it whole,
+    whatever failed before; else one that goes on; else the newest tells.
+    """
+    # What is done first, so that of points with the same values each gets one.
+    tried = sorted(attempts, key=lambda a: (not a.state.is_whole, a.state is not State.RUNNING, -a.began))
+    if points.rows is None:
+        return _drawn(points, tried), []
+    at: list[list[Attempt]] = [[] for _ in points.rows]
+    strays = []
+    for attempt in tried:
+        if numbers := points.find(attempt.config):
+            number = min(numbers, key=lambda number: len(at[number]))
+            at[attempt.place if attempt.place in numbers else number].append(attempt)
+        elif attempt.state is not State.REFUSED:
+            strays.append(attempt)
+    rows_and_runs = zip(points.rows, at, strict=True)
+    return [Standing(row, points.named(row.parameters), tuple(runs)) for row, runs in rows_and_runs], strays
 
 
-def _without_needless(target: Target, sweep: Sweep, holes: Holes) -> tuple[Holes, list[str]]:
-    """The same without points that nobody needs: what cannot run, what a target or a cap left out."""
-    remarks = []
-    standings, not_begun = list(holes.standings), holes.not_begun
-    begun = [s for s in standings if s.state is not State.MISSING or s.attempt is not None]
-    if target.is_capped_by_server:
-        cap = sweep.run_cap or 0
-        standings, not_begun = begun, max(0, cap - len(begun))
-        remarks.append(f"run_cap={cap}: which points the server would hand out is not known before it does")
-    if sweep.metric and _is_reached(sweep.metric, standings) and (len(begun) < len(standings) or not_begun):
-        standings, not_begun = begun, 0
-        remarks.append(
-            f"metric.target={sweep.metric.target:g} is reached: what had not begun then is not needed"
-        )
-    refused = [s for s in standings if s.state is State.REFUSED and _cannot_run(target, sweep, s)]
+def _drawn(points: Points, tried: Sequence[Attempt]) -> list[Standing]:
+    """A search has the points that it has drawn: each set of values is one, and more where it was drawn more
+    than once. What is whole or goes on was drawn by itself, and so was what a database has; of the others
+    nobody knows which repeats which.
+    """
+    by_values: dict[Any, list[Attempt]] = {}
+    for attempt in tried:
+        by_values.setdefault(tuple(map(typed, points.values(attempt.config))), []).append(attempt)
+    found: list[Standing] = []
+    for runs in sorted(by_values.values(), key=lambda some: min(a.began for a in some)):
+        settled = sum(a.state.is_whole or a.state is State.RUNNING for a in runs)
+        count = max(1, settled, sum(a.place is not None for a in runs))
+        values = points.named(runs[0].config)
+        for some in [*([run] for run in runs[: count - 1]), runs[count - 1 :]]:
+            places = [a.place for a in some if a.place is not None]
+            row = Row(places[0] if places else len(found), parameters=some[0].config)
+            found.append(Standing(row, values, tuple(some)))
+    return found
+
+
+def _without_needless(
+    target: Target, sweep: Sweep, points: Points, standings: list[Standing], not_begun: int
+) -> tuple[list[Standing], int, list[str]]:
+    """The same without points that nobody needs, and why: what cannot run, what a target left out."""
+    remarks = [f"left out, as they cannot run: {text}" for text in points.left_out]
+    metric, begun = sweep.metric, [s for s in standings if s.attempts]
+    if metric is not None and metric.target is not None and (not_begun or len(begun) < len(standings)):
+        sign = 1 if metric.maximize else -1
+        done = [a.value for s in begun for a in s.attempts if a.state is State.FINISHED]
+        if any(value is not None and sign * value >= sign * metric.target for value in done):
+            standings, not_begun = begun, 0
+            remarks.append(f"metric.target={metric.target:g} is reached: what had not begun is not needed")
+    if target.on_server is not None and sweep.is_grid and points.rows is None:
+        remarks.append(f"run_cap={sweep.run_cap}: which points the server hands out is not known before")
+    refused = [s for s in standings if s.state is State.REFUSED and _cannot_run(target, sweep, s.values)]
     if refused:
         standings = [s for s in standings if s not in refused]
-        why = refused[0].attempt.why if refused[0].attempt else ""
-        remarks.append(f"{plural(len(refused), 'point')} left out, as they cannot run: {why}")
-    return dataclasses.replace(holes, standings=tuple(standings), not_begun=not_begun), remarks
+        which = plural(len(refused), "point")
+        remarks.append(f"{which} left out, as they cannot run: {refused[0].why}")
+    return standings, not_begun, remarks
 
 
-def _is_reached(metric: Objective, standings: Sequence[Standing]) -> bool:
-    if metric.target is None:
-        return False
-    values = [
-        a.value for s in standings for a in s.attempts if a.state is State.FINISHED and a.value is not None
-    ]
-    return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
-
-
-def _cannot_run(target: Target, sweep: Sweep, standing: Standing) -> bool:
-    """Whether our training refuses the values of the point, so that to run it again would change nothing."""
-    if not target.here:
-        return False
+def _cannot_run(target: Target, sweep: Sweep, values: Mapping[str, Any]) -> bool:
+    """Whether our training refuses the values of a point, so that to run it again would change nothing."""
     try:
-        config_of(sweep, target.words, standing.point.values)
+        if target.ready.here:
+            config_of(sweep, target.ready.words, values)
     except UserError:
         return True
     return False
