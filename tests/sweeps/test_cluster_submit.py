@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 XS = {"x": {"values": [1, 2, 3]}}
 DIES = "os.kill(os.getpid(), 9)"
-FULL = "(_ for _ in ()).throw(OSError(28, 'No space left on device'))"
 
 
 @pytest.fixture
@@ -112,17 +111,6 @@ def test_a_submission_that_never_reached_sbatch_is_made_again(place: Place, slur
     assert (code, "3 submitted as job 101" in said) == (0, True), said
 
 
-def test_what_cannot_be_noted_is_not_submitted(place: Place, slurm: Slurm):
-    place.file(parameters=XS)
-    place.before = (
-        "import ampcompare.sweeps.cluster.array as a; real = a.replacing; a.replacing = "
-        f"lambda path: {FULL} if path.name.startswith('ampcompare-') else real(path)"
-    )
-    code, said = sweep(place, slurm)
-    assert (code, "cannot be written (No space left on device)" in said) == (2, True), said
-    assert slurm.jobs == []
-
-
 def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slurm):
     place.file(parameters=XS)
     slurm.slots = 0
@@ -161,31 +149,6 @@ def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(place: P
     place.file(parameters=XS)
     code, said = sweep(place, slurm)
     assert (code, "differs in parameters" in said) == (2, True), said
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("", "a file", "cannot be made"),
-        ("ampcompare-0.json", "[", "cannot be read"),
-    ],
-)
-def test_a_spoiled_book_is_one_line(place: Place, slurm: Slurm, monkeypatch, capsys, name, content, said):
-    from ampcompare.cli import main
-
-    path = place.out / "cluster" / name
-    path.parent.mkdir(parents=True)
-    if content is None:
-        path.mkdir()
-    else:
-        path.write_text(content)
-    place.file(parameters=XS)
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("PATH", slurm.environment()["PATH"])
-    with pytest.raises(SystemExit) as ended:
-        main(["sweep", "sweep.yaml", "--cluster", "slurm", f"output_dir={place.out}"])
-    told = capsys.readouterr().err
-    assert (ended.value.code, told.count("\n"), said in told) == (2, 1, True), told
 
 
 def test_a_sweep_that_is_too_large_for_one_array_is_several(place: Place, slurm: Slurm):

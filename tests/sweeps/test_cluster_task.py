@@ -12,7 +12,7 @@ import pytest
 
 from ampcompare.sweeps import worker
 from ampcompare.sweeps.cluster import task
-from ampcompare.sweeps.cluster.array import Array
+from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.cluster.task import RunTask
 from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.worker import Launch
@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_in_another_job_is_left_alone(
     array: Array, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(task, "HELD_SECONDS", 0)
-    with array.seeing_through("theone", 0), pytest.raises(SystemExit) as ended:
+    with held(array.lock("theone")), pytest.raises(SystemExit) as ended:
         run_task(array, "pass")()
     assert ended.value.code == 75
     assert capsys.readouterr().out == "run theone goes on in another job: nothing is done here\n"

@@ -87,10 +87,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     rows = queue.rows()
     print_best(console, queue.sweep, rows)
     bad = [row for row in rows if row.state in ("failed", "lost")]
-    if bad:
-        ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        count = f"{len(bad)} of {queue.total() or len(rows)} runs failed ({ids})"
-        print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
+    print_failed(console, [row.run_id for row in bad], queue.total() or len(rows), folder)
     status = _report(console, queue.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
@@ -162,6 +159,14 @@ def work_through(
             display.update(queue.progress(patient=True))
             display.close()
     return received
+
+
+def print_failed(console: Console, run_ids: Sequence[str], total: int, folder: Path) -> None:
+    """How many runs failed, and where their output is, if any did."""
+    if run_ids:
+        ids = ", ".join(run_ids[:5]) + (", ..." if len(run_ids) > 5 else "")
+        count = f"{len(run_ids)} of {total} runs failed ({ids})"
+        print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
 
 
 def make_output(output: Path) -> Path:

@@ -1,4 +1,6 @@
-"""The runs of a job array, and what is kept of them in `output_dir/cluster`: files, each written as a whole.
+"""The runs of a job array, what is kept of them, and what Slurm's queue says.
+
+Kept are files in `output_dir/cluster`, each written as a whole:
 
 - `sweep.json`: what the sweep began as, the seeds that came since, how often an index was begun anew;
 - `MARK.json`: the runs of a submission, in their order. Written before sbatch is asked; its jobs bear the
@@ -13,7 +15,10 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import os
+import re
 import secrets
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import replacing
+from ampcompare.program.files import make_folder, replacing
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
@@ -29,22 +34,21 @@ from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.search import row_at
 
 MARK = "ampcompare-"
+SECONDS = 120  # for squeue to answer
+REPORT = "report"  # in place of a run's id, of the job that makes the report
 
 
 class Array:
-    """The array in a folder, if there is one. Raises UserError where a file cannot be read or written."""
+    """The array in a folder, if there is one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, folder / "cluster"
         self.jobs, self._runs = self.place / "jobs", self.place / "runs"
 
     def make(self) -> None:
-        """The folders."""
+        """The folders. Raises UserError."""
         for path in (self.jobs, self._runs):
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise UserError(f"{path}: this folder cannot be made ({reason(problem)})") from None
+            make_folder(path, str(path))
 
     @property
     def has_begun(self) -> bool:
@@ -102,26 +106,18 @@ class Array:
         code: int | None = self.noted(run_id).get("exit_code")
         return 0 if code is None and Follower(self.folder, run_id, None).exit_code() == 0 else code
 
-    @contextmanager
-    def seeing_through(self, run_id: str, seconds: float) -> Iterator[bool]:
-        """While entered no other job has the run. False: another had it for all these seconds."""
-        with held(self._runs / f"{run_id}.lock", seconds) as is_ours:
-            yield is_ours
+    def lock(self, run_id: str) -> Path:
+        """What a job that sees the run through holds."""
+        return self._runs / f"{run_id}.lock"
 
     @staticmethod
     def _read(path: Path) -> Any:
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
-            raise UserError(f"{path}: cannot be read ({reason(problem)})") from None
+        return json.loads(path.read_text(encoding="utf-8"))
 
     @staticmethod
     def _write(path: Path, content: Mapping[str, Any]) -> None:
-        try:
-            with replacing(path) as file:
-                file.write(json.dumps(content).encode())
-        except OSError as problem:
-            raise UserError(f"{path}: cannot be written ({reason(problem)})") from None
+        with replacing(path) as file:
+            file.write(json.dumps(content).encode())
 
 
 def rows(sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
@@ -158,3 +154,41 @@ def held(path: Path, seconds: float = 0.0) -> Iterator[bool]:
                 pass
             yield True
             return
+
+
+def in_queue(array: Array) -> dict[str, list[str]]:
+    """The runs of the array that wait or run, each with the ids of its jobs, and the report.
+
+    Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another name of
+    the account. Nobody is asked where nothing was submitted. Raises UserError: squeue cannot be asked.
+    """
+    if not (submissions := array.submissions()):
+        return {}
+    # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch has its own word for clusters.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+    if clusters := os.environ.get("SBATCH_CLUSTERS"):
+        own["SLURM_CLUSTERS"] = clusters
+    asked = {"capture_output": True, "text": True, "errors": "replace", "check": True, "timeout": SECONDS}
+    try:
+        done = subprocess.run(["squeue", "-h", "-r", "-a", "-o", "%i|%j"], env=own, **asked)  # type: ignore[call-overload]
+    except (OSError, subprocess.SubprocessError) as problem:
+        said = getattr(problem, "stderr", None) or reason(problem)
+        raise UserError(f"what is in Slurm's queue cannot be asked ({' '.join(str(said).split())})") from None
+    found: dict[str, list[str]] = {}
+    for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
+        if mark in submissions:
+            index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
+            run = submissions[mark][index] if submissions[mark] else REPORT
+            found.setdefault(run, []).append(job)
+    return found
+
+
+def most_tasks() -> int | None:
+    """How many tasks an array may have; None where that cannot be asked."""
+    words = ["scontrol", "show", "config"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.M)
+    return max(1, int(found[1])) if found else None

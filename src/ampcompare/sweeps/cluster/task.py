@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.sweeps.cluster.array import Array
+from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.row import Row
@@ -49,7 +49,7 @@ class RunTask:
     def __call__(self) -> int:
         """Run; returns 0, or ends the job with the exit code of the run."""
         array, run_id = Array(self.launch.folder), self.row.run_id
-        with array.seeing_through(run_id, HELD_SECONDS) as is_ours:
+        with held(array.lock(run_id), HELD_SECONDS) as is_ours:
             if not is_ours:  # nothing is noted: the same command again submits it, if it has to
                 print(f"run {run_id} goes on in another job: nothing is done here", flush=True)
                 raise SystemExit(EXIT_HELD)

@@ -17,14 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import Array
+from ampcompare.sweeps.cluster.words import split
 from ampcompare.sweeps.distributions import nested
-from ampcompare.sweeps.holes.look import Seen, Standing, State, is_on_server, look, target_of
+from ampcompare.sweeps.holes.look import Seen, Standing, State, is_on_server, look
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import (
@@ -57,13 +59,13 @@ def see_holes(
     request = Request(**asked)
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
-    target = target_of(source, words, request)
-    seen = look(target)
+    seen = look(source, words, request)
     if fill:
         return _fill(seen, request, source, words, console)
     if seen.open:
         _print_table(seen, console)
-    again = command_again(source, request, target.given, target.url, "--fill")
+    given = dict(split_override(word) for word in split(words)[1])
+    again = command_again(source, request, given, seen.url, "--fill")
     is_fillable = seen.not_begun or any(s.state is not State.RUNNING for s in seen.open)
     for line in (seen.counted, *seen.remarks, *([f"to fill them: {again}"] if is_fillable else [])):
         print_line(console, one_line(line))
@@ -78,7 +80,7 @@ def refuse_server(source: str) -> None:
 
 
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
-    target, ready = seen.target, seen.target.ready
+    ready, given = seen.ready, dict(split_override(word) for word in split(words)[1])
     for line in (seen.counted, *seen.remarks):
         print_line(console, one_line(line))
     if seen.unasked:
@@ -97,18 +99,17 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
         return 0 if seen.is_whole else EXIT_HOLES
     folder = make_output(ready.output)
     queue = _queue_of(seen, request)
-    of_words = (target.given, ready.words, ready.here)
-    if received := work_through(queue, folder, console, request, *of_words):
-        tell_how_to_go_on(source, request, target.given, queue.url, console, "--fill")
+    if received := work_through(queue, folder, console, request, given, ready.words, ready.here):
+        tell_how_to_go_on(source, request, given, queue.url, console, "--fill")
         return 128 + received[0]
-    after = look(target_of(source, words, request))
+    after = look(source, words, request)
     print_line(console, one_line(after.counted))
     bad = [s for s in after.open if s.state is not State.RUNNING]
     for standing in bad[:5]:
         reason = f": {standing.why}" if standing.why else ""
         print_line(console, one_line(f"{standing.state.value}: {_in_words(standing)}{reason}"))
     status = 0
-    if target.on_server is not None:  # this disk has those runs only that filled holes
+    if ready.sweep.on_server:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', source)}"))
     elif request.report:
         status = report(console, queue.sweep, folder)
@@ -119,10 +120,10 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    target, ready = seen.target, seen.target.ready
-    told = None if target.on_server is not None else ready.told
-    queue = Queue(target.sweep, target.url, target.sweep.name, request.grace_seconds, ready.words, told)
-    if seen.points.rows is not None or not seen.is_known or seen.target.on_server is not None:
+    ready, sweep = seen.ready, seen.ready.sweep
+    told = None if sweep.on_server else ready.told
+    queue = Queue(sweep, seen.url, sweep.name, request.grace_seconds, ready.words, told)
+    if seen.points.rows is not None or not seen.is_known or sweep.on_server:
         queue.adopt(_rows_of(seen, told))
     there = queue.rows()
     of_run, of_place = {row.run_id: row for row in there}, {row.place: row for row in there}
@@ -163,7 +164,7 @@ def _print_table(seen: Seen, console: Console) -> None:
         table.add_column(head, overflow="fold")
     for standing in seen.open[:MOST_ROWS]:
         run_id = standing.attempts[0].run_id if standing.attempts else ""
-        log = seen.target.ready.output / "logs" / f"{run_id}.log"
+        log = seen.ready.output / "logs" / f"{run_id}.log"
         cells = [_in_words(standing), run_id, standing.why, str(log) if run_id and log.is_file() else ""]
         state = Text(standing.state.value, style=STYLES.get(standing.state, ""))
         table.add_row(state, *(Text(one_line(cell)) for cell in cells))

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import inspect
 
 from ampcompare import metrics
-from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
@@ -22,11 +21,9 @@ from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.report.words import plural
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import has_records
-from ampcompare.sweeps.check import config_of
-from ampcompare.sweeps.cluster.array import Array, rows
-from ampcompare.sweeps.cluster.queue import in_queue
+from ampcompare.sweeps.cluster.array import Array, in_queue, rows
 from ampcompare.sweeps.cluster.words import split
-from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
+from ampcompare.sweeps.file import KEYS, Objective, Sweep, sweep_of
 from ampcompare.sweeps.holes.points import Points, typed
 from ampcompare.sweeps.prepare import Prepared, check_name, prepare, prepared
 from ampcompare.sweeps.process import last_words
@@ -88,33 +85,20 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A sweep, and where its runs are: `on_server` are those that W&B's server has, None where it does not
-    know the sweep. `prunes` says that runs are stopped early on purpose.
-    """
-
-    ready: Prepared
-    sweep: Sweep
-    url: str  # of the database, which need not be there
-    given: Mapping[str, str]  # words of the command line
-    prunes: bool
-    on_server: tuple[RunRecord, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Seen:
     """A sweep as it stands. `not_begun` counts the runs of a search that are to be and have no values yet;
     `unasked` is why nobody knows which runs of its array still wait or run.
     """
 
-    target: Target
+    ready: Prepared
     sweep: Sweep  # as it began, where that is known
+    url: str  # of its database, which need not be there
+    is_known: bool  # by the database
     points: Points
-    standings: tuple[Standing, ...]
+    standings: Sequence[Standing]
     not_begun: int
-    remarks: tuple[str, ...]
-    is_known: bool  # by a database
-    unasked: str = ""
+    remarks: Sequence[str]
+    unasked: str
 
     @property
     def open(self) -> list[Standing]:
@@ -145,100 +129,101 @@ def is_on_server(name: str) -> bool:
     return name.startswith(API_PREFIX)
 
 
-def target_of(name: str, words: Sequence[str], request: Request) -> Target:
-    """The sweep of this file or `wandb:ENTITY/PROJECT/SWEEP`, asked for with the words that it was run with.
+def look(source: str, words: Sequence[str], request: Request) -> Seen:
+    """Read everything there is of the runs of a sweep: of a file, or `wandb:ENTITY/PROJECT/SWEEP`.
 
-    Those of a batch system are none of its runs'. Raises UserError for bad input; nothing has been written or
-    started.
+    `words` are those that it was run with; a batch system's are none of its runs'. Writes and starts nothing.
+    Raises UserError.
     """
-    _, words = split(words)
-    runs = None
-    if is_on_server(name):
-        for option, value in {"--name": request.name, "--control": request.control}.items():
-            if value is not None:
-                raise UserError(f"{option} {value}: is of a sweep without a server; leave it out")
-        entity, project, sweep_id = parse_source(name)
-        config, runs = read_server_sweep(name, brief=True)
-        # The server knows more keys than a file may have.
-        known = {key: value for key, value in config.items() if key in KEYS and value is not None}
-        sweep = dataclasses.replace(
-            sweep_of(Path(name), known), name=sweep_id, entity=entity, project=project
-        )
-        check_name(sweep.name)
-        ready = prepared(dataclasses.replace(sweep, control=False, on_server=True), words)
-    else:
-        ready = prepare(name, words, request.name, request.control)
     check_storage(request.storage)
-    sweep, prunes = ready.sweep, ready.sweep.hyperband is not None
-    if runs is not None:  # only W&B's agent stops runs early
+    ready, on_server = _prepared(source, split(words)[1], request)
+    prunes, sweep = ready.sweep.hyperband is not None, ready.sweep
+    if sweep.on_server:  # W&B's agent alone stops runs early
         sweep = dataclasses.replace(sweep, hyperband=None)
-    given = dict(split_override(word) for word in words)
-    url = request.storage or sqlite_url(ready.output)
-    return Target(ready, sweep, url, given, prunes, None if runs is None else tuple(runs))
-
-
-def look(target: Target) -> Seen:
-    """Read everything there is of the sweep's runs; writes and starts nothing. Raises UserError."""
-    folder = target.ready.output
-    known, database = _of_database(target)
-    jobs, unasked, array = _of_array(target)
-    sweep = known or array or target.sweep
-    began = json.dumps([sweep.name, definition.definition(target.sweep, target.ready.words)])
-    points = Points(sweep, target.ready.same, began)
-    told = {attempt.run_id: attempt for attempt in [*jobs, *database]}
-    attempts = []
-    for run in _records(target):
-        record = _attempt(run, target.prunes, sweep.metric.name if sweep.metric else None)
-        attempts.append(_joined(told.pop(run.id, None), record))
-    attempts += told.values()
-    standings, strays = _standings(points, [_with_last_words(a, folder) for a in attempts])
-    not_begun = max(0, (points.planned or 0) - len(standings)) if points.rows is None else 0
-    standings, not_begun, remarks = _without_needless(target, sweep, points, standings, not_begun)
+    ready, url = dataclasses.replace(ready, sweep=sweep), request.storage or sqlite_url(ready.output)
+    known, in_database = _of_database(ready, url)
+    began, of_jobs, unasked = _of_array(ready)
+    sweep = known or began or sweep
+    points = Points(sweep, ready.same, json.dumps([sweep.name, definition.definition(sweep, ready.words)]))
+    told = {attempt.run_id: attempt for attempt in [*of_jobs, *in_database]}
+    metric, attempts = sweep.metric.name if sweep.metric else None, []
+    for run in _records(ready, on_server):
+        attempts.append(_joined(told.pop(run.id, None), _attempt(run, prunes, metric)))
+    attempts = [_with_last_words(attempt, ready.output) for attempt in [*attempts, *told.values()]]
+    standings, strays = _standings(points, attempts)
+    not_begun = max(0, (points.planned or 0) - len(standings))
+    remarks = [f"left out, as they cannot run: {text}" for text in points.left_out]
+    begun = [standing for standing in standings if standing.attempts]
+    if sweep.metric and _is_reached(sweep.metric, attempts) and (not_begun or len(begun) < len(standings)):
+        standings, not_begun = begun, 0
+        remarks.append("metric.target is reached: what had not begun then is not needed")
     if points.rows is None and points.planned is None:
-        remarks.insert(0, "a search without run_cap has no end, so that no point of it is missing")
+        remarks.append("a search without run_cap has no end, so that no point of it is missing")
     if strays:
         which = f"({strays[0].run_id})"
         remarks.append(f"{plural(len(strays), 'run')} of this sweep at none of its points {which}")
-    seen = Seen(target, sweep, points, tuple(standings), not_begun, (), known is not None)
-    if unasked and not seen.is_whole:
-        return dataclasses.replace(
-            seen, remarks=(*remarks, f"{unasked}: some of them may run"), unasked=unasked
-        )
-    return dataclasses.replace(seen, remarks=tuple(remarks))
+    if not_begun == 0 and all(standing.state.is_whole for standing in standings):
+        unasked = ""
+    remarks += [f"{unasked}: some of them may run"] if unasked else []
+    return Seen(ready, sweep, url, known is not None, points, standings, not_begun, remarks, unasked)
 
 
-def _of_database(target: Target) -> tuple[Sweep | None, list[Attempt]]:
+def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
+    """The sweep, and the runs that W&B's server has of it."""
+    if not is_on_server(source):
+        return prepare(source, words, request.name, request.control), ()
+    for option, value in {"--name": request.name, "--control": request.control}.items():
+        if value is not None:
+            raise UserError(f"{option} {value}: is of a sweep without a server; leave it out")
+    entity, project, name = parse_source(source)
+    config, runs = read_server_sweep(source, brief=True)
+    # The server knows more keys than a file may have.
+    known = {key: value for key, value in config.items() if key in KEYS and value is not None}
+    sweep = dataclasses.replace(sweep_of(Path(source), known), name=name, entity=entity, project=project)
+    check_name(sweep.name)
+    return prepared(dataclasses.replace(sweep, control=False, on_server=True), words), runs
+
+
+def _is_reached(metric: Objective, attempts: Sequence[Attempt]) -> bool:
+    """Whether a finished run has come to the target of the metric, where there is one."""
+    if metric.target is None:
+        return False
+    values = [a.value for a in attempts if a.state is State.FINISHED and a.value is not None]
+    return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
+
+
+def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Attempt]]:
     """The sweep as its database has it, with all seeds so far, and its runs; None where there is none.
 
     Raises UserError where it cannot be read, and where it holds another sweep under this name.
     """
-    path, name = sqlite_path(target.url), target.sweep.name
+    path, name = sqlite_path(url), ready.sweep.name
     if path is not None and not path.is_file():
         return None, []
-    database = Database(target.url, None)
+    database = Database(url, None)
     try:
         with database.engine.connect() as connection:
             there = inspect(connection).has_table(SWEEPS.name)
             if not (there and (found := read_definition(connection, name))):
-                refuse_former(connection, name, target.url)
+                refuse_former(connection, name, url)
                 return None, []
             written, rows_there = found[0], rows_of(connection, name)
     finally:
         database.engine.dispose()
-    ours = definition.definition(target.sweep, target.ready.words)
+    ours = definition.definition(ready.sweep, ready.words)
     try:
-        sweep, more = definition.agreed(target.sweep, written["sweep"], ours)
+        sweep, more = definition.agreed(ready.sweep, written["sweep"], ours)
     except definition.Changed as changed:
-        raise _differs(target, f"the sweep in {path or 'the database'}", changed) from None
+        raise _differs(ready, f"the sweep in {path or 'the database'}", changed) from None
     added = [group.seeds for group in groups_of(written) if group.seeds]
     beyond = tuple(seed for seed in more if not any(seed in seeds for seeds in added))
     sweep = dataclasses.replace(sweep, added=(*added, *([beyond] if beyond else [])))
     return sweep, [attempt for row in rows_there if (attempt := _of_row(row))]
 
 
-def _differs(target: Target, what: str, changed: UserError) -> UserError:
+def _differs(ready: Prepared, what: str, changed: UserError) -> UserError:
     todo = "give it the file and the words that it was run with"
-    return UserError(f"{target.sweep.path}: {what} differs in {changed}; {todo}")
+    return UserError(f"{ready.sweep.path}: {what} differs in {changed}; {todo}")
 
 
 def _of_row(row: Row) -> Attempt | None:
@@ -257,18 +242,18 @@ def _of_row(row: Row) -> Attempt | None:
     return Attempt(row.run_id, state, why, config, 1e12 + row.place, row.value, row.place)
 
 
-def _of_array(target: Target) -> tuple[list[Attempt], str, Sweep | None]:
+def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Attempt], str]:
     """The runs of a job array by its notes and by Slurm's queue: some programs leave no record, and a run
-    that waits has none. Also why the queue could not be asked, and the sweep as it began.
+    that waits has none. With the sweep as it began, and why the queue could not be asked.
     """
-    array, unasked = Array(target.ready.output.resolve()), ""
+    array, unasked = Array(ready.output.resolve()), ""
     if not array.has_begun:
-        return [], "", None
+        return None, [], ""
     try:
-        sweep, kept = array.agreed(target.sweep, target.ready.words)
+        sweep, kept = array.agreed(ready.sweep, ready.words)
     except definition.Changed as changed:
-        raise _differs(target, f"the job array in {target.ready.output}", changed) from None
-    runs = rows(sweep, kept, target.ready.told)
+        raise _differs(ready, f"the job array in {ready.output}", changed) from None
+    runs = rows(sweep, kept, ready.told)
     ended, queue = {run.run_id: array.ended(run.run_id) for run in runs}, {}
     if None in ended.values():  # else the folder may have come to a machine without Slurm since
         try:
@@ -284,18 +269,17 @@ def _of_array(target: Target) -> tuple[list[Attempt], str, Sweep | None]:
         elif code is not None:
             state, why = (State.FAILED, f"exit code {code}") if code else (State.FINISHED, "")
             found.append(Attempt(run.run_id, state, why, config))
-    return found, unasked, sweep
+    return sweep, found, unasked
 
 
-def _records(target: Target) -> Iterator[RunRecord]:
+def _records(ready: Prepared, on_server: Sequence[RunRecord]) -> Iterator[RunRecord]:
     """The runs of the sweep that left a record, here or on the server."""
-    found = {run.id: run for run in target.on_server or ()}
-    yield from found.values()
-    folder, name = target.ready.output, target.sweep.name
+    yield from on_server
+    known, folder, name = {run.id for run in on_server}, ready.output, ready.sweep.name
     own = folder / "wandb" / f"sweep-{name}"  # where the parameters of its runs are, as W&B's agent has it
     for run in load_runs([folder / "wandb"]) if has_records(folder) else ():
         is_own = name in (run.sweep_id, run.group) or (own / f"config-{run.id}.yaml").is_file()
-        if is_own and run.id not in found:
+        if is_own and run.id not in known:
             yield run
 
 
@@ -372,35 +356,3 @@ def _drawn(points: Points, tried: Sequence[Attempt]) -> list[Standing]:
             row = Row(places[0] if places else len(found), parameters=some[0].config)
             found.append(Standing(row, values, tuple(some)))
     return found
-
-
-def _without_needless(
-    target: Target, sweep: Sweep, points: Points, standings: list[Standing], not_begun: int
-) -> tuple[list[Standing], int, list[str]]:
-    """The same without points that nobody needs, and why: what cannot run, what a target left out."""
-    remarks = [f"left out, as they cannot run: {text}" for text in points.left_out]
-    metric, begun = sweep.metric, [s for s in standings if s.attempts]
-    if metric is not None and metric.target is not None and (not_begun or len(begun) < len(standings)):
-        sign = 1 if metric.maximize else -1
-        done = [a.value for s in begun for a in s.attempts if a.state is State.FINISHED]
-        if any(value is not None and sign * value >= sign * metric.target for value in done):
-            standings, not_begun = begun, 0
-            remarks.append(f"metric.target={metric.target:g} is reached: what had not begun is not needed")
-    if target.on_server is not None and sweep.is_grid and points.rows is None:
-        remarks.append(f"run_cap={sweep.run_cap}: which points the server hands out is not known before")
-    refused = [s for s in standings if s.state is State.REFUSED and _cannot_run(target, sweep, s.values)]
-    if refused:
-        standings = [s for s in standings if s not in refused]
-        which = plural(len(refused), "point")
-        remarks.append(f"{which} left out, as they cannot run: {refused[0].why}")
-    return standings, not_begun, remarks
-
-
-def _cannot_run(target: Target, sweep: Sweep, values: Mapping[str, Any]) -> bool:
-    """Whether our training refuses the values of a point, so that to run it again would change nothing."""
-    try:
-        if target.ready.here:
-            config_of(sweep, target.ready.words, values)
-    except UserError:
-        return True
-    return False
