@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import REPORT, Array, held, in_queue, most_tasks, rows
-from ampcompare.sweeps.cluster.task import ReportTask, RunTask
+from ampcompare.sweeps.cluster.task import RunTask, make_report
 from ampcompare.sweeps.cluster.words import of_report, parameters, split
 from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import of_others
@@ -130,7 +131,7 @@ def _submit(
         return EXIT_FAILED_RUNS if failed else status
     if left or REPORT not in going:
         words = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
-        last = batch.submit(REPORT, words, [], [ReportTask(sweep, folder)])
+        last = batch.submit(REPORT, words, [], [partial(make_report, sweep, folder)])
         print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
     return 0
 

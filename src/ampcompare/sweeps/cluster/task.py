@@ -120,24 +120,11 @@ class RunTask:
             self._thread.join(LOOK_SECONDS)
 
 
-@dataclass
-class ReportTask:
-    """The report, when the last run has ended."""
+def make_report(sweep: Sweep, folder: Path) -> int:
+    """The job behind the last run. submitit starts it from its beginning where its machine is taken away."""
+    from rich.console import Console
 
-    sweep: Sweep
-    folder: Path
+    from ampcompare.sweeps.answer import report
 
-    def __call__(self) -> int:
-        """Make it; returns its exit code."""
-        from rich.console import Console
-
-        from ampcompare.sweeps.answer import report
-
-        console = Console(highlight=False, width=int(os.environ.get("COLUMNS", "110")))
-        return report(console, self.sweep, self.folder)
-
-    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """The warning: from the beginning, when the job starts again."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+    console = Console(highlight=False, width=int(os.environ.get("COLUMNS", "110")))
+    return report(console, sweep, folder)

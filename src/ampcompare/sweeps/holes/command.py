@@ -9,7 +9,7 @@ goes on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -26,7 +26,8 @@ from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.words import split
 from ampcompare.sweeps.distributions import nested
-from ampcompare.sweeps.holes.look import Seen, Standing, State, is_on_server, look
+from ampcompare.sweeps.holes.look import Seen, Standing, look
+from ampcompare.sweeps.holes.runs import State, is_on_server
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import (
@@ -59,13 +60,12 @@ def see_holes(
     request = Request(**asked)
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
-    seen = look(source, words, request)
+    seen, given = look(source, words, request), dict(split_override(word) for word in split(words)[1])
     if fill:
-        return _fill(seen, request, source, words, console)
+        return _fill(seen, request, source, words, given, console)
     if seen.open:
         _print_table(seen, console)
-    given = dict(split_override(word) for word in split(words)[1])
-    again = command_again(source, request, given, seen.url, "--fill")
+    again = command_again(source, request, given, seen.runs.url, "--fill")
     is_fillable = seen.not_begun or any(s.state is not State.RUNNING for s in seen.open)
     for line in (seen.counted, *seen.remarks, *([f"to fill them: {again}"] if is_fillable else [])):
         print_line(console, one_line(line))
@@ -79,14 +79,21 @@ def refuse_server(source: str) -> None:
         raise UserError(f"{source}: is on W&B's server; {todo}")
 
 
-def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
-    ready, given = seen.ready, dict(split_override(word) for word in split(words)[1])
+def _fill(
+    seen: Seen,
+    request: Request,
+    source: str,
+    words: Sequence[str],
+    given: Mapping[str, str],
+    console: Console,
+) -> int:
+    ready = seen.runs.ready
     for line in (seen.counted, *seen.remarks):
         print_line(console, one_line(line))
-    if seen.unasked:
+    if seen.runs.unasked and not seen.is_whole:
         todo = "run it where squeue answers"
         gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
-        raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
+        raise UserError(f"--fill: {seen.runs.unasked}, and what runs would be run again; {todo}, {gone}")
     going_on = [s for s in seen.open if s.state is State.RUNNING]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
@@ -120,10 +127,10 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    ready, sweep = seen.ready, seen.ready.sweep
+    ready, sweep = seen.runs.ready, seen.runs.ready.sweep
     told = None if sweep.on_server else ready.told
-    queue = Queue(sweep, seen.url, sweep.name, request.grace_seconds, ready.words, told)
-    if seen.points.rows is not None or not seen.is_known or sweep.on_server:
+    queue = Queue(sweep, seen.runs.url, sweep.name, request.grace_seconds, ready.words, told)
+    if seen.points.rows is not None or not seen.runs.is_known or sweep.on_server:
         queue.adopt(_rows_of(seen, told))
     there = queue.rows()
     of_run, of_place = {row.run_id: row for row in there}, {row.place: row for row in there}
@@ -145,7 +152,7 @@ def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
     for standing in seen.standings:
         row = standing.row
         if seen.points.rows is None:  # what a run has recorded, of which the sweep gave it some
-            of_sweep, values = seen.sweep.parameters, standing.values
+            of_sweep, values = seen.runs.sweep.parameters, standing.values
             given = [values[p.key] if p.key in values else p.grid_value(0) for p in of_sweep]
             row = dataclasses.replace(row, parameters=nested(of_sweep, given))
         plan = {} if told is None else {**told, "place": row.place, **row.plan}
@@ -164,7 +171,7 @@ def _print_table(seen: Seen, console: Console) -> None:
         table.add_column(head, overflow="fold")
     for standing in seen.open[:MOST_ROWS]:
         run_id = standing.attempts[0].run_id if standing.attempts else ""
-        log = seen.ready.output / "logs" / f"{run_id}.log"
+        log = seen.runs.ready.output / "logs" / f"{run_id}.log"
         cells = [_in_words(standing), run_id, standing.why, str(log) if run_id and log.is_file() else ""]
         state = Text(standing.state.value, style=STYLES.get(standing.state, ""))
         table.add_row(state, *(Text(one_line(cell)) for cell in cells))

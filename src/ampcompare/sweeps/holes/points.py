@@ -12,7 +12,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 from ampcompare.records.tree import lookup
@@ -49,6 +48,7 @@ class Points:
         total = sweep.total() or 0
         self.rows = [row_at(sweep, began, {}, place) for place in range(total)] if is_known else None
         self.planned = sweep.run_cap if self.rows is None else total
+        self._indices = [(read, self._by(read)) for read in (typed, loosely)]
 
     def values(self, tree: Mapping[str, Any]) -> Values:
         """What a config or a row's parameters have of the varied keys."""
@@ -64,7 +64,7 @@ class Points:
         told = self.values(config)
         place, arm = lookup(config, "plan.place"), lookup(config, "plan.arm")
         if _ABSENT not in told:
-            for index, read in ((self._exact, typed), (self._loose, loosely)):
+            for read, index in self._indices:
                 if found := index.get(tuple(map(read, told))):
                     of_arm = [number for number in found if self.rows[number].plan.get("arm") == arm] or found
                     return [place] if place in of_arm else of_arm
@@ -74,14 +74,6 @@ class Points:
             if all(a in (None, "auto") or b is _ABSENT or loosely(a) == loosely(b) for a, b in pairs):
                 return [place]
         return []
-
-    @cached_property
-    def _exact(self) -> dict[Values, list[int]]:
-        return self._by(typed)
-
-    @cached_property
-    def _loose(self) -> dict[Values, list[int]]:
-        return self._by(loosely)
 
     def _by(self, read: Callable[[Any], Any]) -> dict[Values, list[int]]:
         found: dict[Values, list[int]] = {}
