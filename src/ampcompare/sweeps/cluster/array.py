@@ -22,6 +22,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,9 @@ class Array:
         """
         ours = definition.definition(sweep, words)
         # With a salt of its folder the same sweep has other ids in another one, and so other runs at W&B.
-        new = {"definition": ours, "added": [], "salt": secrets.token_hex(8), "again": {}}
-        kept = self._read(self.place / "sweep.json") if self.has_begun else new
+        kept: dict[str, Any] = {"definition": ours, "added": [], "salt": secrets.token_hex(8), "again": {}}
+        if self.has_begun:
+            kept = self._read(self.place / "sweep.json")
         sweep, more = definition.agreed(sweep, kept["definition"], ours)
         known = [seed for group in kept["added"] for seed in group]
         if unknown := [seed for seed in more if seed not in known]:
@@ -168,14 +170,13 @@ def in_queue(array: Array) -> dict[str, list[str]]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     if clusters := os.environ.get("SBATCH_CLUSTERS"):
         own["SLURM_CLUSTERS"] = clusters
-    asked = {"capture_output": True, "text": True, "errors": "replace", "check": True, "timeout": SECONDS}
     try:
-        done = subprocess.run(["squeue", "-h", "-r", "-a", "-o", "%i|%j"], env=own, **asked)  # type: ignore[call-overload]
+        said = _asked(["squeue", "-h", "-r", "-a", "-o", "%i|%j"], own)
     except (OSError, subprocess.SubprocessError) as problem:
-        said = getattr(problem, "stderr", None) or reason(problem)
-        raise UserError(f"what is in Slurm's queue cannot be asked ({' '.join(str(said).split())})") from None
+        why = getattr(problem, "stderr", None) or reason(problem)
+        raise UserError(f"what is in Slurm's queue cannot be asked ({' '.join(str(why).split())})") from None
     found: dict[str, list[str]] = {}
-    for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
+    for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", said, re.M):
         if mark in submissions:
             index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
             run = submissions[mark][index] if submissions[mark] else REPORT
@@ -185,10 +186,14 @@ def in_queue(array: Array) -> dict[str, list[str]]:
 
 def most_tasks() -> int | None:
     """How many tasks an array may have; None where that cannot be asked."""
-    words = ["scontrol", "show", "config"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _asked(["scontrol", "show", "config"]), re.M)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.M)
     return max(1, int(found[1])) if found else None
+
+
+def _asked(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """What a command of Slurm's says."""
+    asked = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=True)
+    return str(asked(words, env=env, timeout=SECONDS).stdout)

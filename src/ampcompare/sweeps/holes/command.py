@@ -158,11 +158,9 @@ def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
         plan = {} if told is None else {**told, "place": row.place, **row.plan}
         if not standing.attempts:
             yield dataclasses.replace(row, plan=plan, state="queued", starts=0)
-            continue
-        first = standing.attempts[0]
-        state = ROW_STATES.get(first.state, "failed")
-        of_others = {"run_id": first.run_id, "state": state, "value": first.value}
-        yield dataclasses.replace(row, plan=plan, **of_others)
+        for first in standing.attempts[:1]:
+            state, run_id = ROW_STATES.get(first.state, "failed"), first.run_id
+            yield dataclasses.replace(row, plan=plan, run_id=run_id, state=state, value=first.value)
 
 
 def _print_table(seen: Seen, console: Console) -> None:

@@ -214,8 +214,10 @@ def _attempt(run: RunRecord, prunes: bool, metric: str | None) -> Attempt:
     by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
     if outcome is Outcome.STOPPED and prunes and not by_hand:
         state = State.EARLY
-    values = run.values(metric) if metric else ()
-    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    value = None
+    if metric is not None:
+        values = run.values(metric)
+        value = float(values[-1]) if len(values) else run.summary_number(metric)
     began = run.started_at.timestamp() if run.started_at else 0.0
     return Attempt(run.id, state, why, run.config, began, value)
 
