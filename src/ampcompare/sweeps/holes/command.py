@@ -9,7 +9,7 @@ goes on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -17,14 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import Array
-from ampcompare.sweeps.cluster.words import split
 from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.holes.look import Seen, Standing, look
 from ampcompare.sweeps.holes.runs import State, is_on_server
@@ -60,13 +58,13 @@ def see_holes(
     request = Request(**asked)
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
-    seen, given = look(source, words, request), dict(split_override(word) for word in split(words)[1])
+    seen = look(source, words, request)
     if fill:
-        return _fill(seen, request, source, words, given, console)
+        return _fill(seen, request, source, words, console)
     if seen.open:
         _print_table(seen, console)
-    again = command_again(source, request, given, seen.runs.url, "--fill")
-    is_fillable = seen.not_begun or any(s.state is not State.RUNNING for s in seen.open)
+    again = command_again(source, request, seen.runs.given, seen.runs.url, "--fill")
+    is_fillable = seen.can_begin or any(s.state is not State.RUNNING for s in seen.open)
     for line in (seen.counted, *seen.remarks, *([f"to fill them: {again}"] if is_fillable else [])):
         print_line(console, one_line(line))
     return 0 if seen.is_whole else EXIT_HOLES
@@ -79,15 +77,8 @@ def refuse_server(source: str) -> None:
         raise UserError(f"{source}: is on W&B's server; {todo}")
 
 
-def _fill(
-    seen: Seen,
-    request: Request,
-    source: str,
-    words: Sequence[str],
-    given: Mapping[str, str],
-    console: Console,
-) -> int:
-    ready = seen.runs.ready
+def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
+    ready, given = seen.runs.ready, seen.runs.given
     for line in (seen.counted, *seen.remarks):
         print_line(console, one_line(line))
     if seen.runs.unasked and not seen.is_whole:
@@ -100,7 +91,7 @@ def _fill(
         print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
     # One of a worker of this sweep is taken over should that die: until it ends there may be something to do.
     is_watched = any(s.attempts[0].place is not None for s in going_on)
-    if not (len(seen.open) > len(going_on) or is_watched or (seen.not_begun and not seen.is_bound)):
+    if not (len(seen.open) > len(going_on) or is_watched or seen.can_begin):
         if seen.not_begun:
             print_line(console, "what has not begun can be handed out only by what runs the sweep")
         return 0 if seen.is_whole else EXIT_HOLES
@@ -112,9 +103,8 @@ def _fill(
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
     bad = [s for s in after.open if s.state is not State.RUNNING]
-    for standing in bad[:5]:
-        reason = f": {standing.why}" if standing.why else ""
-        print_line(console, one_line(f"{standing.state.value}: {_in_words(standing)}{reason}"))
+    if bad:
+        _print_table(after, console)
     status = 0
     if ready.sweep.on_server:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', source)}"))

@@ -61,6 +61,11 @@ class Seen:
         return self.points.rows is None and is_open
 
     @property
+    def can_begin(self) -> bool:
+        """Whether runs that have no values yet can be begun here."""
+        return bool(self.not_begun) and not self.is_bound
+
+    @property
     def counted(self) -> str:
         """`compare: 9 points: 7 finished, 1 failed, 1 missing`, and whether that is all."""
         counts = Counter(standing.state for standing in self.standings)

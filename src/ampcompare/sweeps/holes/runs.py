@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import inspect
 
 from ampcompare import metrics
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
@@ -74,6 +75,7 @@ class Runs:
 
     ready: Prepared
     sweep: Sweep  # as it began where that is known, with all seeds so far
+    given: Mapping[str, str]  # words of the command line
     url: str  # of its database, which need not be there
     is_known: bool  # by the database
     attempts: Sequence[Attempt]
@@ -85,7 +87,8 @@ def runs_of(source: str, words: Sequence[str], request: Request) -> Runs:
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
     check_storage(request.storage)
-    ready, on_server = _prepared(source, split(words)[1], request)
+    words = split(words)[1]
+    ready, on_server = _prepared(source, words, request)
     prunes, sweep = ready.sweep.hyperband is not None, ready.sweep
     if sweep.on_server:  # W&B's agent alone stops runs early
         sweep = dataclasses.replace(sweep, hyperband=None)
@@ -97,7 +100,8 @@ def runs_of(source: str, words: Sequence[str], request: Request) -> Runs:
     for run in _records(ready, on_server):
         found.append(_joined(told.pop(run.id, None), _attempt(run, prunes, metric)))
     found = [_with_last_words(attempt, ready.output) for attempt in [*found, *told.values()]]
-    return Runs(ready, known or began or sweep, url, known is not None, found, unasked)
+    given = dict(split_override(word) for word in words)
+    return Runs(ready, known or began or sweep, given, url, known is not None, found, unasked)
 
 
 def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
