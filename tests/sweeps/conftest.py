@@ -1,12 +1,15 @@
-"""A folder of a sweep, and a database that workers share."""
+"""A folder of a sweep, a database that workers share, a stand-in for Slurm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.place import Place
 from support.postgres import Postgres, started
+from support.quick import ROOT
+from support.slurm import Slurm
 
 
 @pytest.fixture
@@ -20,3 +23,28 @@ def postgres() -> Iterator[Postgres]:
     server = started()
     yield server
     server.close()
+
+
+@pytest.fixture
+def slurm(tmp_path) -> Iterator[Slurm]:
+    with Slurm(tmp_path / "slurm", kill_wait=5) as found:
+        yield found
+
+
+@pytest.fixture
+def submit(place: Place, slurm: Slurm) -> Callable[..., tuple[int, str]]:
+    """`ampcompare sweep --cluster slurm`: its exit code and what it says, in one line."""
+
+    def command(*words: str, **env: str) -> tuple[int, str]:
+        done = subprocess.run(
+            place.command("--cluster", "slurm", *words),
+            cwd=place.folder,
+            env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", **env),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    return command

@@ -7,55 +7,34 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.place import Place
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 
-from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.sweeps.cluster.array import planned_run
-from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
-from ampcompare.sweeps.definition import definition
-from ampcompare.sweeps.file import read_sweep
 
 pytestmark = pytest.mark.slow
 
 XS = {"x": {"values": [1, 2, 3]}}
 
 
-@pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[Slurm]:
-    with Slurm(tmp_path / "slurm", kill_wait=5) as found:
-        yield found
-
-
-def sweep(place: Place, env: dict[str, str], *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        place.command(*words),
-        cwd=place.folder,
-        env=env | {"PYTHONPATH": f"{ROOT / 'src'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
-
-
 def xs(place: Place, kind: str) -> list[str]:
     return sorted(event["given"]["x"] for event in place.events(kind))
 
 
-def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(place: Place, slurm: Slurm):
+def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
+    place: Place, slurm: Slurm, submit
+):
     place.file(parameters={**XS, "hold": {"value": "all"}})
     place.hold()
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm", "--workers", "1")
+    place.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
+    code, said = submit("--workers", "1")
+    place.before = "pass"
     assert (code, "3 submitted as job 101, 1 at a time" in said) == (0, True), said
     place.wait_for("began", 1)
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    code, said = submit()
     assert (code, "3 waiting or running as job 101; nothing new was submitted" in said) == (0, True), said
     slurm_jobs = [job.name for job in slurm.jobs]
     slurm.find(slurm_jobs[1])[0].options.pop("hold", None)
@@ -63,39 +42,31 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(plac
     place.release()
     slurm.wait_until_ended()
     assert len(xs(place, "ended")) == 2
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    code, said = submit()
     assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
     slurm.wait_until_ended()
     assert xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    code, said = submit()
     assert (code, "nothing is left to run" in said) == (0, True), said
 
 
-def test_a_run_that_failed_is_told_and_stays_failed(place: Place, slurm: Slurm):
-    place.file(parameters={**XS, "fail": {"value": 2}})
-    sweep(place, slurm.environment(), "--cluster", "slurm")
-    slurm.wait_until_ended()
-    assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
-    assert (code, "1 of 3 runs failed" in said) == (1, True), said
-    assert len(xs(place, "began")) == 3
-
-
-def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(place: Place, slurm: Slurm):
+def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
+    place: Place, slurm: Slurm, submit
+):
     """The command is that of docs/clusters.md, with runs that a CPU can do."""
     text = (ROOT / "docs" / "clusters.md").read_text()
     command = re.search(r"^ampcompare sweep compare_backends (.*--cluster.*)$", text, re.M)
     assert command
-    words = [word for word in shlex.split(command[1]) if not word.startswith("output_dir=")]
+    said_there = shlex.split(command[1].replace("--cluster slurm", ""))
+    words = [word for word in said_there if not word.startswith("output_dir=")]
     parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1, 2]}}
     held = ["${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}", "${args_no_hyphens}"]
     place.file(program=str(ROOT / "run_experiment.py"), command=held, parameters=parameters, name="arr")
     hold = place.folder / "hold-run"
     hold.touch()
-    env = slurm.environment(HOLD=str(hold), OMP_NUM_THREADS="1")
     steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
     quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
-    code, said = sweep(place, env, *words, *quick, *steps)
+    code, said = submit(*words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
     assert code == 0, said
     first = slurm.find(101)[0]
     slurm.wait(lambda: any(place.out.rglob("step-*.pt")))
@@ -118,24 +89,17 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 ):
     for content, words, said in [
         ({}, ["--cluster", "local"], "expected slurm"),
-        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
+        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "Unavailable parameter(s): ['partitoin']"),
         ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
+        ({}, ["--cluster", "slurm", "slurm.time=0"], "above 0"),
         ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
-        ({}, ["--cluster", "slurm", "slurm.setup=[1]"], "expected printable words, one in a line, not 1"),
-        ({}, ["--cluster", "slurm", 'slurm.setup=["a\\nrm"]'], "expected printable words"),
-        ({}, ["--cluster", "slurm", "slurm.srun_args=[1,2]"], "expected printable words"),
-        ({}, ["--cluster", "slurm", 'slurm.additional_parameters={"a": [1]}'], "not 'a': [1]"),
         (
             {},
-            ["--cluster", "slurm", 'slurm.additional_parameters={"a": "b\\nc"}'],
-            "expected options of sbatch",
+            ["--cluster", "slurm", 'slurm.additional_parameters={"job_name": "x"}'],
+            "goes without job_name",
         ),
-        (
-            {},
-            ["--cluster", "slurm", 'slurm.additional_parameters={"parsable": true}'],
-            "goes without parsable",
-        ),
-        ({}, ["--cluster", "slurm", "slurm.signal_delay_s=10"], "expected 30 seconds or more"),
+        ({}, ["--cluster", "slurm", "slurm.setup=a"], 'expected JSON, such as ["module load cuda"]'),
+        ({}, ["--cluster", "slurm", "--missing"], "leave --cluster out"),
         ({}, ["--cluster", "slurm", "output_dir=a\\b"], "expected a printable path without % and \\"),
         ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
         ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
@@ -144,7 +108,7 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
         (
             {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2},
             ["--cluster", "slurm"],
-            "goes with method grid or random",
+            "goes without method bayes",
         ),
     ]:
         with subtests.test(content=content, words=words, said=said):
@@ -182,56 +146,48 @@ def test_submitit_that_is_not_installed_is_one_line(place: Place, monkeypatch: p
     assert "pip install 'ampcompare[slurm]'" in capsys.readouterr().err
 
 
-def test_submitting_loads_no_torch(place: Place, slurm: Slurm):
-    place.file(parameters=XS)
-    place.before = "import sys; sys.modules['torch'] = None"
-    assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
+def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm, submit):
+    place.file(parameters={"x": {"values": [1]}})
+    slurm.slots = 0
+    extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "wckey": "mine"}'
+    words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
+    code, said = submit(*words)
+    assert code == 0, said
+    run, last = (job.options for job in slurm.jobs)
+    assert {"gpus-per-node", "gpu-bind", "gres", "cpus-per-gpu"} <= run.keys()
+    assert not {name for name in last if "gpu" in name or name == "gres"}
+    for options in (run, last):
+        assert (options["partition"], options["time"], options["wckey"]) == ("gpu", "2160", "mine")
+        assert "requeue" in options
 
 
-def test_a_draw_is_a_function_of_sweep_and_index_alone(place: Place):
-    file = place.file(
-        method="random",
-        run_cap=50,
-        parameters={
-            "lr": {"distribution": "log_uniform_values", "min": 0.001, "max": 1.0},
-            "n": {"min": 1, "max": 3},
-            "group": {"parameters": {"c": {"values": [True, [1], "a"]}}},
-        },
-    )
-    found = read_sweep(file)
-    began = definition(found, [])
-    runs = [planned_run(found, began, None, index) for index in range(50)]
-    assert runs == [planned_run(read_sweep(file), definition(found, []), None, index) for index in range(50)]
-    assert len({run.run_id for run in runs}) == 50
-    assert {run.parameters["n"] for run in runs} == {1, 2, 3}
-    assert all(0.001 <= run.parameters["lr"] <= 1 for run in runs)
-    assert runs[0].run_id != planned_run(found, definition(found, ["a=1"]), None, 0).run_id
+def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill(
+    place: Place, slurm: Slurm, submit
+):
+    place.file(parameters={**XS, "fail": {"value": 2}})
+    submit()
+    slurm.wait_until_ended()
+    assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
+    code, said = submit()
+    assert (code, "1 of 3 runs failed" in said) == (1, True), said
+    assert len(xs(place, "began")) == 3
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
+    code, said = submit("--fill")
+    assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
+    slurm.wait_until_ended()
+    assert xs(place, "began") == ["1", "2", "2", "3"]
+    assert len({event["run"] for event in place.events("began")}) == 4
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said
 
 
-def test_words_become_parameters_and_the_report_needs_no_gpu():
-    known = {
-        "partition": None,
-        "gpus_per_task": None,
-        "time": 5,
-        "signal_delay_s": 90,
-        "array_parallelism": 256,
-    }
-    found = parameters({"partition": "gpu", "gpus_per_task": "1", "time": "1-12"}, known, 4)
-    extra = {"additional_parameters": {"requeue": True}}
-    off = {"additional_parameters": '{"requeue": false, "reservation": "mine"}'}
-    more = parameters(off, {"additional_parameters": None, "time": 5}, None)["additional_parameters"]
-    assert more == {"reservation": "mine"}
-    given = {"partition": "gpu", "gpus_per_task": "1", "time": 2160, "array_parallelism": 4, **extra}
-    assert found == given
-    assert of_report(found) == {"partition": "gpu", "time": 2160, **extra}
-    with pytest.raises(UserError):
-        minutes("0")
-
-
-def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place: Place, slurm: Slurm):
+def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(
+    place: Place, slurm: Slurm, submit
+):
     """Of a program that leaves no record of its own."""
     place.file(parameters={**XS, "fail": {"value": 2}})
-    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    code, said = submit()
     assert code == 0, said
     slurm.wait_until_ended()
     code, said = place.sweep("--missing")
@@ -244,9 +200,9 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place
     assert place.sweep("--missing")[0] == 0
 
 
-def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm):
+def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm, submit):
     place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
-    assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
+    assert submit()[0] == 0
     slurm.wait_until_ended()
     code, said = place.sweep("--missing")
     assert (code, "3 points: 3 finished; whole" in said) == (0, True), said

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 
 import pytest
-import yaml
 from support.offline_runs import write_runs
 
 pytestmark = pytest.mark.slow
@@ -170,13 +169,26 @@ def test_a_record_that_breaks_off_is_crashed_a_minute_later(place):
     assert "breaks off" in said
 
 
-def test_an_open_search_has_no_missing_points_and_its_failed_ones_are_run_again(place):
-    parameters = {"x": {"min": 0.0, "max": 1.0}, "fail": {"value": "no"}}
-    place.file(method="random", run_cap=2, parameters=parameters)
-    assert place.sweep()[0] == 0
-    place.file(method="random", parameters=parameters)
+def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(place):
+    place.file(parameters={"x": {"values": [1, 2, 3, 3, 4]}, "y": {"values": [1]}})
+    records(place, (1, 0), (1, 1), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0))
     code, said = place.sweep("--missing")
-    assert (code, "no end" in said) == (0, True)
+    assert (code, "5 points: 3 finished, 1 stopped, 1 missing" in said) == (3, True), said
+    assert "1 run of this sweep at none of its points" in said
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("missing")] == [
+        ["missing", "x=3"]
+    ]
+
+
+def test_draws_of_a_search_without_end_are_counted_by_their_values(place):
+    """A failed one is taken for repeated where another of its values is done; none is missing."""
+    place.file(method="random", parameters={"x": {"values": [1, 2, 3]}})
+    records(place, (1, 0), (1, 1), (2, 0), (2, 0), (3, 1))
+    code, said = place.sweep("--missing")
+    assert (code, "4 points: 3 finished, 1 failed" in said) == (3, True), said
+    assert "has no end" in said
+    code, said = place.sweep("--fill")
+    assert (code, ran(place)) == (0, {"3": 1}), said
 
 
 def test_wrong_words_are_one_line_and_start_nothing(place):
@@ -192,11 +204,3 @@ def test_wrong_words_are_one_line_and_start_nothing(place):
         assert told in said
         assert len(said.strip().splitlines()) == 1
     assert not place.out.exists()
-
-
-def test_a_number_with_an_exponent_and_no_dot_is_a_number(place):
-    file = place.file(parameters={"x": {"values": [1, 2]}})
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text())).replace("- 2", "- 1e-3"))
-    assert place.sweep()[0] == 0
-    assert place.sweep("--missing")[0] == 0
-    assert ran(place) == {"1": 1, "0.001": 1}

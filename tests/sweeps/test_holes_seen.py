@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import threading
 
 import pytest
-from rich.console import Console
 
 from ampcompare.cli import main
 from ampcompare.sweeps import run
-from ampcompare.sweeps.cluster import noted
-from ampcompare.sweeps.cluster.whole import WholeArray
+from ampcompare.sweeps.cluster.array import Array, rows
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.storage import sqlite_url
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
@@ -36,19 +36,30 @@ def said(place, monkeypatch, capsys):
     return ask
 
 
-def array(place, monkeypatch, **content) -> WholeArray:
-    """An array of the sweep, submitted as job 101, none of whose runs has ended."""
+def array(place, monkeypatch, **content) -> tuple[Array, list[Row]]:
+    """An array of the sweep as it was submitted, none of whose runs has ended, and its runs."""
     file = place.file(**(content or XS))
     monkeypatch.chdir(place.folder)
-    words = [f"output_dir={place.out}"]
-    made = WholeArray("sweep.yaml", prepare(str(file), words), words, Console(quiet=True))
-    made.agree()
-    made.book.keep_submitted("101", [run.run_id for run in made.runs()])
-    return made
+    ready = prepare(str(file), [f"output_dir={place.out}"])
+    made = Array(place.out)
+    made.make()
+    sweep, kept = made.agreed(ready.sweep, ready.words)
+    made.keep(kept)
+    runs = rows(sweep, kept, None)
+    made.begin([run.run_id for run in runs])
+    return made, runs
 
 
-def queued(monkeypatch, names: dict[str, str]) -> None:
-    monkeypatch.setattr(noted, "tasks_in_queue", lambda book: names)
+def queued(place, monkeypatch, *lines: str) -> None:
+    """What squeue answers: jobs of the submission by their tasks."""
+    (mark,) = (path.stem for path in (place.out / "cluster").glob("ampcompare-*.json"))
+    squeue = place.folder / "bin" / "squeue"
+    squeue.parent.mkdir(exist_ok=True)
+    squeue.write_text(
+        "#!/bin/sh\necho 'JOBID|NAME'\n" + "".join(f"echo ' {n}|sweep-{mark}'\n" for n in lines)
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def ran(place) -> list[str]:
@@ -57,43 +68,32 @@ def ran(place) -> list[str]:
 
 @pytest.mark.slow
 def test_what_waits_or_runs_as_a_job_is_left_alone_until_it_is_gone(place, said, monkeypatch):
-    made = array(place, monkeypatch)
-    first = made.runs()[0]
-    queued(monkeypatch, {first.run_id: "101_0"})
+    _, runs = array(place, monkeypatch)
+    queued(place, monkeypatch, "101_0")
     code, told = said("--missing")
     assert (code, "3 points: 1 running, 2 missing" in told) == (3, True), told
     assert "in the queue as job 101_0" in told
     code, told = said("--fill")
     assert (code, "1 point is running: left alone" in told) == (3, True), told
-    left = str(first.parameters["x"])
+    left = str(runs[0].parameters["x"])
     assert ran(place) == sorted({"1", "2", "3"} - {left})
     assert said("--fill")[0] == said("--missing")[0] == 3  # nothing is left to do here
-    queued(monkeypatch, {})  # cancelled before it began: no trace of it
+    queued(place, monkeypatch)  # cancelled before it began: no trace of it
     assert said("--fill")[0] == 0
     assert ran(place) == ["1", "2", "3"]
     assert said("--missing")[0] == 0
 
 
-def test_what_a_job_without_a_queue_sees_through_is_running(place, said, monkeypatch):
-    """One that squeue has lost."""
-    made = array(place, monkeypatch)
-    queued(monkeypatch, {})
-    with made.book.held(made.runs()[0].run_id):
-        code, told = said("--missing")
-        assert (code, "3 points: 1 running, 2 missing" in told) == (3, True), told
-    assert "3 points: 3 missing" in said("--missing")[1]
-
-
 def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place, said, monkeypatch):
-    made = array(place, monkeypatch)
+    made, runs = array(place, monkeypatch)
     monkeypatch.setenv("PATH", str(place.folder))
     code, told = said("--missing")
     assert (code, "cannot be asked" in told) == (3, True), told
     code, told = said("--fill")
     assert (code, "what runs would be run again" in told) == (2, True), told
     assert not place.events("began")
-    for planned in made.runs():
-        made.book.note(planned.run_id, exit_code=0)
+    for one in runs:
+        made.note(one.run_id, exit_code=0)
     code, told = said("--missing")
     assert (code, "cannot be asked" in told) == (0, False), told
 
@@ -123,13 +123,13 @@ def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, sai
     assert {*shlex.split(hint)} >= words
 
 
-@pytest.mark.parametrize(("word", "state"), [("interrupted", "stopped"), ("lost", "crashed")])
-def test_a_run_that_is_queued_again_is_not_missing(place, said, word, state):
+@pytest.mark.parametrize("word", ["interrupted", "lost"])
+def test_a_run_that_is_queued_again_is_not_missing(place, said, word):
     found = read_sweep(place.file(**XS))
     place.out.mkdir()
     queue = Queue(found, sqlite_url(place.out), "sweep")
     assert queue.end(queue.claim(), word)
-    assert f"3 points: 1 {state}, 2 missing" in said("--missing")[1]
+    assert "3 points: 1 stopped, 2 missing" in said("--missing")[1]
 
 
 def test_draws_that_coincide_make_a_search_whole_and_failed_ones_are_filled(place, said):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
-from ampcompare.sweeps.cluster.task import _Going
 from ampcompare.sweeps.process import Guard
 
 # Two runs, the guard killed between them; then the process dies without a word.
@@ -76,22 +74,3 @@ def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
     place.release()
     said, _ = process.communicate()
     assert (process.returncode, len(place.events("began"))) == (0, 2), said
-
-
-def test_who_waits_for_a_run_hears_what_made_it_impossible():
-    class Breaks:
-        killed = threading.Event()
-
-        def wait(self, seconds: float) -> int:
-            raise OSError("no such drive")
-
-        def kill(self) -> None:
-            self.killed.set()
-
-    run = Breaks()
-    going = _Going(run)  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="no such drive"):
-        going.wait()
-    with pytest.raises(OSError, match="no such drive"):
-        going.end(signal.SIGTERM, 1.0)
-    assert run.killed.is_set()

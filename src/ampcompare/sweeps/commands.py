@@ -45,7 +45,7 @@ def sweep(
         typer.Option("--missing", help="List what is missing or failed; also of wandb:ENTITY/PROJECT/SWEEP."),
     ] = False,
     fill: Annotated[
-        bool, typer.Option("--fill", help="Run just that, here; exit code as of a sweep.")
+        bool, typer.Option("--fill", help="Run just that, here or with --cluster; exit code as of a sweep.")
     ] = False,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
@@ -63,13 +63,13 @@ def sweep(
     console = Console(highlight=False)
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
     options |= {"control": control, "until_decided": until_decided}
-    if missing or fill:
-        if cluster is not None:
-            raise UserError(f"--cluster {cluster}: --missing looks and --fill runs here; leave --cluster out")
+    if missing and cluster is not None:
+        raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
+    if missing or (fill and cluster is None):
         raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
     refuse_server(file)
     if cluster is not None:
         from ampcompare.sweeps.cluster.submit import submit_sweep
 
-        raise typer.Exit(submit_sweep(file, words or [], console, cluster, **options))
+        raise typer.Exit(submit_sweep(file, words or [], console, cluster, fill=fill, **options))
     raise typer.Exit(run_sweep(file, words or [], console, **options))

@@ -27,7 +27,7 @@ from ampcompare.sweeps import definition
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.row import LOOK, RUN, RUNNING, Row
-from ampcompare.sweeps.search import draw
+from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Database, shown
 from ampcompare.sweeps.table import (
     FORMAT,
@@ -46,6 +46,7 @@ from ampcompare.sweeps.table import (
 
 ATTEMPTS = 2  # of a run whose worker died
 ENDED = ("finished", "stopped", "failed", "lost")
+ELSEWHERE = "elsewhere"  # of a run that somebody else had begun when the holes of a sweep were filled
 
 
 @dataclass(frozen=True)
@@ -204,24 +205,18 @@ class Queue:
         return connection.execute(taken).rowcount == 1
 
     def _insert(self, connection: Connection, row: Row) -> Row:
-        values = {key: json.dumps(value) if key in JSON else value for key, value in vars(row).items()}
-        connection.execute(RUNS.insert().values(sweep=self.name, **values))
+        connection.execute(RUNS.insert().values(**self._values(row)))
         return row
 
+    def _values(self, row: Row) -> dict[str, Any]:
+        values = {key: json.dumps(value) if key in JSON else value for key, value in vars(row).items()}
+        return {"sweep": self.name, **values}
+
     def _new(self, place: int, owner: str) -> Row:
-        plan = {} if self.plan is None else {**self.plan, "place": place}
-        drawn: dict[str, Any] = {}
-        if self.sweep.is_grid:
-            point = self.sweep.points[place]
-            parameters = point.parameters
-            own = {"block": point.block, "arm": point.arm}
-            plan |= {key: value for key, value in own.items() if value is not None and plan}
-        else:
-            # TPE goes by what was tried; other draws are a function of sweep and place.
-            parameters, drawn = draw(
-                self.sweep, self._began, place, self.rows() if self.sweep.method == "bayes" else []
-            )
-        return Row(place, secrets.token_hex(4), parameters, plan, drawn, owner=owner)
+        # A sampler goes by what was tried; other draws are a function of sweep and place.
+        tried = self.rows() if self.sweep.method == "bayes" else []
+        new = row_at(self.sweep, self._began, self.plan, place, tried)
+        return dataclasses.replace(new, run_id=secrets.token_hex(4), owner=owner)
 
     def _has_all(self, connection: Connection, place: int) -> bool:
         """Whether every place before this one is all there is, or the target of the metric is reached."""
@@ -297,11 +292,11 @@ class Queue:
 
         return self.database.once(write)
 
-    def end(self, row: Row, state: str, value: float | None = None, run_id: str | None = None) -> bool:
+    def end(self, row: Row, state: str, value: float | None = None) -> bool:
         """Record how a row ended: finished, stopped (by early termination), failed; interrupted or lost, and
         it is queued again, after a loss once. False if it was taken over. May be repeated.
         """
-        to: dict[str, Any] = {"state": state, "value": value, "run_id": run_id or row.run_id}
+        to: dict[str, Any] = {"state": state, "value": value}
         if state == "interrupted":
             to["state"] = QUEUED
         elif state == "lost" and row.attempt < ATTEMPTS:
@@ -333,20 +328,16 @@ class Queue:
 
         return self.database.wait(write)
 
-    def adopt(self, run_id: str, parameters: Mapping[str, Any]) -> bool:
-        """Queue once more, as a new run, one that was begun elsewhere. False: it has been."""
-        new = again(run_id)
+    def adopt(self, rows: Iterable[Row]) -> None:
+        """Write down what others have run, or is still to be, where nobody has begun its place."""
+        named = [row if row.run_id else dataclasses.replace(row, run_id=secrets.token_hex(4)) for row in rows]
 
-        def write(connection: Connection) -> bool:
-            if rows_of(connection, self.name, R.run_id.in_((run_id, new))):
-                return False
-            query = select(func.max(R.place)).where(R.sweep == self.name, R.kind == RUN)
-            last = connection.execute(query).scalar()
-            place = 0 if last is None else last + 1
-            self._insert(connection, Row(place, new, parameters, state=QUEUED, starts=0))
-            return True
+        def write(connection: Connection) -> None:
+            there = {*connection.execute(select(R.place).where(R.sweep == self.name)).scalars()}
+            if new := [self._values(row) for row in named if row.place not in there]:
+                connection.execute(RUNS.insert(), new)
 
-        return self._until_written(write)
+        self._until_written(write)
 
     def rows(self) -> list[Row]:
         """Every run that was begun so far, by its place."""

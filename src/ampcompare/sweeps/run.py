@@ -22,18 +22,17 @@ from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import WORDS, heard
-from ampcompare.sweeps.cluster.book import Book
+from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.prepare import prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
 from ampcompare.sweeps.storage import Away, check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.worker import Launch, Pulse, Worker, WorkerContext
+from ampcompare.sweeps.worker import Launch, Pulse, Stop, Worker, WorkerContext
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -72,31 +71,25 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     if looks:
         check_can_be_decided(sweep, looks)
     folder = make_output(ready.output)
-    book = Book(folder)
-    if book.sweep() is not None and book.has_begun():
+    if Array(folder).has_begun:
         is_filled = (folder / "sweep.db").exists()  # then it is no array's alone
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
     url = request.storage or sqlite_url(folder)
     queue = Queue(sweep, url, sweep.name, request.grace_seconds, own, ready.told)
-    note(queue.sweep, own, folder)
     for line in ready.same.said(queue.sweep):
         print_line(console, one_line(line))
     if looks:
         check_can_be_decided(queue.sweep, looks)
         fill_first_look(queue, looks)
     received = work_through(queue, folder, console, request, given, own, ready.here, looks, shown(ready.plan))
-    note(queue.sweep, own, folder)  # with the seeds that were added
     if received:
         tell_how_to_go_on(path, request, given, queue.url, console)
         return 128 + received[0]
     rows = queue.rows()
     print_best(console, queue.sweep, rows)
     bad = [row for row in rows if row.state in ("failed", "lost")]
-    if bad:
-        ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        count = f"{len(bad)} of {queue.total() or len(rows)} runs failed ({ids})"
-        print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
+    print_failed(console, [row.run_id for row in bad], queue.total() or len(rows), folder)
     status = 0
     if request.report:
         from ampcompare.sweeps.answer import report
@@ -124,7 +117,7 @@ def work_through(
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
     words = (*own, f"output_dir={folder}") if here else tuple(own)
     launch = Launch.of(queue.sweep, folder, words, {} if here else of_others(), here)
-    stop, kill, database = threading.Event(), threading.Event(), queue.database
+    stop, database = Stop(), queue.database
     before = queue.progress(patient=True).done
 
     def workers(done: int) -> int:
@@ -139,7 +132,7 @@ def work_through(
     def see_round() -> None:
         display.workers = count = workers(display.done)
         told = (display.change, display.waiting)
-        context = WorkerContext(queue.sweep, queue, launch, guard, pulse, stop, kill, *told)
+        context = WorkerContext(queue.sweep, queue, launch, guard, pulse, stop, *told)
         threads = [Worker(context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
         for worker in threads:
             worker.start()
@@ -159,19 +152,27 @@ def work_through(
     display = SweepDisplay(console, queue.sweep, before, queue.total, ended)
     with (
         contextlib.closing(Guard()) as guard,
-        stopped_by_signals(stop, kill, display.say) as received,
+        stopped_by_signals(stop.asked, stop.at_once, display.say) as received,
         display,
     ):
-        database.say, database.stop, database.kill = display.say, stop, kill
+        database.say, database.stop, database.kill = display.say, stop.asked, stop.at_once
         with Pulse(queue, display.update) as pulse:
-            decisions = Decisions(queue, looks, look, display.say, stop, pulse)
+            decisions = Decisions(queue, looks, look, display.say, stop.asked, pulse)
             see_round()
-            while looks and not stop.is_set() and decisions.go_on():
+            while looks and not stop.asked.is_set() and decisions.go_on():
                 see_round()
         if not received:
             display.update(queue.progress(patient=True))
             display.close()
     return received
+
+
+def print_failed(console: Console, run_ids: Sequence[str], total: int, folder: Path) -> None:
+    """How many runs failed, and where their output is, if any did."""
+    if run_ids:
+        ids = ", ".join(run_ids[:5]) + (", ..." if len(run_ids) > 5 else "")
+        count = f"{len(run_ids)} of {total} runs failed ({ids})"
+        print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
 
 
 def make_output(output: Path) -> Path:

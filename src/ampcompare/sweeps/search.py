@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.file import Sweep
-
-if TYPE_CHECKING:
-    from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.row import Row
 
 BY_KEY = ("categorical", "int_uniform", "uniform", "log_uniform_values")  # hashed by that alone
 
@@ -34,6 +32,22 @@ def draw(sweep: Sweep, seed: str, place: int, rows: Sequence[Row]) -> tuple[dict
         hashed = random.Random(int(hashlib.sha256(text.encode()).hexdigest(), 16))  # noqa: S311
         values.append(p.at(hashed.random()))
     return nested(sweep.parameters, values), {}
+
+
+def row_at(
+    sweep: Sweep, seed: str, told: Mapping[str, Any] | None, place: int, rows: Sequence[Row] = ()
+) -> Row:
+    """The run at a place of a sweep, still without an id. `told` is what of the plan every run is told beside
+    the file, its own place with it; None: nothing of it. `seed` and `rows` are as for `draw`.
+    """
+    plan = {} if told is None else {**told, "place": place}
+    if not sweep.is_grid:
+        parameters, drawn = draw(sweep, seed, place, rows)
+        return Row(place, parameters=parameters, plan=plan, drawn=drawn)
+    point = sweep.points[place]
+    own = {"block": point.block, "arm": point.arm}
+    plan |= {key: value for key, value in own.items() if value is not None and plan}
+    return Row(place, parameters=point.parameters, plan=plan)
 
 
 def load_optuna() -> Any:

@@ -177,6 +177,55 @@ class Pulse(threading.Thread):
             self._problem = problem
 
 
+@dataclass
+class Stop:
+    """How the runs of this process are asked to end: none begins then, those going on are sent `number`, and
+    are killed when `seconds` have passed, or `at_once`.
+    """
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    at_once: threading.Event = field(default_factory=threading.Event)
+    number: int = signal.SIGTERM
+    seconds: float = STOP_SECONDS
+
+
+def see_through(
+    row: Row,
+    launch: Launch,
+    guard: Guard,
+    stop: Stop,
+    gpu: str | None = None,
+    falls_behind: Callable[[Run], bool] = lambda run: False,
+) -> tuple[str, int | None]:
+    """Start a run and wait for its end, looking at it several times a second whether it `falls_behind`.
+
+    Returns how it ended and its exit code: finished, failed, stopped (it fell behind), interrupted (it was
+    asked to end before its end), or lost (by a signal that nobody here knows of: once more).
+    """
+    run = launch.start(row, guard, again=row.begins_again, gpu=gpu)
+    if run is None:
+        return "failed", None
+    kill_at, early, asked = math.inf, False, False
+    while (code := run.wait(POLL_SECONDS)) is None:
+        now = time.monotonic()
+        early = (falls_behind(run) and not asked) or early
+        if (early or stop.asked.is_set()) and kill_at == math.inf:
+            asked = not early
+            run.tell(stop.number if asked else signal.SIGTERM)
+            kill_at = now + stop.seconds
+        if stop.at_once.is_set() or now > kill_at:
+            run.kill()
+    if early:
+        return "stopped", code
+    # A scheduler's signal may reach the run before this process hears of it.
+    if code in KILLED and not asked and not (asked := stop.asked.wait(SAME_SIGNAL_SECONDS)):
+        return "lost", code
+    # It may have come behind the end of the run's record, before the end of its process.
+    if code == 0 or (code in KILLED and Follower(launch.folder, row.run_id, None).exit_code() == 0):
+        return ("interrupted" if asked and code == 0 and not launch.here else "finished"), code
+    return ("interrupted" if asked else "failed"), code
+
+
 @dataclass(frozen=True)
 class WorkerContext:
     """What all workers of one process share."""
@@ -186,8 +235,7 @@ class WorkerContext:
     launch: Launch
     guard: Guard
     pulse: Pulse
-    stop: threading.Event  # no new runs; those going on are asked to end
-    kill: threading.Event  # at once
+    stop: Stop
     on_change: Callable[[Job], None]
     on_waiting: Callable[[int], None]
 
@@ -205,14 +253,14 @@ class Worker(threading.Thread):
         try:
             self._run()
         except Away as problem:  # the runs of other workers of this process go on
-            self.problem = None if self.context.stop.is_set() and not self.has_unwritten else problem
+            self.problem = None if self.context.stop.asked.is_set() and not self.has_unwritten else problem
         except BaseException as problem:
             self.problem = problem
-            self.context.stop.set()
+            self.context.stop.asked.set()
 
     def _run(self) -> None:
         context = self.context
-        while not context.stop.is_set():
+        while not context.stop.asked.is_set():
             if row := context.queue.claim():
                 with context.pulse.holding(row):
                     self._see_through(row)
@@ -221,7 +269,7 @@ class Worker(threading.Thread):
                 return
             # Runs of other workers go on. Should one of them die, its run has to be taken over.
             context.on_waiting(there)
-            context.stop.wait(WAIT_FOR_OTHERS_SECONDS)
+            context.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
 
     def _see_through(self, row: Row) -> None:
         context, launch = self.context, self.context.launch
@@ -233,32 +281,36 @@ class Worker(threading.Thread):
         follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
         if row.attempt > 1:
             while launch.is_going_on(row.run_id):  # its worker was silent, and may be dead or not
-                if context.stop.wait(POLL_SECONDS) or context.pulse.is_lost(row):
+                if context.stop.asked.wait(POLL_SECONDS) or context.pulse.is_lost(row):
                     self._end(row, job, "interrupted")
                     return
             if state := self._ended_before(row, follower):
                 self._close(row, job, follower, state)
                 return
-        run = launch.start(row, context.guard, again=row.begins_again, gpu=self.gpu)
-        if run is None:
-            self._close(row, job, follower, "failed")
-            return
-        stopped_early, asked, code = self._watch(run, row, job, follower)
-        job.seconds, job.exit_code = time.monotonic() - job.began, code
-        if not (stopped_early or asked or context.kill.is_set()) and code in KILLED:
-            # A scheduler's signal may reach the run before this process hears of it. Otherwise once more, as
-            # with a run whose worker died.
-            asked = context.stop.wait(SAME_SIGNAL_SECONDS)
-            if not asked:
-                self._end(row, job, "lost")
-                return
-        # The signal may have come behind the end of its record, before the end of its process.
-        ended = code in KILLED and follower.exit_code() == 0
-        if asked and not ended and (code != 0 or not launch.here):
-            self._end(row, job, "interrupted")
-            return
-        state = "stopped" if stopped_early else "finished" if ended or code == 0 else "failed"
-        self._close(row, job, follower, state)
+        metric, early = context.sweep.metric, context.sweep.hyperband
+        bands = [band for band in early.bands if str(band) not in row.bands] if early else []
+
+        def falls_behind(run: Run) -> bool:
+            job.seconds = time.monotonic() - job.began
+            if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
+                run.kill()
+            if metric is None:
+                return False
+            values = follower.values()
+            job.value = values[-1] if values else None
+            is_behind = False
+            with suppress(Away):  # the band is compared when the database is back
+                while bands and not is_behind and len(values) >= bands[0]:
+                    is_behind = self._falls_behind(row, values, bands[0])
+                    del bands[0]
+            return is_behind
+
+        state, job.exit_code = see_through(row, launch, context.guard, context.stop, self.gpu, falls_behind)
+        job.seconds = time.monotonic() - job.began
+        if state in ("interrupted", "lost"):
+            self._end(row, job, state)
+        else:
+            self._close(row, job, follower, state)
 
     def _ended_before(self, row: Row, follower: Follower) -> str | None:
         """How the run ended, where that was not told: its worker died then, or the database was away.
@@ -290,34 +342,6 @@ class Worker(threading.Thread):
         job.state = state if is_mine else "taken over"
         self.context.on_change(job)
         return is_mine
-
-    def _watch(self, run: Run, row: Row, job: Job, follower: Follower) -> tuple[bool, bool, int]:
-        """Wait for the end: compare at the bands of hyperband, stop when asked to.
-
-        Returns whether hyperband stopped it, whether the user did, and the exit code.
-        """
-        context, early_terminate = self.context, self.context.sweep.hyperband
-        bands = [b for b in early_terminate.bands if str(b) not in row.bands] if early_terminate else []
-        kill_at, early, asked = math.inf, False, False
-        while (code := run.wait(POLL_SECONDS)) is None:
-            now = time.monotonic()
-            if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
-                run.kill()
-            if context.sweep.metric:
-                values = follower.values()
-                job.value = values[-1] if values else None
-                with suppress(Away):  # the band is compared when the database is back
-                    while bands and not early and len(values) >= bands[0]:
-                        early = self._falls_behind(row, values, bands[0])
-                        del bands[0]
-            if (early or context.stop.is_set()) and kill_at == math.inf:
-                asked = not early
-                run.stop()
-                kill_at = now + STOP_SECONDS
-            if context.kill.is_set() or now > kill_at:
-                run.kill()
-            job.seconds = now - job.began
-        return early, asked, code
 
     def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
         metric, early = self.context.sweep.metric, self.context.sweep.hyperband

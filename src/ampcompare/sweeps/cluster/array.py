@@ -1,42 +1,199 @@
-"""The runs of an array by their index: each a function of the sweep alone, as its jobs ask nobody."""
+"""The runs of a job array, what is kept of them, and what Slurm's queue says.
+
+Kept are files in `output_dir/cluster`, each written as a whole:
+
+- `sweep.json`: what the sweep began as, the seeds that came since, how often an index was begun anew;
+- `MARK.json`: the runs of a submission, in their order. Written before sbatch is asked; its jobs bear the
+  mark in their names, so that the queue tells which runs they are, whoever lived to hear sbatch's answer;
+- `runs/RUN.json`: how often a run was started, and how it ended; `runs/RUN.lock`: a job sees it through;
+- `jobs/`: what submitit keeps, the task of each job among it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ampcompare.errors import UserError, reason
+from ampcompare.program.files import make_folder, replacing
+from ampcompare.sweeps import definition
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.search import draw
+from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.search import row_at
+
+MARK = "ampcompare-"
+SECONDS = 120  # for squeue to answer
+REPORT = "report"  # in place of a run's id, of the job that makes the report
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of an array: its id, its parameters as a tree, and what of the plan is its own."""
+class Array:
+    """The array in a folder, if there is one."""
 
-    index: int
-    run_id: str
-    parameters: dict[str, Any]
-    plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, folder / "cluster"
+        self.jobs, self._runs = self.place / "jobs", self.place / "runs"
+
+    def make(self) -> None:
+        """The folders. Raises UserError."""
+        for path in (self.jobs, self._runs):
+            make_folder(path, str(path))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was submitted; what was refused binds nobody."""
+        return bool(self.submissions())
+
+    def agreed(self, sweep: Sweep, words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
+        """The sweep as it began here, with all seeds so far, and what is kept of it (`keep`). Raises
+        definition.Changed where it was another sweep.
+        """
+        ours = definition.definition(sweep, words)
+        # With a salt of its folder the same sweep has other ids in another one, and so other runs at W&B.
+        kept: dict[str, Any] = {"definition": ours, "added": [], "salt": secrets.token_hex(8), "again": {}}
+        if self.has_begun:
+            kept = self._read(self.place / "sweep.json")
+        sweep, more = definition.agreed(sweep, kept["definition"], ours)
+        known = [seed for group in kept["added"] for seed in group]
+        if unknown := [seed for seed in more if seed not in known]:
+            kept["added"].append(unknown)
+        return dataclasses.replace(sweep, added=tuple(map(tuple, kept["added"]))), kept
+
+    def keep(self, kept: Mapping[str, Any]) -> None:
+        """Write down what `agreed` gave, as it is now."""
+        self._write(self.place / "sweep.json", kept)
+
+    def submissions(self) -> dict[str, list[str]]:
+        """The runs of each submission by its mark; of the report's own none."""
+        return {path.stem: self._read(path)["runs"] for path in sorted(self.place.glob(f"{MARK}*.json"))}
+
+    def begin(self, runs: Sequence[str]) -> str:
+        """Note a submission of these runs; returns its mark."""
+        mark = f"{MARK}{secrets.token_hex(6)}"
+        self._write(self.place / f"{mark}.json", {"runs": [*runs]})
+        return mark
+
+    def forget(self, mark: str) -> None:
+        """It was refused."""
+        (self.place / f"{mark}.json").unlink()
+
+    def has_task(self, job: str) -> bool:
+        """Whether submitit has given a job its task; it does so when sbatch has answered."""
+        return (self.jobs / f"{job}_submitted.pkl").exists()
+
+    def noted(self, run_id: str) -> dict[str, Any]:
+        """What its jobs have noted of a run: `starts`, and `exit_code` where it came to its end."""
+        path = self._runs / f"{run_id}.json"
+        return self._read(path) if path.exists() else {}
+
+    def note(self, run_id: str, **fields: Any) -> None:
+        self._write(self._runs / f"{run_id}.json", self.noted(run_id) | fields)
+
+    def ended(self, run_id: str) -> int | None:
+        """The exit code of a run that came to its end, by its job or, where that was killed before it could
+        say so, by its record; else None.
+        """
+        code: int | None = self.noted(run_id).get("exit_code")
+        return 0 if code is None and Follower(self.folder, run_id, None).exit_code() == 0 else code
+
+    def lock(self, run_id: str) -> Path:
+        """What a job that sees the run through holds."""
+        return self._runs / f"{run_id}.lock"
+
+    @staticmethod
+    def _read(path: Path) -> Any:
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    @staticmethod
+    def _write(path: Path, content: Mapping[str, Any]) -> None:
+        with replacing(path) as file:
+            file.write(json.dumps(content).encode())
 
 
-def planned_run(
-    sweep: Sweep, began: Mapping[str, Any], told: Mapping[str, Any] | None, index: int, salt: str = ""
-) -> PlannedRun:
-    """The run of an index. `began` is the sweep's definition as it began (definition.py), `told` what of the
-    plan every run is told, None: nothing of it.
-
-    With a salt of its folder the same sweep has other ids in another one, and so other runs at W&B.
+def rows(sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
+    """Every run of an array by its index: a function of the sweep and of what is kept of it, as its jobs ask
+    nobody. `told` is what of the plan every run is told.
     """
-    name = json.dumps([sweep.name, began])
-    run_id = hashlib.sha256(json.dumps([salt or name, index]).encode()).hexdigest()[:12]
-    plan = {} if told is None else {**told, "place": index}
-    if not sweep.is_grid:
-        return PlannedRun(index, run_id, draw(sweep, name, index, ())[0], plan)
-    point = sweep.points[index]
-    own = {"block": point.block, "arm": point.arm}
-    plan |= {key: value for key, value in own.items() if value is not None and plan}
-    return PlannedRun(index, run_id, point.parameters, plan)
+    name = json.dumps([sweep.name, kept["definition"]])
+    found = []
+    for index in range(sweep.total() or 0):
+        told_apart = json.dumps([kept["salt"], index, kept["again"].get(str(index), 0)])
+        run_id = hashlib.sha256(told_apart.encode()).hexdigest()[:12]
+        found.append(dataclasses.replace(row_at(sweep, name, told, index), run_id=run_id))
+    return found
+
+
+@contextmanager
+def held(path: Path, seconds: float = 0.0) -> Iterator[bool]:
+    """A lock that the file system keeps while entered; False where somebody had it for so many seconds.
+
+    True on a drive that knows no locks: some of clusters' do not.
+    """
+    until = time.monotonic() + seconds
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(1.0)
+                    continue
+                yield False
+                return
+            except OSError:
+                pass
+            yield True
+            return
+
+
+def in_queue(array: Array) -> dict[str, list[str]]:
+    """The runs of the array that wait or run, each with the ids of its jobs, and the report.
+
+    Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another name of
+    the account. Nobody is asked where nothing was submitted. Raises UserError: squeue cannot be asked.
+    """
+    if not (submissions := array.submissions()):
+        return {}
+    # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch has its own word for clusters.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+    if clusters := os.environ.get("SBATCH_CLUSTERS"):
+        own["SLURM_CLUSTERS"] = clusters
+    try:
+        said = _asked(["squeue", "-h", "-r", "-a", "-o", "%i|%j"], own)
+    except (OSError, subprocess.SubprocessError) as problem:
+        why = getattr(problem, "stderr", None) or reason(problem)
+        raise UserError(f"what is in Slurm's queue cannot be asked ({' '.join(str(why).split())})") from None
+    found: dict[str, list[str]] = {}
+    for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", said, re.M):
+        if mark in submissions:
+            index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
+            run = submissions[mark][index] if submissions[mark] else REPORT
+            found.setdefault(run, []).append(job)
+    return found
+
+
+def most_tasks() -> int | None:
+    """How many tasks an array may have; None where that cannot be asked."""
+    try:
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _asked(["scontrol", "show", "config"]), re.M)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return max(1, int(found[1])) if found else None
+
+
+def _asked(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """What a command of Slurm's says."""
+    asked = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=True)
+    return str(asked(words, env=env, timeout=SECONDS).stdout)

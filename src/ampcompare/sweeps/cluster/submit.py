@@ -1,77 +1,227 @@
-"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep, as one array and its report."""
+"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as arrays, and its report behind them."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from ampcompare.errors import UserError
-from ampcompare.sweeps.cluster.slurm import Slurm
-from ampcompare.sweeps.cluster.whole import WholeArray
-from ampcompare.sweeps.cluster.words import parameters, split
-from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.prepare import prepare
-from ampcompare.sweeps.run import GRACE_SECONDS
+from ampcompare.config.load import split_override
+from ampcompare.errors import UserError, one_line
+from ampcompare.program.console import print_line
+from ampcompare.report.words import plural
+from ampcompare.sweeps import definition
+from ampcompare.sweeps.answer import report
+from ampcompare.sweeps.cluster.array import REPORT, Array, held, in_queue, most_tasks, rows
+from ampcompare.sweeps.cluster.task import RunTask, make_report
+from ampcompare.sweeps.cluster.words import of_report, parameters, split
+from ampcompare.sweeps.prepare import Prepared, prepare
+from ampcompare.sweeps.process import of_others
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.run import (
+    EXIT_FAILED_RUNS,
+    GRACE_SECONDS,
+    Request,
+    command_again,
+    make_output,
+    print_failed,
+)
+from ampcompare.sweeps.worker import Launch
+
+MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
+END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
+AGAIN = "submits what is neither done nor in the queue"
 
 
-def submit_sweep(path: str, words: Sequence[str], console: Console, cluster: str, **asked: Any) -> int:
-    """Submit what is left of the sweep in the file. `asked` is as for `run_sweep`.
+def submit_sweep(
+    path: str, words: Sequence[str], console: Console, cluster: str, *, fill: bool = False, **asked: Any
+) -> int:
+    """Submit what is left of the sweep in the file, with `fill` what failed, too; `asked`: see `run_sweep`.
 
     Returns 0 once it is submitted. Raises UserError, with nothing submitted, for what cannot be an array, and
     where submitit or the batch system is not there.
     """
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
-    batch, of_runs = split(words)
-    ready = prepare(path, of_runs, asked.get("name"), asked.get("control"))
-    _check_options(ready.sweep, asked)
-    executor, defaults = _submitit()  # before anything is written
-    batch_parameters = parameters(batch, defaults, asked.get("workers"))
-    array = WholeArray(path, ready, of_runs, console)
-    array.options = [f"--{key}={asked[key]}" for key in ("name", "control") if asked.get(key)]
-    with array.book.alone() as is_sure:
-        if not is_sure:
-            array.say(
-                f"{array.folder}: this drive knows no locks; let no other command submit this sweep now"
-            )
-        return Slurm(array, executor, batch_parameters).submit()
+    request, (own, of_runs) = Request(**asked), split(words)
+    ready = prepare(path, of_runs, request.name, request.control)
+    _check(ready, request)
+    array = Array(ready.output.resolve())
+    batch = Batch(array, parameters(own, request.workers))
+    make_output(ready.output)
+    array.make()
+    with held(array.place / "lock") as is_ours:
+        if not is_ours:
+            raise UserError(f"{array.folder}: another command submits this sweep just now")
+        try:
+            queue = in_queue(array)
+            sweep, kept = array.agreed(ready.sweep, ready.words)
+        except definition.Changed as changed:
+            why = f"a sweep named {ready.sweep.name!r} is in {array.folder} already and differs in {changed}"
+            raise UserError(f"{path}: {why}; set output_dir=... for a new one") from None
+        except UserError as problem:
+            raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
+        if fill:  # as new runs: those that failed stay in the record
+            for row in rows(sweep, kept, ready.told):
+                if array.ended(row.run_id) and row.run_id not in queue:
+                    kept["again"][str(row.place)] = kept["again"].get(str(row.place), 0) + 1
+        array.keep(kept)
+        given = dict(split_override(word) for word in of_runs)
+        look = command_again(path, dataclasses.replace(request, workers=None), given, "", "--missing")
+        said = [*ready.same.said(sweep)]
+        ready = dataclasses.replace(ready, sweep=sweep)
+        return _submit(ready, rows(sweep, kept, ready.told), queue, batch, console, said, look)
 
 
-def _check_options(sweep: Sweep, asked: Mapping[str, Any]) -> None:
-    """Raises UserError for what an array, whose jobs do not know of each other, cannot do."""
-    said = "--cluster slurm"
-    alone = "a job array is all submitted at once and has no database; leave --cluster out for it"
-    for option, value in (
-        ("--storage", asked.get("storage")),
-        ("--until-decided", asked.get("until_decided")),
-    ):
-        if value:
-            raise UserError(f"{said}: goes without {option}: {alone}")
-    if asked.get("grace_seconds", GRACE_SECONDS) != GRACE_SECONDS:
-        raise UserError(f"{said}: goes without --grace: {alone}")
-    if sweep.method not in ("grid", "random"):
-        raise UserError(f"{said}: goes with method grid or random, the file has {sweep.method}: {alone}")
-    if sweep.hyperband:
-        raise UserError(f"{said}: goes without early_terminate, which compares runs in passing: {alone}")
-    if sweep.total() is None:
-        raise UserError(f"{said}: a random search needs run_cap, the number of its runs")
+def _submit(
+    ready: Prepared,
+    runs: Sequence[Row],
+    queue: Mapping[str, Sequence[str]],
+    batch: Batch,
+    console: Console,
+    said: list[str],
+    look: str,
+) -> int:
+    """Submit those of the runs that are neither in the queue nor done, and the report."""
+    array, folder, sweep = batch.array, batch.array.folder, ready.sweep
+    # Jobs whose command died before it gave them their tasks do nothing: their runs are submitted again.
+    going = {run: jobs for run, jobs in queue.items() if any(map(array.has_task, jobs))}
+    if idle := [job for jobs in queue.values() for job in jobs if not array.has_task(job)]:
+        subprocess.run(["scancel", *idle], capture_output=True, check=False)
+    ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in going}
+    left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None]
+    failed = [run_id for run_id, code in ended.items() if code]
+    jobs = sorted({job.partition("_")[0] for run, ids in going.items() if run != REPORT for job in ids})
+    counts = {
+        f"{len(ended) - len(left) - len(failed)} of them done before": len(ended) > len(left) + len(failed),
+        f"{len(failed)} failed": failed,
+        f"{len(runs) - len(ended)} waiting or running as job {', '.join(jobs)}": jobs,
+    }
+    whole = plural(len(runs), "run")
+    head = ", ".join([f"{sweep.name}: {sweep.method}, {whole}", *(text for text, n in counts.items() if n)])
+    if left:
+        behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
+        launch = Launch.of(sweep, folder, behind, {} if ready.here else of_others(), ready.here)
+        new = batch.submit_runs(launch, left)
+        most = batch.words.get("array_parallelism", len(left))
+        at_a_time = f", {most} at a time" if most < len(left) else ""
+        time = f"{batch.words['time']} minutes each at most"
+        said.append(f"{head}: {len(left)} submitted as job {', '.join(new)}{at_a_time}, {time}")
+        said.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
+        said.append(f"to look: squeue -j {','.join([*jobs, *new])}, or: {look}")
+        said.append(f"the same command again {AGAIN}")
+        jobs += new
+    else:
+        said.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
+    for line in said:
+        print_line(console, one_line(line))
+    if not jobs:
+        print_failed(console, failed, len(runs), folder)
+        status = report(console, sweep, folder)
+        return EXIT_FAILED_RUNS if failed else status
+    if left or REPORT not in going:
+        words = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
+        last = batch.submit(REPORT, words, [], [partial(make_report, sweep, folder)])
+        print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
+    return 0
 
 
-def _submitit() -> tuple[Any, dict[str, Any]]:
-    """submitit's executor, a class, and the parameters that a job has by default. Raises UserError where it
-    is not installed or has no batch system.
+class Batch:
+    """sbatch, by submitit. Raises UserError where that or the batch system is not there, and for words that
+    submitit has not.
     """
-    try:
-        from submitit.slurm.slurm import SlurmExecutor, _get_default_parameters
-    except ImportError as problem:
-        if (problem.name or "").partition(".")[0] not in ("submitit", "cloudpickle"):
-            raise
-        todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
-        raise UserError(f"--cluster slurm: {todo}") from None
-    if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
-        where = "run this on a machine of the cluster that can submit"
-        raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
-    return SlurmExecutor, _get_default_parameters()
+
+    def __init__(self, array: Array, words: dict[str, Any]) -> None:
+        self.array, self.words = array, words
+        try:
+            from submitit.slurm.slurm import SlurmExecutor
+        except ImportError:
+            todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
+            raise UserError(f"--cluster slurm: {todo}") from None
+        if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
+            where = "run this on a machine of the cluster that can submit"
+            raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
+        try:
+            SlurmExecutor(array.jobs).update_parameters(**words)
+        except (ValueError, TypeError) as problem:
+            raise UserError(f"--cluster slurm: {problem}") from None
+
+    def submit_runs(self, launch: Launch, left: Sequence[Row]) -> list[str]:
+        """Arrays as large as they may be; so many runs at a time mean one array behind the other. Returns the
+        ids of their jobs.
+        """
+        patience = max(1.0, self.words.get("signal_delay_s", 90) - END_SECONDS)
+        size = (most_tasks() if len(left) > 1 else None) or len(left)
+        jobs: list[str] = []
+        for begin in range(0, len(left), size):
+            some, words = left[begin : begin + size], dict(self.words)
+            if jobs and "array_parallelism" in words:
+                waits = [words.get("dependency"), f"afterany:{jobs[-1]}"]
+                words["dependency"] = ",".join(filter(None, waits))
+            tasks = [RunTask(launch, row, patience) for row in some]
+            jobs.append(self.submit(launch.name, words, [row.run_id for row in some], tasks))
+        return jobs
+
+    def submit(self, name: str, words: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]) -> str:
+        """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        from submitit.slurm.slurm import SlurmExecutor
+
+        os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
+        mark = self.array.begin(runs)
+        job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(words.get("job_name", name)))
+        executor, said = SlurmExecutor(self.array.jobs, MOST_TIMEOUTS), io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
+                executor.update_parameters(**{**words, "job_name": f"{job_name}-{mark}"})
+                jobs = executor.submit_array(tasks)
+        except (FailedJobError, FailedSubmissionError) as problem:
+            lines = [line for line in str(problem).splitlines() if line.strip()]
+            why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
+            # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
+            if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+                self.array.forget(mark)
+                raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
+            todo = f"the same command again {AGAIN}"
+            raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
+        sys.stderr.write(said.getvalue())
+        return str(jobs[0].job_id).partition("_")[0]
+
+
+def _check(ready: Prepared, request: Request) -> None:
+    """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
+    in which the sweep was run without.
+    """
+    sweep, output = ready.sweep, ready.output
+    alone = "a job array is all submitted at once and has no database; leave --cluster out for it"
+    for option, is_asked in {
+        "--storage": request.storage,
+        "--until-decided": request.until_decided,
+        "--grace": request.grace_seconds != GRACE_SECONDS,
+        f"method {sweep.method}": sweep.method not in ("grid", "random"),
+        "early_terminate": sweep.hyperband,
+    }.items():
+        if is_asked:
+            raise UserError(f"--cluster slurm: goes without {option}: {alone}")
+    if sweep.total() is None:
+        raise UserError("--cluster slurm: a random search needs run_cap, the number of its runs")
+    said, place, has_begun = f"output_dir={str(output)!r}", str(output.absolute()), Array(output).has_begun
+    if "%" in place or "\\" in place or not place.isprintable():
+        expected = "expected a printable path without % and \\, which mean something to sbatch"
+        raise UserError(f"{said}: {expected}")
+    # With --storage its database is elsewhere; the parameters of its runs are here.
+    was_run = not has_begun and any((output / "wandb" / f"sweep-{sweep.name}").glob("config-*.yaml"))
+    if was_run or (output / "sweep.db").exists():
+        what = "a sweep was run or filled there without --cluster, and its database goes on with it"
+        todo = "go on with --fill" if has_begun else "leave --cluster out"
+        raise UserError(f"{said}: {what}; name another folder, or {todo}")

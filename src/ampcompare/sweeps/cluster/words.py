@@ -1,27 +1,25 @@
-"""The words of a batch system: `slurm.partition=gpu`, checked against what submitit hands to sbatch."""
+"""The words of a batch system, `slurm.partition=gpu`: submitit's parameters. It refuses those it has not."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampcompare.config.load import split_override
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.config.trees import read_word
+from ampcompare.errors import UserError
 
 PREFIX = "slurm."
 MINUTES = 240  # of a run, where nobody says; submitit's own 5 would end most trainings
+ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
+# The queue would not tell which jobs they are, or sbatch not what it has queued.
+OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
 STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
-# A point is one process; an array's own options are not for a word.
-OURS = ("nodes", "ntasks_per_node", "use_srun")
-# sbatch would not name the job then, or the array would not be ours.
-NOT_MORE = ("array", "parsable", "quiet", "test-only")
-LEAST_DELAY = 30  # seconds: of them the run has those that ending the job leaves
-_GPU = ("gpus_per_node", "gpus_per_task", "num_gpus", "gres", "mem_per_gpu", "cpus_per_gpu")
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
+NUMBERS = ("array_parallelism", "signal_delay_s")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -31,104 +29,40 @@ def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return own, [word for word, key, _ in pairs if not key.startswith(PREFIX)]
 
 
-def parameters(given: Mapping[str, str], known: Mapping[str, Any], workers: int | None) -> dict[str, Any]:
-    """The words as submitit's parameters. `known` are those that it takes, with their defaults; `workers` is
-    the most runs at a time. Raises UserError.
+def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str, Any]:
+    """The words as submitit's parameters; `workers` is the most runs at a time. Raises UserError for what
+    submitit would take and an array cannot have.
     """
-    allowed = sorted(known.keys() - {*OURS})
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"time": MINUTES}
     for name, text in given.items():
-        if name not in allowed:
-            if name in OURS:
-                raise UserError(f"slurm.{name}={text!r}: a run of the array is one process; leave it out")
-            near = did_you_mean(name, allowed)
-            expected = f"expected one of {', '.join(allowed)}"
-            raise UserError(f"slurm.{name}={text!r}: {expected}{'; ' if near else ''}{near}")
-        found[name] = _typed(name, text, known[name])
-    if workers is not None and "array_parallelism" in found:
-        what = f"slurm.array_parallelism={found['array_parallelism']} and --workers {workers}"
-        raise UserError(f"{what}: both say how many run at a time; leave one out")
-    if workers is not None:
-        found["array_parallelism"] = workers
-    found.setdefault("time", MINUTES)
-    if found.get("signal_delay_s", LEAST_DELAY) < LEAST_DELAY:
-        expected = f"expected {LEAST_DELAY} seconds or more, in which a run ends and is queued again"
-        raise UserError(f"slurm.signal_delay_s={found['signal_delay_s']}: {expected}")
+        said = f"{PREFIX}{name}={text!r}"
+        if name in ONE_PROCESS:
+            raise UserError(f"{said}: a run of the array is one process; leave it out")
+        # sbatch reads them from lines of a script: a line break would begin another one, a command's.
+        if not text.isprintable() or not text.strip():
+            raise UserError(f"{said}: expected a printable word")
+        # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
+        is_typed = text in ("true", "false") or text[0] in "[{" or name in NUMBERS
+        found[name] = minutes(text) if name == "time" else read_word(said, text) if is_typed else text
+        if not isinstance(found[name], STRUCTURED.get(name, object)):
+            such = '{"reservation": "mine"}' if name == "additional_parameters" else '["module load cuda"]'
+            raise UserError(f"{said}: expected JSON, such as {such}")
+    extra = found.get("additional_parameters", {})
+    if taken := [key for key in extra if key.replace("_", "-") in OURS]:
+        said = f"{PREFIX}additional_parameters={extra!r}"
+        raise UserError(f"{said}: goes without {taken[0]}, which is for this command to say")
     # true is an option without a value, false one that is left out, such as our requeue
-    found["additional_parameters"] = {
-        name: value
-        for name, value in {"requeue": True, **found.get("additional_parameters", {})}.items()
-        if value is not False
-    }
-    return found
-
-
-def clusters_of(found: Mapping[str, Any]) -> str:
-    """The clusters that these parameters, or the variable that goes before them, name; "": the usual one."""
-    return os.environ.get("SBATCH_CLUSTERS") or str(found["additional_parameters"].get("clusters", ""))
-
-
-def marked(found: Mapping[str, Any], mark: str) -> dict[str, Any]:
-    """With a mark by which the job is known in the queue: as its comment, or behind its name where the
-    comment is the user's.
-    """
-    extra = found["additional_parameters"]
-    if not (found.get("comment") or "comment" in extra or os.environ.get("SBATCH_COMMENT")):
-        return {**found, "comment": mark}
-    for key in ("job-name", "job_name"):
-        if key in extra:
-            return {**found, "additional_parameters": {**extra, key: f"{extra[key]}-{mark}"}}
-    return {**found, "job_name": f"{found['job_name']}-{mark}"}
+    extra = {name: value for name, value in {"requeue": True, **extra}.items() if value is not False}
+    return found | {"additional_parameters": extra} | ({"array_parallelism": workers} if workers else {})
 
 
 def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the job that makes the report: the runs' own, without a GPU."""
-    kept = {name: value for name, value in found.items() if name not in (*_GPU, "array_parallelism")}
-    extra = kept["additional_parameters"]
-    named = {name.replace("_", "-") for name in _GPU} | {"gpus"}
-    return kept | {"additional_parameters": {name: v for name, v in extra.items() if name not in named}}
+    """The parameters of the job that makes the report: the runs' own, but for GPUs, however written."""
 
+    def without(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if not OF_RUNS.match(name)}
 
-def _typed(name: str, text: str, default: Any) -> Any:
-    # sbatch reads them from lines of a script: a line break would begin another one, a command's.
-    if not text.isprintable() or not text.strip():
-        raise UserError(f"slurm.{name}={text!r}: expected a printable word")
-    if name == "time":
-        return minutes(text)
-    if kind := STRUCTURED.get(name):
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = None
-        if not isinstance(value, kind):
-            example = '{"reservation": "mine"}' if kind is dict else '["module load cuda"]'
-            raise UserError(f"slurm.{name}={text!r}: expected JSON, such as {example}")
-        return _more(text, value) if isinstance(value, dict) else _lines(name, text, value)
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if isinstance(default, bool):
-        raise UserError(f"slurm.{name}={text!r}: expected true or false")
-    if isinstance(default, int) and not (text.isascii() and text.isdigit() and int(text)):
-        raise UserError(f"slurm.{name}={text!r}: expected a whole number above 0")
-    return int(text) if isinstance(default, int) else text
-
-
-def _lines(name: str, text: str, items: Sequence[Any]) -> list[str]:
-    for item in items:
-        if not isinstance(item, str) or not item.isprintable() or not item.strip():
-            raise UserError(f"slurm.{name}={text!r}: expected printable words, one in a line, not {item!r}")
-    return [*items]
-
-
-def _more(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    said = f"slurm.additional_parameters={text!r}"
-    for key, value in options.items():
-        if key.replace("_", "-") in NOT_MORE:
-            raise UserError(f"{said}: goes without {key}, which is for this command to say")
-        is_word = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", key)
-        if not is_word or not isinstance(value, str | int | float) or not str(value).isprintable():
-            raise UserError(f"{said}: expected options of sbatch and printable words, not {key!r}: {value!r}")
-    return {**options}
+    return without(found) | {"additional_parameters": without(found["additional_parameters"])}
 
 
 def minutes(text: str) -> int:
@@ -137,18 +71,12 @@ def minutes(text: str) -> int:
     >>> minutes("1:30:00"), minutes("90"), minutes("1-12"), minutes("0:30")
     (90, 90, 2160, 1)
     """
-    match = _TIME.fullmatch(text) if text.isascii() else None
-    if not match:
-        expected = "expected minutes, hours:minutes:seconds or days-hours"
-        raise UserError(f"slurm.time={text!r}: {expected}")
-    days, *rest = (None if part is None else int(part) for part in match.groups())
-    first, second, third = rest
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        total = days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
-    elif third is not None:  # hours:minutes:seconds
-        total = (first or 0) * 60 + (second or 0) + third / 60
-    else:  # minutes[:seconds]
-        total = (first or 0) + (second or 0) / 60
+    match = _TIME.fullmatch(text)
+    days, parts = match and match[1], [int(part) for part in match.groups()[1:] if part] if match else []
+    # days-hours[:minutes[:seconds]], hours:minutes:seconds; minutes[:seconds]
+    units = (60, 1, 1 / 60) if days or len(parts) == 3 else (1, 1 / 60)
+    total = 1440 * int(days or 0) + sum(unit * part for unit, part in zip(units, parts, strict=False))
     if not total:
-        raise UserError(f"slurm.time={text!r}: expected a time above 0")
+        expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
+        raise UserError(f"{PREFIX}time={text!r}: {expected}")
     return math.ceil(total)
