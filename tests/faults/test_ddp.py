@@ -85,7 +85,8 @@ def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpo
 ):
     code, said, problems = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
     assert code == 0, said + problems
-    assert problems.count("exitcode: -9") == len(kills.split())
+    # torchrun tells of one process each time, and now and then of the one that noticed: exit code 1, not -9.
+    assert problems.count("failed (exitcode: ") == len(kills.split())
     assert [
         int(line.rpartition(" ")[2]) for line in said.splitlines() if "going on with run" in line
     ] == went_on
