@@ -160,6 +160,11 @@ def test_a_bad_request_is_one_line(words, how, said: str):
         run_guard(words, Console(quiet=True), **how)
 
 
+def test_a_folder_for_a_file_is_refused_before_any_trial(tmp_path):
+    result = CliRunner().invoke(app, ["why", "guard", "backend=fp16", *SMALL, "--json", str(tmp_path)])
+    assert (result.exit_code, "is a directory" in result.output) == (2, True)
+
+
 def test_the_planted_module_and_only_it_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)

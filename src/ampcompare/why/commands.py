@@ -20,7 +20,9 @@ Words = Annotated[
     typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
 ]
 Named = Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")]
-Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write it all, for programs.")]
+Json = Annotated[
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for programs.")
+]
 
 
 def _given(words: list[str] | None, config: str | None) -> list[str]:
