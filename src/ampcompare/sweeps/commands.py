@@ -52,7 +52,7 @@ def sweep(
     from rich.console import Console
 
     from ampcompare.sweeps.file import read_sweep
-    from ampcompare.sweeps.holes.command import refuse_server, see_holes
+    from ampcompare.records.sources import API_PREFIX
     from ampcompare.sweeps.prepare import find_sweep
     from ampcompare.sweeps.run import run_sweep
 
@@ -66,8 +66,12 @@ def sweep(
     if missing and cluster is not None:
         raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
     if missing or (fill and cluster is None):
+        from ampcompare.sweeps.holes.command import see_holes
+
         raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
-    refuse_server(file)
+    if file.startswith(API_PREFIX):
+        todo = "--missing lists its holes, --fill runs them here, wandb agent runs the rest"
+        raise UserError(f"{file}: is on W&B's server; {todo}")
     if cluster is not None:
         from ampcompare.sweeps.cluster.submit import submit_sweep
 

@@ -21,11 +21,10 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
 from ampcompare.report.words import plural
-from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.holes.look import Seen, Standing, look
-from ampcompare.sweeps.holes.runs import State, is_on_server
+from ampcompare.sweeps.holes.runs import State
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import (
@@ -70,13 +69,6 @@ def see_holes(
     return 0 if seen.is_whole else EXIT_HOLES
 
 
-def refuse_server(source: str) -> None:
-    """Raise UserError for a sweep on W&B's server of which nothing is asked that can be done here."""
-    if is_on_server(source):
-        todo = "--missing lists its holes, --fill runs them here, wandb agent runs the rest"
-        raise UserError(f"{source}: is on W&B's server; {todo}")
-
-
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
     ready, given = seen.runs.ready, seen.runs.given
     for line in (seen.counted, *seen.remarks):
@@ -109,6 +101,8 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
     if ready.sweep.on_server:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', source)}"))
     elif request.report:
+        from ampcompare.sweeps.answer import report
+
         status = report(console, queue.sweep, folder)
     if bad:
         return EXIT_FAILED_RUNS

@@ -64,11 +64,6 @@ class Attempt:
     place: int | None = None
 
 
-def is_on_server(name: str) -> bool:
-    """Whether a name is that of a sweep on W&B's server."""
-    return name.startswith(API_PREFIX)
-
-
 @dataclass(frozen=True)
 class Runs:
     """A sweep, and all that is known of its runs. `unasked`: why nobody knows which of an array's wait."""
@@ -106,7 +101,7 @@ def runs_of(source: str, words: Sequence[str], request: Request) -> Runs:
 
 def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
     """The sweep, and the runs that W&B's server has of it."""
-    if not is_on_server(source):
+    if not source.startswith(API_PREFIX):
         return prepare(source, words, request.name, request.control), ()
     for option, value in {"--name": request.name, "--control": request.control}.items():
         if value is not None:
