@@ -51,8 +51,8 @@ def sweep(
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
     from rich.console import Console
 
-    from ampcompare.sweeps.file import read_sweep
     from ampcompare.records.sources import API_PREFIX
+    from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.prepare import find_sweep
     from ampcompare.sweeps.run import run_sweep
 
