@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from ampcompare.cli import main
-from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, ratios
+from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, in_turns, ratios
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 SLOW = """
@@ -89,6 +91,32 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
     assert explain(*words, "backend=native_bf16", "--seconds", "0.5", "--json", str(file)) == 0
     for side in json.loads(file.read_text())["backends"]:
         assert max(side["ms"]["kinds"], key=side["ms"]["kinds"].get) == kind
+
+
+class OfTurns:
+    """A trainer, and its precision, that take steps in a session of their own alone."""
+
+    open: set[OfTurns] = set()
+
+    def __init__(self) -> None:
+        self.precision, self.steps = self, 0
+
+    @contextmanager
+    def session(self):
+        self.open.add(self)
+        yield
+        self.open.remove(self)
+
+    def compute(self, batches) -> None:
+        assert self.open == {self}
+        self.steps += 1
+
+
+def test_a_step_is_timed_in_the_session_of_its_own_backend_alone():
+    trainers = [OfTurns(), OfTurns()]
+    rounds = in_turns(trainers, [], torch.device("cpu"), 0.1)
+    assert all(len(own) >= 3 for own in rounds)
+    assert all(trainer.steps > len(own) for trainer, own in zip(trainers, rounds, strict=True))
 
 
 def test_ratios_are_those_of_rounds():

@@ -9,7 +9,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +68,7 @@ def measure(
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler reports each start on stderr
     rounds = in_turns(trainers, batches, device, seconds)
-    with ExitStack() as stack:
-        for trainer in trainers:
-            stack.enter_context(trainer.precision.session())
-        turns = [[_by_kind(trainer, batches, device) for trainer in trainers] for _ in range(PROFILED)]
+    turns = [[_by_kind(trainer, batches, device) for trainer in trainers] for _ in range(PROFILED)]
     found = []
     for own, profiled in zip(rounds, zip(*turns, strict=True), strict=True):
         kinds = min(profiled, key=lambda one: sum(one.values()))
@@ -87,35 +83,35 @@ def in_turns(
     """Milliseconds of a step of each training in each of the rounds, the mean of a few steps where they are
     short; of a training that is slow one step alone.
     """
-    with ExitStack() as stack:
-        for trainer in trainers:
-            stack.enter_context(trainer.precision.session())
-            trainer.compute(batches)  # makes the optimizer's states, chooses kernels
-        rounds = [[_timed(trainer, batches, device)] for trainer in trainers]
-        steps = [max(1, round(TURN / first[0])) for first in rounds]
-        quick = [i for i, first in enumerate(rounds) if first[0] < 1e3 * LONG * seconds]
-        ends = time.monotonic() + seconds
-        while quick and (len(rounds[quick[0]]) < FEWEST or time.monotonic() < ends):
-            random.Random(len(rounds[quick[0]])).shuffle(quick)  # noqa: S311
-            for i in quick:
-                rounds[i].append(_timed(trainers[i], batches, device, steps[i]))
+    for trainer in trainers:
+        _timed(trainer, batches, device)  # makes the optimizer's states, chooses kernels
+    rounds = [[_timed(trainer, batches, device)] for trainer in trainers]
+    steps = [max(1, round(TURN / first[0])) for first in rounds]
+    quick = [i for i, first in enumerate(rounds) if first[0] < 1e3 * LONG * seconds]
+    ends = time.monotonic() + seconds
+    while quick and (len(rounds[quick[0]]) < FEWEST or time.monotonic() < ends):
+        random.Random(len(rounds[quick[0]])).shuffle(quick)  # noqa: S311
+        for i in quick:
+            rounds[i].append(_timed(trainers[i], batches, device, steps[i]))
     return rounds
 
 
 def _timed(trainer: Trainer, batches: Sequence[Batch], device: torch.device, steps: int = 1) -> float:
-    wait_for(device)  # sync: the clock starts on an idle device
-    began = time.perf_counter()
-    for _ in range(steps):
-        trainer.compute(batches)
-    wait_for(device)  # sync: the clock stops when the work is done
-    return 1e3 * (time.perf_counter() - began) / steps
+    # In a session of its turn alone: what O1 puts in the place of PyTorch's functions costs the others, too.
+    with trainer.precision.session():
+        wait_for(device)  # sync: the clock starts on an idle device
+        began = time.perf_counter()
+        for _ in range(steps):
+            trainer.compute(batches)
+        wait_for(device)  # sync: the clock stops when the work is done
+        return 1e3 * (time.perf_counter() - began) / steps
 
 
 def _by_kind(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
     """Milliseconds of the ops of a step themselves: on a GPU of their kernels."""
     on_gpu = is_cuda(device)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as found:
+    with trainer.precision.session(), profile(activities=activities) as found:
         trainer.compute(batches)
         wait_for(device)  # sync: kernels that still run are the steps', too
     kinds: Counter[str] = Counter()
