@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
 class OfTurns:
     """A trainer, and its precision, that take steps in a session of their own alone."""
 
-    open: set[OfTurns] = set()
+    open: ClassVar[set[OfTurns]] = set()
 
     def __init__(self) -> None:
         self.precision, self.steps = self, 0
