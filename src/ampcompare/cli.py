@@ -61,9 +61,8 @@ def run(
     leave(train(words or [], "ampcompare run"))
 
 
-for command in (doctor, demo, report, workspace, sweep, reproduce):
+for command in (bench, doctor, demo, report, workspace, sweep, reproduce):
     app.command()(command)
-app.add_typer(bench, name="bench")
 app.add_typer(why, name="why")
 
 

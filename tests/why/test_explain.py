@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ampcompare.cli import main
-from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, in_turns, ratios
+from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, in_turns, ratio
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 SLOW = """
@@ -51,7 +51,7 @@ def explain(*words: str) -> int:
 def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "new" / "explained.json"
-    assert explain(*TINY, "--seconds", "0.2", "--json", str(file)) == 0
+    assert explain(*TINY, "--seconds", "3", "--json", str(file)) == 0
     said = capsys.readouterr().out
     assert "native beside none" in said
     assert "times as fast (" in said
@@ -89,7 +89,7 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
     (tmp_path / "slow.py").write_text(SLOW)
     file = tmp_path / "explained.json"
     words = [f"model.name={tmp_path}/slow.py:{name}", "data.source=synthetic", "batch_size=8", "device=cpu"]
-    assert explain(*words, "backend=native_bf16", "--seconds", "0.5", "--json", str(file)) == 0
+    assert explain(*words, "backend=native_bf16", "--seconds", "3", "--json", str(file)) == 0
     for side in json.loads(file.read_text())["backends"]:
         assert max(side["ms"]["kinds"], key=side["ms"]["kinds"].get) == kind
 
@@ -120,9 +120,11 @@ def test_a_step_is_timed_in_the_session_of_its_own_backend_alone():
     assert all(trainer.steps > len(own) for trainer, own in zip(trainers, rounds, strict=True))
 
 
-def test_ratios_are_those_of_rounds():
-    assert ratios([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]) == (2.0, 2.0, 2.5)
-    assert ratios([2.0], [1.0]) == (2.0, 2.0, 2.0)
+def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
+    assert ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]) == (2.0, "3 rounds, taking turns")
+    assert ratio([2.0], [1.0]) == (2.0, "one step")
+    value, how = ratio([2.0] * 20, [1.0] * 10 + [2.0] * 10)
+    assert (value, how) == (1.5, "1.00 to 2.00 in 95 %, 20 rounds, taking turns")
 
 
 @pytest.mark.parametrize(

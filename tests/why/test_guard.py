@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ampcompare.cli import app
 from ampcompare.errors import UserError
 from ampcompare.why.guard import Hunt, Trial, called_by, minimal, parts_of, run_guard
-from ampcompare.why.setting import configured, set_up
+from ampcompare.train.setting import configured, set_up
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """
@@ -184,5 +184,6 @@ def test_the_planted_module_and_only_it_is_kept(tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert "use: precision.keep_fp32=0" in result.output
     found = json.loads(Path("out/found.json").read_text())
-    assert (found["outcome"], found["kept"], len(found["cost"])) == ("found", ["0"], 3)
+    assert (found["outcome"], found["kept"]) == ("found", ["0"])
+    assert found["cost"] > 0
     assert found["trials"][0] == {"kept": [], "loss": None, "well": False}

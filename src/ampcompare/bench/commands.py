@@ -1,91 +1,89 @@
-"""`ampcompare bench ...`, `ampcompare doctor`: the benchmarks. Each imports what it needs when it runs."""
+"""`ampcompare bench`, `ampcompare doctor`. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.program.place import CHECKOUT
+from ampcompare.precision.backends import REGISTRY
 
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for JSON and Markdown of the result.")]
-Backends = Annotated[str | None, typer.Option(help="Backends, separated by commas; default: all.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+if TYPE_CHECKING:
+    from ampcompare.bench.compare import Arm
 
-bench = typer.Typer(help="Measure speed of training, overhead, batches a second.")
-
-
-def _in_checkout(module: str) -> Any:
-    """A module of the checkout's `benchmarks/`. Raises UserError where there is none."""
-    if CHECKOUT is None:
-        raise UserError(
-            "this benchmark measures AMP Compare itself and needs its checkout; "
-            "bench throughput measures your machine"
-        )
-    sys.path.insert(0, str(CHECKOUT / "benchmarks"))
-    return import_module(module)
+LISTED = ("backend", "execution", "batch_size")  # what may be a list, as backend=none,native
+USUAL = ("none", "native", "native_bf16", "apex_o1")
 
 
-@bench.command()
-def overhead(
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 96,
-    out: Out = None,
-) -> None:
-    """In a checkout: our loop against the bare one, on one CPU thread. Exit code 1 if not within limits."""
-    from rich.console import Console
+def arms_of(words: list[str]) -> list[Arm]:
+    """An arm for each combination of what is listed, fp32 first, each checked. Raises UserError."""
+    from ampcompare.bench.compare import Arm
+    from ampcompare.config.arguments import parse
 
-    if not _in_checkout("overhead_table").bench_overhead(rounds, out, Console(highlight=False)):
-        raise typer.Exit(1)
+    rest, listed = [], {"backend": [*USUAL]}
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if key in LISTED and equals:
+            listed[key] = list(dict.fromkeys(value.strip("[]").split(",")))
+        else:
+            rest.append(word)
+    listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_fp32))
+    arms = []
+    for values in product(*listed.values()):
+        options = dict(zip(listed, values, strict=True))
+        given = (*rest, *(f"{key}={value}" for key, value in options.items()))
+        parse(given)
+        differs = [f"{k}={v}" for k, v in options.items() if k != "backend" and len(listed[k]) > 1]
+        arms.append(Arm(options, given, " ".join([options["backend"], *differs])))
+    return arms
 
 
-@bench.command()
-def throughput(
+def bench(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Of every run, as model.name=resnet18.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Options of a run; backend, execution, batch_size may be lists."
+        ),
     ] = None,
-    backends: Backends = None,
-    execution: Annotated[
-        str, typer.Option(help="Executions, separated by commas; also loops by hand: plain and seed-style.")
-    ] = "eager",
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "128",
-    device: Device = "auto",
-    rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
-    steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
-    out: Out = Path("bench-results"),
-    go_on: Annotated[
-        bool, typer.Option("--go-on", help="Keep rounds in DIR; begin with those there.")
-    ] = False,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it.")] = 1.0,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for report --bench.")
+    ] = None,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Draw it, as .png or .svg.")
+    ] = None,
 ) -> None:
-    """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
+    """Speed and memory of a training step under each backend, measured in turns.
+
+    Network and data are those of a run: model.name=./net.py:build data.source=./data.py:build.
+    """
     from rich.console import Console
 
-    from ampcompare.bench.throughput.table import bench_throughput
-    from ampcompare.precision.backends import REGISTRY
+    from ampcompare.bench import show
+    from ampcompare.bench.compare import compare
+    from ampcompare.program.console import print_line
+    from ampcompare.program.files import write_json
 
-    try:
-        sizes = [int(size) for size in batch_sizes.split(",")]
-    except ValueError:
-        raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers, with commas") from None
-    console = Console(highlight=False)
-    names, executions = backends.split(",") if backends else [*REGISTRY], execution.split(",")
-    bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console, go_on)
-
-
-@bench.command()
-def data(
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 8,
-    images: Annotated[int, typer.Option(min=128, help="Images in an epoch.")] = 5120,
-    out: Out = None,
-) -> None:
-    """In a checkout: batches a second beside PIL and a DataLoader. Exit code 1 below 30 times."""
-    from rich.console import Console
-
-    if not _in_checkout("batches_table").bench_data(rounds, images, out, Console(highlight=False)):
-        raise typer.Exit(1)
+    given = [*(["--config", config] if config else []), *(words or [])]
+    arms, console = arms_of(given), Console(highlight=False)
+    print_line(
+        console, f"{', '.join(arm.label for arm in arms)} and a control take turns for {minutes:g} min"
+    )
+    with console.status("") as status:
+        found = compare(arms, minutes, lambda line: status.update(line))
+    if why := found.arms[0].failed:
+        raise UserError(f"{found.arms[0].label}: {why}; as a run: ampcompare run {' '.join(arms[0].words)}")
+    console.print(show.table(found))
+    for line in show.sentences(found, given):
+        print_line(console, line)
+    if json is not None:
+        write_json(json, show.as_json(found))
+    if chart is not None:
+        show.draw(found, chart)
 
 
 def doctor(

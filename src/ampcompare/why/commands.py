@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ampcompare.program.threads import let_threads_sleep
+
 why = typer.Typer(
     name="why",
     help="Why mixed precision is as fast, small and exact as it is. Of a network in a setting, beside or "
@@ -26,7 +28,9 @@ Json = Annotated[
 
 
 def _given(words: list[str] | None, config: str | None) -> list[str]:
-    return [*(["--config", config] if config else []), *(words or [])]
+    let_threads_sleep()
+    # Modules and ops are looked at one by one, which a compiled or captured step does not have.
+    return [*(["--config", config] if config else []), *(words or []), "execution=eager"]
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)

@@ -22,9 +22,9 @@ from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.report.words import printable, some
+from ampcompare.train.setting import Setting, configured, set_up
 from ampcompare.train.step import Trainer
 from ampcompare.why.observe import Call, Step, floats, observe
-from ampcompare.why.setting import Setting, configured, set_up
 from ampcompare.why.twin import Error, beside_twins, compared
 
 FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)

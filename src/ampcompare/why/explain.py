@@ -22,15 +22,16 @@ from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.report.words import of_all
+from ampcompare.train.setting import configured, made_up, set_up
 from ampcompare.why import memory
 from ampcompare.why.memory import MIB, Memory, memory_of
-from ampcompare.why.setting import configured, made_up, set_up
-from ampcompare.why.times import CASTS, IDLE, Times, measure, ratios
+from ampcompare.why.times import CASTS, IDLE, Times, measure, ratio
 from ampcompare.why.types import Watched, watch_forward
 
 EXPLAINED = "native"  # where the words name no other backend than the one to compare with
 MOST_OPS = 10  # rows of a table
 MUCH_IDLE, MUCH_CAST = 0.15, 0.02  # of a step, from which it is said
+SAME = 0.05  # of a ratio about 1, within which no cause is told
 PLACES = ("cpu", "cuda")
 
 
@@ -117,12 +118,10 @@ def sentences(base: Side, other: Side, device: torch.device) -> Iterator[str]:
 
 
 def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.device) -> Iterator[str]:
-    value, low, high = ratios(one.rounds, two.rounds)
-    count = min(len(one.rounds), len(two.rounds))
-    how = f"{low:.2f} to {high:.2f} in the middle half of {count} rounds" if count > 1 else "one step"
+    value, how = ratio(one.rounds, two.rounds)
     took = f"{other.name} takes {_ms(two.median)} ms a step, {base.name} {_ms(one.median)}"
-    yield f"{took}: {value:.2f} times as fast ({how}, taking turns)."
-    if count == 1 or not low <= 1 <= high:
+    yield f"{took}: {value:.2f} times as fast ({how})."
+    if not 1 - SAME <= value <= 1 + SAME:
         yield _cause(one, two, other.dtype, device)
     if (share := two.share(IDLE)) >= MUCH_IDLE:
         yield (

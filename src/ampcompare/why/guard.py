@@ -23,8 +23,8 @@ from ampcompare.precision.keep import CannotKeep, matching
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.train.scores import call
-from ampcompare.why.setting import Setting, configured, set_up
-from ampcompare.why.times import in_turns, ratios
+from ampcompare.train.setting import Setting, configured, set_up
+from ampcompare.why.times import in_turns, ratio
 
 MARGIN, STEPS = 0.05, 40
 COST_SECONDS = 5.0  # for what the kept modules cost
@@ -232,12 +232,11 @@ def run_guard(
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *found])}"
         trainers = [setting.trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
         plain, slower = in_turns(trainers, batches[0], setting.world.device, COST_SECONDS)
-        value, low, high = ratios(slower, plain)
-        told |= {"outcome": "found", "kept": found, "use": use, "cost": [value, low, high]}
+        value, how = ratio(slower, plain)
+        told |= {"outcome": "found", "kept": found, "use": use, "cost": value}
         noun = "this module" if len(found) == 1 else f"these {len(found)} modules"
         say(f"to stay within the margin {config.backend} needs {noun} in fp32: {', '.join(found)}")
-        span = f"{low:.2f} to {high:.2f} in the middle half of {len(plain)} rounds"
-        say(f"a step then takes {value:.2f} times as long ({span})")
+        say(f"a step then takes {value:.2f} times as long ({how})")
         say(f"use: {shlex.quote(use)}")
     if file is not None:
         trials = [

@@ -1,4 +1,4 @@
-"""The training that is looked at, built as a run of the same words builds it, without a record."""
+"""A training built as a run of the same words builds it, without a record: to be looked at or timed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.world import World
 from ampcompare.train.build import build_trainer, load_data
+from ampcompare.train.compiled import check_execution
 from ampcompare.train.loaders import check_data, make_loader
 from ampcompare.train.step import Trainer
 
 
 def configured(words: Sequence[str], **instead: Any) -> Config:
     """The config that the words of a run name, each option in `instead` (`backend="none"`) put in its place.
-
-    Modules and ops are looked at one by one, which a compiled or captured step does not have: of
-    `execution` the step is the eager one. Raises UserError.
+    Raises UserError.
     """
     config = parse([*words, *(f"{key}={value}" for key, value in instead.items())])
     check_chosen(config)
     settle(config)
-    return dataclasses.replace(config, execution="eager")
+    return config
 
 
 def made_up(config: Config) -> Config:
@@ -80,6 +79,7 @@ def set_up(config: Config) -> Setting:
     """Load what the trainings share. Raises UserError."""
     world = World(device=machine.resolve_device(config.device))
     machine.set_numerics(config)
+    check_execution(config, world.device)
     data = load_data(config)
     check_data(config, data, world)
     train, test = (
