@@ -11,7 +11,7 @@ import typer
 
 from ampcompare import __version__
 from ampcompare.bench.commands import bench, doctor
-from ampcompare.demo.commands import demo
+from ampcompare.demo import demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8

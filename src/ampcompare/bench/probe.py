@@ -29,6 +29,7 @@ SECONDS_PER_CALL = (
     0.15  # what the next size may be expected to take at most, a call; the second may take more
 )
 SECONDS_PER_TYPE = 0.4  # after which no size follows; a process's first convolution takes as long beside
+HOPELESS = 0.05  # of fp32's rate
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
 
@@ -53,6 +54,19 @@ class Rates:
         """The rate as a multiple of fp32's; 0 where either does not run."""
         base = self.rate("float32")
         return self.rate(dtype) / base if base else 0.0
+
+
+def half_type(rates: Rates) -> str:
+    """The half type to train in here: the one of the two that is faster than fp32, fp16 where both are, as on
+    most GPUs. Where neither is, fp16, with a loss scale to be seen, if it does not take twenty times as long.
+
+    >>> half_type(Rates({"float32": 150.0, "float16": 0.8, "bfloat16": 300.0}))
+    'bfloat16'
+    >>> half_type(Rates({"float32": 55.0, "float16": 4.3, "bfloat16": 20.0}))
+    'float16'
+    """
+    half, brain = rates.relative("float16"), rates.relative("bfloat16")
+    return "bfloat16" if half < 1 <= brain or half < HOPELESS else "float16"
 
 
 def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last: bool | None = None) -> Rates:

@@ -15,6 +15,12 @@ why = typer.Typer(
     "before a training.",
 )
 
+
+@why.callback()
+def _before_torch_is_loaded() -> None:
+    let_threads_sleep()
+
+
 # What is no option here is one of the run, as `--batch_size 4`: its own parser says what is wrong with it.
 OPTIONS_OF_A_RUN = {"ignore_unknown_options": True}
 Words = Annotated[
@@ -28,7 +34,6 @@ Json = Annotated[
 
 
 def _given(words: list[str] | None, config: str | None) -> list[str]:
-    let_threads_sleep()
     # Modules and ops are looked at one by one, which a compiled or captured step does not have.
     return [*(["--config", config] if config else []), *(words or []), "execution=eager"]
 
