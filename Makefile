@@ -10,7 +10,7 @@ ARGS ?=
 MARKS ?= not slow
 PIP := --disable-pip-version-check
 
-.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
+.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint reproduce clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +19,6 @@ help:
 	@echo "make test-all   the slow ones, too: long runs, many kills, every scene with a server"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, three seeds, on a machine with a GPU (again: goes on)"
-	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
 	@echo "make wheel-check  build the wheel; run, report, sweep and demo from it in an empty folder"
@@ -67,9 +66,6 @@ $(OLDEST_VENV)/.installed: | setup
 
 wheel-check: setup
 	.ci/wheel-check $(VENV)
-
-gpu-check: setup
-	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -74,7 +74,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
 def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, subtests: pytest.Subtests):
     for arguments, words in [
         ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
-        (("bench",), "Missing command; see ampcompare bench --help"),
+        (("why",), "Missing command; see ampcompare why --help"),
         (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
         (("nonsense",), "No such command 'nonsense'"),
         (("--nonsense",), "No such option"),
@@ -158,15 +158,6 @@ def test_run_has_the_help_of_the_training():
 
 def test_a_sweep_by_name_is_the_file_that_comes_along():
     assert ampcompare("sweep", "loss_scale", "--show").stdout == (ROOT / "sweeps/loss_scale.yaml").read_text()
-
-
-@pytest.mark.parametrize("name", ["overhead", "data"])
-def test_a_benchmark_of_ourselves_needs_a_checkout(name, monkeypatch, capsys):
-    monkeypatch.setattr("ampcompare.bench.commands.CHECKOUT", None)
-    with pytest.raises(SystemExit) as end:
-        main(["bench", name])
-    assert end.value.code == 2
-    assert re.fullmatch(r"error: .* needs its checkout; [^\n]+\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"]])

@@ -16,6 +16,7 @@ from ampcompare.bench.probe import Rates
 from ampcompare.cli import main
 
 TOPICS = ["software", "device", "processor", "threads", "float32", "float16", "bfloat16"]
+TOPICS += ["mixed"]
 TOPICS += ["compiler", "account", "data"]
 
 
@@ -47,6 +48,7 @@ def test_types_are_said_with_rate_and_what_to_do(amx):
     assert "slower than fp32 here" in said["float16"].todo
     assert "native, apex_o1, apex_o2, fp16 are a study of numerics" in said["float16"].todo
     assert said["bfloat16"].todo == ""
+    assert said["mixed"].said == "backend=native_bf16"
 
 
 @pytest.mark.parametrize("topic", list(doctor.CHECKS))

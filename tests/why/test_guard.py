@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from ampcompare.cli import app
 from ampcompare.errors import UserError
-from ampcompare.why.guard import Hunt, Trial, called_by, minimal, parts_of, run_guard
 from ampcompare.train.setting import configured, set_up
+from ampcompare.why.guard import Hunt, Trial, called_by, minimal, parts_of, run_guard
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from ampcompare.why.memory import MIB, Memory, memory_of
 from ampcompare.train.setting import configured, made_up, set_up
+from ampcompare.why.memory import MIB, Memory, memory_of
 from ampcompare.why.types import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]

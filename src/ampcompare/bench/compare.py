@@ -7,6 +7,7 @@ the rates of one round. The first training is there twice. Free of torch.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import random
 import statistics
@@ -32,11 +33,14 @@ CONTEXT.set_forkserver_preload(["ampcompare.bench.turn"])
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the trainings: the options in which it differs from the others, and all of its words."""
+    """One of the trainings: the options in which it differs from the others, and all of its words. `serve` is
+    what its process does with them: a run's own training, or another program's.
+    """
 
     options: dict[str, str]
     words: tuple[str, ...]
     label: str
+    serve: Callable[[Any, Sequence[str]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Child:
         self.failed = ""
         self.is_full, self.is_slow = False, False
         self.line, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_serve, args=(theirs, arm.words))
+        self.process = CONTEXT.Process(target=arm.serve or _serve, args=(theirs, arm.words))
         self.process.start()
         theirs.close()
 
@@ -156,7 +160,7 @@ def compare(arms: Sequence[Arm], minutes: float, say: Callable[[str], None]) -> 
     One without memory beside the others takes turns with the baseline alone afterwards, as long again.
     """
     level = 1 - 0.05 / (max(1, len(arms) - 1) * len(LOOKS))
-    control = Arm(arms[0].options, arms[0].words, CONTROL)
+    control = dataclasses.replace(arms[0], label=CONTROL)
     began = time.monotonic()
     base, *others = _in_turns([arms[0], control, *arms[1:]], minutes, level, say)
     rows = []

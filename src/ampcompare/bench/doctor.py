@@ -143,7 +143,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.probe import TYPES, probe
+    from ampcompare.bench.probe import TYPES, half_type, probe
     from ampcompare.machine.device import resolve_device
     from ampcompare.machine.environment import arithmetic_of
     from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
@@ -164,6 +164,16 @@ def _types() -> Iterator[Finding]:
             words = how.get(runs_on, f", on the processor's own units ({runs_on})")
             said = f"{absolute}, {relative:.2g} times fp32's{words}"
             yield Finding(dtype, said, _slow_type(dtype) if relative < SLOW else "", facts)
+    half = half_type(rates)
+    backend = {"float16": "native", "bfloat16": "native_bf16"}[half]
+    fast = rates.relative(half) >= 1
+    said = (
+        f"backend={backend}"
+        if fast
+        else f"no half type is faster than fp32: backend={backend} for its numerics"
+    )
+    todo = f"{as_typed('ampcompare', 'bench')} says what it brings to a network"
+    yield Finding("mixed", said, todo, {"backend": backend, "is_faster": fast})
 
 
 def _slow_type(dtype: str) -> str:

@@ -5,11 +5,14 @@ Its batches lie in memory: what a step costs is told, not what loading data does
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain, count, cycle, islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,23 +26,42 @@ from ampcompare.metrics import ARITHMETIC, EMULATED
 from ampcompare.precision import backend_of
 from ampcompare.train.compiled import captures
 from ampcompare.train.setting import configured, made_up, set_up
-from ampcompare.train.step import Trainer, micro_batches
+from ampcompare.train.step import micro_batches
 
 BATCHES = 4  # of an epoch, again and again
 WARM_UP_STEPS, WARM_UP_SECONDS = 12, 1.0  # steps until either is reached, and none is of what compiles
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training to be timed: `step` takes its next step and says whether something was compiled in it."""
+
+    step: Callable[[], bool]
+    samples: int  # of a step
+    device: torch.device
+    dtype: str
+    session: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    is_captured: bool = False
+
+
 def serve(line: Connection, words: Sequence[str]) -> None:
-    """Build the training of a run's words and do as the line says until it is closed: None is the warm-up, a
-    number so many steps. Each answer is a dict; one with `failed` is the last.
+    """`answer` for the training of a run's words."""
+    answer(line, lambda: build(words))
+
+
+def answer(line: Connection, build: Callable[[], Training]) -> None:
+    """Do as the line says until it is closed: None is the warm-up, a number so many steps. Each answer is a
+    dict; one with `failed` is the last.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that holds the line
+    # Workers of a DataLoader are this process's own, as in a run, and end with it.
+    multiprocessing.set_start_method(None, force=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # what a network prints is not ours to show
         os.dup2(nowhere, stream)
     try:
-        for answer in _answers(line, words):
-            line.send(answer)
+        for said in _answers(line, build()):
+            line.send(said)
     except (EOFError, BrokenPipeError):
         return
     except UserError as problem:
@@ -49,29 +71,47 @@ def serve(line: Connection, words: Sequence[str]) -> None:
         line.send({"failed": why, "full": is_out_of_memory(problem)})
 
 
-def _answers(line: Connection, words: Sequence[str]) -> Iterator[dict[str, Any]]:
-    config = made_up(configured(words))
-    setting = set_up(config)
-    device = setting.world.device
-    trainer = setting.trainer(config)
-    groups = micro_batches(trainer.feed(setting.train, 0), config.training.accumulate)
-    first, *others = islice(groups, BATCHES)
-    samples = _samples(first)  # an epoch's last step may have fewer
-    steps = cycle([first, *(group for group in others if _samples(group) == samples)])
-    dtype, environment = backend_of(config.backend).dtype, describe_environment(device)
-    is_emulated = arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == EMULATED
-    yield {"dtype": dtype, "is_emulated": is_emulated, "environment": environment}
-    with trainer.precision.session():
+def _answers(line: Connection, training: Training) -> Iterator[dict[str, Any]]:
+    device = training.device
+    is_emulated = arithmetic_of(device).get(ARITHMETIC, {}).get(training.dtype) == EMULATED
+    yield {
+        "dtype": training.dtype,
+        "is_emulated": is_emulated,
+        "environment": describe_environment(device),
+    }
+    with training.session:
         while True:
-            count = line.recv()
-            if count is None:
-                seconds = _warm_up(trainer, steps, device)
-                if not captures(config.execution):  # the capture's peak is that of a step
+            wanted = line.recv()
+            if wanted is None:
+                seconds = _warm_up(training)
+                if not training.is_captured:  # the capture's peak is that of a step
                     reset_peak(device)
             else:
-                seconds = _timed(trainer, steps, device, count)
-            peak = peak_mib(device)
-            yield {"rate": samples / seconds, "seconds": seconds, "samples": samples, "peak_mib": peak}
+                seconds = _timed(training, wanted)
+            rate, peak = training.samples / seconds, peak_mib(device)
+            yield {"rate": rate, "seconds": seconds, "samples": training.samples, "peak_mib": peak}
+
+
+def build(words: Sequence[str], *, loads: bool = False) -> Training:
+    """The training of a run, on its first few batches again and again, or as it `loads` them. Raises
+    UserError.
+    """
+    config = made_up(configured(words))
+    setting = set_up(config)
+    trainer, each_step = setting.trainer(config), config.training.accumulate
+    groups = chain.from_iterable(micro_batches(trainer.feed(setting.train, n), each_step) for n in count())
+    first = next(groups)
+    samples = _samples(first)  # an epoch's last step may have fewer
+    full = chain([first], (group for group in groups if _samples(group) == samples))
+    steps = full if loads else cycle([*islice(full, BATCHES)])
+    return Training(
+        lambda: trainer.step(next(steps)).cold,
+        samples,
+        setting.world.device,
+        backend_of(config.backend).dtype,
+        trainer.precision.session(),
+        captures(config.execution),
+    )
 
 
 def _samples(group: Sequence[Any]) -> int:
@@ -79,24 +119,24 @@ def _samples(group: Sequence[Any]) -> int:
     return sum(count_samples(x[1]) if isinstance(x, tuple) else x.shape[1] for x in group)
 
 
-def _warm_up(trainer: Trainer, steps: Iterator[Any], device: torch.device) -> float:
+def _warm_up(training: Training) -> float:
     """Seconds of the last of some steps."""
-    spent, count, is_cold = 0.0, 0, True
-    while is_cold or (count < WARM_UP_STEPS and spent < WARM_UP_SECONDS):
+    spent, steps, is_cold = 0.0, 0, True
+    while is_cold or (steps < WARM_UP_STEPS and spent < WARM_UP_SECONDS):
         began = time.perf_counter()
-        is_cold = trainer.step(next(steps)).cold
-        wait_for(device)  # sync: the clock stops when the work is done
+        is_cold = training.step()
+        wait_for(training.device)  # sync: the clock stops when the work is done
         seconds = time.perf_counter() - began
-        spent, count = spent + seconds, count + 1
+        spent, steps = spent + seconds, steps + 1
     return seconds
 
 
-def _timed(trainer: Trainer, steps: Iterator[Any], device: torch.device, count: int) -> float:
+def _timed(training: Training, steps: int) -> float:
     """Seconds of a step, the mean of so many, behind one that finds caches and clocks as others left them."""
-    trainer.step(next(steps))
-    wait_for(device)  # sync: the clock starts on an idle device
+    training.step()
+    wait_for(training.device)  # sync: the clock starts on an idle device
     began = time.perf_counter()
-    for _ in range(count):
-        trainer.step(next(steps))
-    wait_for(device)  # sync: the clock stops when the work is done
-    return (time.perf_counter() - began) / count
+    for _ in range(steps):
+        training.step()
+    wait_for(training.device)  # sync: the clock stops when the work is done
+    return (time.perf_counter() - began) / steps

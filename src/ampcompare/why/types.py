@@ -30,7 +30,6 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, each, in_layout, tensors
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.measure.traffic import is_free
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.precision.o1.tables import entries
@@ -49,6 +48,7 @@ LOW, FP32, WIDEST, GIVEN = (
 OF_O1 = {"half": LOW, "attention": LOW, "recurrent": LOW, "float": FP32, "banned": FP32, "refuse": FP32}
 ATTENTION = "scaled_dot_product_attention"
 PARTS = ("multi_head_attention_forward",)  # one call of many ops, which are told one by one
+FREE = ("empty", "empty_like", "empty_strided", "detach", "new_empty")  # allocate, and write nothing
 # What a kernel is called by the function that one writes.
 KERNELS = {"convolution": "conv2d", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
 
@@ -335,3 +335,11 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) ->
     flat = (x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key, value))
     found = torch.ops.aten._scaled_dot_product_efficient_attention(*flat, None, True)[0]
     return found.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def is_free(func: Any) -> bool:
+    """Whether an op computes nothing: a view, an allocation, a question."""
+    if func.namespace != "aten":
+        return True
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return is_view or func.overloadpacket.__name__ in FREE

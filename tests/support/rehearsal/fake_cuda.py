@@ -19,8 +19,9 @@ from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.measure.traffic import Op, Traffic
+from ampcompare.why.types import is_free
 from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
@@ -55,7 +56,7 @@ class FakeCuda:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.captures: list[list[Op]] = []
+        self.captures: list[int] = []
         self.launches = 0
         self.streams = [_Stream(self)]
 
@@ -75,10 +76,10 @@ class FakeCuda:
         """`torch.cuda.graph`: plays the capture, by running what is inside once, strictly."""
         self.wait("torch.cuda.graph")
         stream = kwargs.get("stream")
-        with self.on_stream(stream or _Stream(self)), self.watch.capture(), Traffic() as traffic:
+        with self.on_stream(stream or _Stream(self)), self.watch.capture(), _Launches() as launches:
             yield
-        self.captures.append(traffic.ops)
-        graph.ops = len(traffic.ops)
+        self.captures.append(launches.count)
+        graph.ops = launches.count
 
     @contextmanager
     def on_stream(self, stream: Any) -> Iterator[None]:
@@ -219,3 +220,15 @@ class _Graph:
 
     def pool(self) -> tuple[int, int]:
         return 0, 0
+
+
+class _Launches(TorchDispatchMode):
+    """Counts the ops inside that compute something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not is_free(func)
+        return func(*args, **(kwargs or {}))

@@ -13,7 +13,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
-from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.loop import Fit
 from support.rehearsal.fake_cuda import FakeCuda
@@ -40,7 +39,7 @@ class Rehearsed:
     """What a rehearsed Fit came to."""
 
     contacts: list[Contact]  # of `Fit.run` alone, in order
-    captures: list[list[Op]]  # the ops of each graph that was captured
+    captures: list[int]  # the ops of each graph that was captured
     launches: int  # of graphs
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

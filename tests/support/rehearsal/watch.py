@@ -24,7 +24,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ampcompare.measure import traffic
 from support.rehearsal import walk
 from support.rehearsal.walk import are_strides_alike
 
@@ -44,7 +43,7 @@ STRIDES = "unlike strides"  # a gradient and its parameter, or lists of one op: 
 
 # Whose frames are no place: PyTorch's, the rehearsal's own, Python's. What is installed lies below Python's
 # folder.
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), traffic.__file__, walk.__file__)
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), walk.__file__)
 _PYTHON, _INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 
 
