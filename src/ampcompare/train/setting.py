@@ -63,15 +63,10 @@ class Setting:
         world = self.world
         return build_trainer(config, self.data, self.train, world.device, world, test=self.test)
 
-    def steps(self, steps: int, *, seed: int | None = None, few: int | None = None) -> list[list[Batch]]:
-        """The micro-batches of the first steps, in the order of a seed (the config's by default), of each
-        the first `few` samples.
-        """
-        train, each_step = self.train, self.config.training.accumulate
-        if seed is not None:
-            config = dataclasses.replace(self.config, seed=seed)
-            train = make_loader(config, self.data.train, self.world.device, training=True, world=self.world)
-        batches = [_first(batch, few) for batch in islice(_endless(train), steps * each_step)]
+    def steps(self, steps: int, *, few: int | None = None) -> list[list[Batch]]:
+        """The micro-batches of the first steps, of each the first `few` samples."""
+        each_step = self.config.training.accumulate
+        batches = [_first(batch, few) for batch in islice(_endless(self.train), steps * each_step)]
         return [batches[i : i + each_step] for i in range(0, len(batches), each_step)]
 
 

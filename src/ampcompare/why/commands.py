@@ -66,7 +66,6 @@ def explain(
 def diff(
     words: Words = None,
     config: Named = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps over which weights are followed.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
     json: Json = None,
 ) -> None:
@@ -75,7 +74,7 @@ def diff(
 
     from ampcompare.why.diff import run_diff
 
-    run_diff(_given(words, config), Console(highlight=False), steps=steps, every=every, file=json)
+    run_diff(_given(words, config), Console(highlight=False), every=every, file=json)
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,15 +15,14 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ampcompare.data.batch import Batch, count_samples
+from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import backend_of
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.report.words import printable, some
-from ampcompare.train.setting import Setting, configured, set_up
-from ampcompare.train.step import Trainer
+from ampcompare.train.setting import configured, set_up
 from ampcompare.why.observe import Call, Step, floats, observe
 from ampcompare.why.twin import Error, beside_twins, compared
 
@@ -74,7 +73,6 @@ class Difference:
     first_gradient: str | None  # and in that of the backward
     lines: list[Line]
     not_called: list[str]
-    drift: dict[str, list[float]] = field(default_factory=dict)
 
     def by_worst(self) -> list[Line]:
         """The lines, the largest error of their own first; of those that are not finite the first ones."""
@@ -82,10 +80,8 @@ class Difference:
         return sorted(self.lines, key=lambda line: (-line.size, line.title not in firsts))
 
 
-def difference(words: Sequence[str], steps: int = 1) -> Difference:
-    """Take a step under the backend of the words and in fp32, and compare them; with more `steps` also how
-    far the weights part. Raises UserError.
-    """
+def difference(words: Sequence[str]) -> Difference:
+    """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
     config = configured(words)
     fp32 = configured(words, backend=FP32)
     if backend_of(config.backend).is_fp32:
@@ -96,18 +92,18 @@ def difference(words: Sequence[str], steps: int = 1) -> Difference:
     try:
         setting = set_up(config)
         named = any(word.lstrip("-+").startswith("batch_size=") for word in words)
-        batches = setting.steps(steps, few=None if named else FEW)
+        (batches,) = setting.steps(1, few=None if named else FEW)
         reference, trainer = setting.trainer(fp32), setting.trainer(config)
         twins = setting.trainer(fp32).model
-        truth = observe(reference, batches[0], config.seed)
-        seen = observe(trainer, batches[0], config.seed)
+        truth = observe(reference, batches, config.seed)
+        seen = observe(trainer, batches, config.seed)
         lines = _lines(truth, seen, twins)
         called = {call.name for call in seen.calls.values()}
         return Difference(
             backend_of(config.backend).label,
             config.model.name,
             config.data.source,
-            sum(count_samples(inputs) for inputs, _ in batches[0]),
+            sum(count_samples(inputs) for inputs, _ in batches),
             seen.loss,
             truth.loss,
             seen.scale,
@@ -117,7 +113,6 @@ def difference(words: Sequence[str], steps: int = 1) -> Difference:
             _first_gradient(seen),
             lines,
             [n for n, m in twins.named_modules() if n not in called and _has_forward(m)],
-            _drift(setting, batches, config.backend, words) if steps > 1 else {},
         )
     finally:
         torch.set_rng_state(random)
@@ -197,41 +192,6 @@ def _finite(found: Iterable[Tensor]) -> bool:
     return all(bool(t.isfinite().all()) for t in found)  # sync: this waits wherever it looks
 
 
-def _drift(
-    setting: Setting, batches: list[list[Batch]], backend: str, words: Sequence[str]
-) -> dict[str, list[float]]:
-    """How far the weights are from those in fp32 after each step, over the way that these went; and, as what
-    chance does, how far those of fp32 in another order of the batches are.
-    """
-    few = count_samples(batches[0][0][0])
-    others = setting.steps(len(batches), seed=setting.config.seed + 1, few=few)
-    configs = [configured(words, backend=name) for name in (FP32, backend, FP32)]
-    truth, *courses = (
-        _course(setting.trainer(config), steps, config.seed)
-        for config, steps in zip(configs, (batches, batches, others), strict=True)
-    )
-    parted = [
-        [float((a - b).norm() / b.norm()) for a, b in zip(course, truth, strict=True)] for course in courses
-    ]
-    return {"backend": parted[0], "another order": parted[1]}
-
-
-def _course(trainer: Trainer, steps: list[list[Batch]], seed: int) -> list[Tensor]:
-    """How far all that the optimizer updates has moved after each step, float64."""
-
-    def weights() -> Tensor:
-        every = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-        return torch.cat([p.detach().cpu().double().flatten() for p in every])
-
-    first, moved = weights(), []
-    with trainer.precision.session():
-        for number, batches in enumerate(steps):
-            torch.manual_seed(seed + number)
-            trainer.step(batches)
-            moved.append(weights() - first)
-    return moved
-
-
 def sentences(found: Difference) -> list[str]:
     """What the table does not say by itself, a sentence each."""
     said, lines = [], [line for line in found.by_worst() if line.size > 0]
@@ -266,12 +226,6 @@ def sentences(found: Difference) -> list[str]:
     )
     if flushed[0] >= SHARE:
         said.append(f"gradients flushed to zero: most in {flushed[1]}, {100 * flushed[0]:.2g} %")
-    if found.drift:
-        mine, chance = (course[-1] for course in found.drift.values())
-        steps = len(found.drift["backend"])
-        way = f"after {steps} steps the weights are {number(mine)} of their way from fp32's"
-        more = "less" if mine < chance else "more"
-        said.append(f"{way}: {more} than by another order of the batches ({number(chance)})")
     if found.not_called:
         said.append(f"not called in this step: {some(found.not_called)}")
     return said
@@ -292,10 +246,10 @@ def number(value: float) -> str:
 
 
 def run_diff(
-    words: Sequence[str], console: Console, *, steps: int = 1, every: bool = False, file: Path | None = None
+    words: Sequence[str], console: Console, *, every: bool = False, file: Path | None = None
 ) -> None:
     """Compare, print, and write what was asked for. Raises UserError."""
-    found = difference(words, steps)
+    found = difference(words)
     lines = found.by_worst()
     print_line(
         console, f"{found.backend} beside fp32: {found.network} on {found.data}, {found.samples} samples"
