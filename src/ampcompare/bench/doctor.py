@@ -6,7 +6,6 @@ whatever a check raises becomes its line. Nothing here waits for the network.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision.backends import REGISTRY
+from ampcompare.program.files import write_json
 from ampcompare.program.place import as_typed
 
 SLOW = 0.5  # of fp32's rate: below it a half type makes a training longer, whatever it saves in memory
@@ -74,10 +74,7 @@ def run_doctor(say: Callable[[str], None], json_file: Path | None = None) -> int
         for line in lines_of(finding):
             say(line)
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n", "utf-8")
-        except (OSError, ValueError) as problem:
-            raise UserError(f"--json {json_file}: cannot be written ({reason(problem)})") from None
+        write_json(json_file, [asdict(one) for one in found])
     return int(any(one.is_fatal for one in found))
 
 
