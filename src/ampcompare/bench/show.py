@@ -12,6 +12,7 @@ from rich.table import Table
 from ampcompare.bench.compare import CONTROL, Benchmark, Row
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
+from ampcompare.report.words import number
 
 COLUMNS = ("", "images/s", "ms a step", "speed-up", "interval", "peak MiB", "rounds")
 
@@ -26,7 +27,7 @@ def table(found: Benchmark) -> Table:
             shown.add_row(one_line(row.label), "failed", *[""] * (len(COLUMNS) - 2))
             continue
         peak = "" if row.peak_mib is None else f"{row.peak_mib:,.0f}"
-        rate, step = f"{row.images_per_second:,.4g}", f"{row.step_ms:,.3g}"
+        rate, step = number(row.images_per_second), number(row.step_ms)
         own = row is found.arms[0]
         span = "" if own else _span(row) or "not known"
         shown.add_row(one_line(row.label), rate, step, f"{row.ratio:.2f}x", span, peak, str(row.rounds))
@@ -55,7 +56,8 @@ def sentences(found: Benchmark, words: Sequence[str]) -> Iterator[str]:
     measured = [row for row in others if not row.failed]
     if measured:
         slowest = min(measured, key=lambda row: row.ratio or 0.0)
-        given = [*words, *(f"{key}={value}" for key, value in slowest.options.items())]
+        options = [f"{key}={value}" for key, value in slowest.options.items()]
+        given = [*words, *(word for word in options if word not in words)]
         if (slowest.ratio or 0.0) < 1:
             yield f"Why {slowest.label} is no faster: {as_typed('ampcompare', 'why', 'explain', *given)}"
 
