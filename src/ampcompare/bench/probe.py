@@ -1,8 +1,8 @@
 """What a training convolution costs here in each type: about a second of measuring, whatever the machine.
 
 A type that a processor has no kernel for is not a little slower but a hundred times (fp16 on an Intel Xeon
-with AMX: 0.8 GFLOP/s of fp32's 150, PyTorch 2.14). So the work begins tiny and grows only as long as what it
-will take is known from the size before; a hopeless type is told after its first convolutions.
+with AMX: 0.8 GFLOP/s of fp32's 150, PyTorch 2.14). So the work begins tiny and grows tenfold as long as it
+takes little time.
 
 A CPU is measured on one core. With all of them each convolution waits for its slowest thread, and where the
 machine has other work too that wait is all one sees (100 ms for a convolution of 0.1 ms, two busy cores).
@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ampcompare.machine.device import is_cuda, wait_for
+from ampcompare.machine.device import is_cuda, is_host, wait_for
 
 TYPES = ("float32", "float16", "bfloat16")
 # Images, channels in and out, height and width of a 3x3 convolution, each some ten times the work of the one
 # before it, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
-SECONDS_PER_CALL = (
-    0.15  # what the next size may be expected to take at most, a call; the second may take more
-)
-SECONDS_PER_TYPE = 0.4  # after which no size follows; a process's first convolution takes as long beside
+ENOUGH = 0.03  # seconds of a call, from which no larger one follows
 HOPELESS = 0.05  # of fp32's rate
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
@@ -76,49 +72,33 @@ def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last:
     global random numbers, and leaves PyTorch as many threads as it had. Waits for the device.
     """
     last = is_cuda(device) if channels_last is None else channels_last
-    wanted = tuple(dict.fromkeys(("float32", *dtypes)))
-    if device.type != "cpu":
-        return _measure(device, wanted, last)
     threads = torch.get_num_threads()
-    with ThreadPoolExecutor(1) as other:  # the number is a thread's own: this one keeps its team
-        try:
-            other.submit(torch.set_num_threads, 1).result()
-            return other.submit(_measure, device, wanted, last).result()
-        finally:
-            other.submit(torch.set_num_threads, threads).result()  # threads to come take it from here
-
-
-def _measure(device: torch.device, dtypes: Sequence[str], last: bool) -> Rates:
-    _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
-    return Rates({dtype: rate for dtype in dtypes if (rate := _rate(device, dtype, last))})
+    if is_host(device):
+        torch.set_num_threads(1)
+    try:
+        _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
+        every = dict.fromkeys(("float32", *dtypes))
+        return Rates({dtype: rate for dtype in every if (rate := _rate(device, dtype, last))})
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _rate(device: torch.device, dtype: str, last: bool) -> float:
     """GFLOP/s at the best of the sizes that take little time; 0 where the type does not run."""
-    spent, rate = 0.0, 0.0
-    known: list[tuple[float, float]] = []  # work and seconds of the sizes so far
+    rate = last_seconds = 0.0
     for size in SIZES:
-        work = _gflop(size)
-        if spent > SECONDS_PER_TYPE or (len(known) > 1 and _expected(work, *known[-2:]) > SECONDS_PER_CALL):
-            break
         try:
             call = _convolution(device, dtype, size, last)
-            first = call()  # prepares the kernel
-            times = [call()]
-            while len(times) < REPEATS and sum(times) < SECONDS_PER_CALL:
-                times.append(call())
+            call()  # prepares the kernel
+            seconds = min(call() for _ in range(REPEATS))
         except RuntimeError:  # no such kernel, or no memory for this size
             break
-        spent += first + sum(times)
-        known.append((work, min(times)))
-        rate = max(rate, work / max(min(times), 1e-9))
+        rate = max(rate, _gflop(size) / max(seconds, 1e-9))
+        # A tiny convolution's time may be that of a call on a busy machine: it has to grow with the work.
+        if seconds > ENOUGH and seconds > 2 * last_seconds > 0:
+            break
+        last_seconds = seconds
     return rate
-
-
-def _expected(work: float, before: tuple[float, float], last: tuple[float, float]) -> float:
-    """Seconds of so much work, by the line through two sizes: a tiny convolution's time is that of a call."""
-    per_work = (last[1] - before[1]) / (last[0] - before[0])
-    return last[1] + max(per_work, 0.0) * (work - last[0])
 
 
 def _convolution(

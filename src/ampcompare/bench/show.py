@@ -12,7 +12,7 @@ from rich.table import Table
 from ampcompare.bench.compare import CONTROL, Benchmark, Row
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
-from ampcompare.report.words import number
+from ampcompare.report import words as say
 
 COLUMNS = ("", "images/s", "ms a step", "speed-up", "interval", "peak MiB", "rounds")
 
@@ -27,7 +27,7 @@ def table(found: Benchmark) -> Table:
             shown.add_row(one_line(row.label), "failed", *[""] * (len(COLUMNS) - 2))
             continue
         peak = "" if row.peak_mib is None else f"{row.peak_mib:,.0f}"
-        rate, step = number(row.images_per_second), number(row.step_ms)
+        rate, step = say.number(row.images_per_second), say.number(row.step_ms)
         own = row is found.arms[0]
         span = "" if own else _span(row) or "not known"
         shown.add_row(one_line(row.label), rate, step, f"{row.ratio:.2f}x", span, peak, str(row.rounds))
