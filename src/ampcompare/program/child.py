@@ -12,21 +12,6 @@ from types import FrameType
 from ampcompare.program.stopping import WORDS, heard, signal_of
 
 
-def answer_of(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program that prints an answer. Ends this program, 128 + the signal, where one has come."""
-    pipe, env = subprocess.PIPE, dict(environment)
-    with (
-        subprocess.Popen(words, env=env, stdout=pipe, stderr=pipe, text=True) as process,
-        _handing_on(process),
-    ):
-        try:
-            out, err = process.communicate()
-        except BaseException:
-            process.kill()
-            raise
-    return subprocess.CompletedProcess(list(words), process.returncode, out, err)
-
-
 def see_through(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program that ends in order by itself when it is told to, by Ctrl-C too. Returns its exit code,
     128 + the signal where one has killed it.
@@ -39,7 +24,7 @@ def see_through(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator[None]:
+def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """What a batch system or a terminal's end sends goes to the process; Ctrl-C it hears itself."""
     numbers: list[int] = []
 
