@@ -168,9 +168,9 @@ def recorder() -> Rounds:
             if record is not None:
                 record.step(loss=loss, samples=128)
 
-    parts = {"scaler": scaler, "optimizer": optimizer, "model": model}
+    parts: dict[str, Any] = {"scaler": scaler, "optimizer": optimizer, "model": model}
     with tempfile.TemporaryDirectory() as folder:
-        how = {"every": 50, "output_dir": folder, "quiet": True, "seed": 0, "batch_size": 128}
+        how: dict[str, Any] = {"every": 50, "output_dir": folder, "quiet": True, "seed": 0, "batch_size": 128}
         with Recorder(backend="native", **parts, **how) as record:
 
             def recorded(number: int) -> float:
@@ -220,7 +220,7 @@ def data() -> Rounds:
     from ampcompare.data.loader import DeviceLoader
 
     images = build_dataset(source="synthetic", root=None, train_limit=1280, test_limit=10).train
-    how = {"augment": True, "shuffle": True, "channels_last": False}
+    how: dict[str, Any] = {"augment": True, "shuffle": True, "channels_last": False}
     ours = DeviceLoader(
         images, batch_size=128, device="cpu", mean=DataConfig().mean, std=DataConfig().std, **how
     )
@@ -335,7 +335,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", "WANDB_MODE": "offline"}
-    above, told = 0, {}
+    above = 0
+    told: dict[str, Any] = {}
     print("| CPU time of | least, ms | ours | limit |\n|---|---:|---:|---:|")
     for name in asked.names or COSTS:
         cost, found = COSTS[name], []

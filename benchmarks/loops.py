@@ -58,8 +58,9 @@ def pil_loader(split: Any, batch_size: int, workers: int) -> Any:
     """Its batches, shuffled."""
     from torch.utils.data import DataLoader
 
-    kept = {"persistent_workers": True} if workers else {}
-    return DataLoader(PilImages(split), batch_size, shuffle=True, drop_last=True, num_workers=workers, **kept)
+    images: Any = PilImages(split)
+    how: dict[str, Any] = {"shuffle": True, "drop_last": True, "num_workers": workers}
+    return DataLoader(images, batch_size, persistent_workers=workers > 0, **how)
 
 
 def build(words: Sequence[str], *, seed_style: bool) -> Any:

@@ -104,7 +104,10 @@ class Child:
     def hear(self, until: float | None = None) -> dict[str, Any]:
         """Its next answer; empty where it failed, which is noted."""
         if until is not None and not self.line.poll(max(0.0, until - time.monotonic())):
-            answer = {"failed": "not ready when the time was over; give it more --minutes", "full": False}
+            answer: dict[str, Any] = {
+                "failed": "not ready when the time was over; give it more --minutes",
+                "full": False,
+            }
         else:
             try:
                 answer = self.line.recv()
@@ -132,18 +135,25 @@ class Child:
 
     def beside(self, base: Child, level: float) -> Row:
         """What came of it beside the baseline in the same rounds."""
-        named = {"label": self.arm.label, "options": self.arm.options}
+        row = Row(self.arm.label, self.arm.options)
         if self.failed or not self.rates:
-            return Row(**named, failed=self.failed or "not begun when the time was over")
+            return dataclasses.replace(row, failed=self.failed or "not begun when the time was over")
         rate = statistics.median(self.rates)
         ratio, low, high = ratio_of(self.rates, base.rates, level)
         if self is base:
             ratio = low = high = 1.0
         elif self.is_slow or base.is_slow:
             ratio, low, high = rate / statistics.median(base.rates), None, None
-        step_ms = 1e3 * self.last["samples"] / rate
-        return Row(**named, ratio=ratio, low=low, high=high, step_ms=step_ms, images_per_second=rate,
-                   peak_mib=self.last["peak_mib"], rounds=len(self.rates))  # fmt: skip
+        return dataclasses.replace(
+            row,
+            ratio=ratio,
+            low=low,
+            high=high,
+            step_ms=1e3 * self.last["samples"] / rate,
+            images_per_second=rate,
+            peak_mib=self.last["peak_mib"],
+            rounds=len(self.rates),
+        )
 
 
 def _serve(line: Any, words: Sequence[str]) -> None:
