@@ -78,7 +78,7 @@ def bench(
     if why := found.arms[0].failed:
         raise UserError(f"{found.arms[0].label}: {why}; as a run: ampcompare run {' '.join(arms[0].words)}")
     console.print(show.table(found))
-    for line in show.sentences(found, given):
+    for line in show.sentences(found, arms):
         print_line(console, line)
     if json is not None:
         write_json(json, show.as_json(found))

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ampcompare.bench.compare import CONTROL, Benchmark, Row
+from ampcompare.bench.compare import CONTROL, Arm, Benchmark, Row
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
 from ampcompare.report import words as say
@@ -38,7 +38,7 @@ def _span(row: Row) -> str:
     return "" if row.low is None else f"{row.low:.2f} to {row.high:.2f}"
 
 
-def sentences(found: Benchmark, words: Sequence[str]) -> Iterator[str]:
+def sentences(found: Benchmark, arms: Sequence[Arm]) -> Iterator[str]:
     """What is to be known of the table, and what to do next."""
     base, *others = found.arms
     yield f"{machine_of(found)}. Medians over rounds; batches lie in memory: loading data is not in it."
@@ -56,8 +56,7 @@ def sentences(found: Benchmark, words: Sequence[str]) -> Iterator[str]:
     measured = [row for row in others if not row.failed]
     if measured:
         slowest = min(measured, key=lambda row: row.ratio or 0.0)
-        options = [f"{key}={value}" for key, value in slowest.options.items()]
-        given = [*words, *(word for word in options if word not in words)]
+        given = next(arm.words for arm in arms if arm.label == slowest.label)
         if (slowest.ratio or 0.0) < 1:
             yield f"Why {slowest.label} is no faster: {as_typed('ampcompare', 'why', 'explain', *given)}"
 
