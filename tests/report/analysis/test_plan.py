@@ -52,7 +52,7 @@ def test_runs_that_disagree_have_no_plan_in_it():
     records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})
     analysis = analyse_runs(records)
     assert analysis.metric.margin == 0.5
-    assert "disagree about plan.margin (1 and 2)" in " ".join(analysis.remarks)
+    assert "The runs' plan.margin is 1.0 and 2.0: none of these is used." in " ".join(analysis.remarks)
 
 
 ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 101)
@@ -65,7 +65,7 @@ def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests
         with subtests.test(key=key, odd=odd):
             analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
             assert getattr(analysis.plan, key) in (None, (), "")
-            assert f"plan.{key} of " in " ".join(analysis.remarks)
+            assert f"The runs' plan.{key} is " in " ".join(analysis.remarks)
             assert analysis.metric.margin == 0.5
 
 

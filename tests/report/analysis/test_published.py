@@ -100,7 +100,7 @@ def test_runs_of_two_settings_are_not_pooled(tmp_path):
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
     found = judged(written(tmp_path), [*runs_of(), *slow])
     assert found.matched.arms["amp"].n == 3
-    assert "3 runs of amp: in another setting (batch_size 64)" in found.matched.left_out
+    assert "3 runs of amp: in another setting (batch_size 64 (published 128))" in found.matched.left_out
 
 
 def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):

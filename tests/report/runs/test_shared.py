@@ -55,14 +55,6 @@ def test_a_run_that_starts_while_another_finishes_shares_nothing_worth_a_word(se
     assert "shared" not in " ".join(analysis.remarks)
 
 
-def test_time_before_and_after_training_counts_for_nothing():
-    """The clock runs from the start: here a minute of it is compilation, another the last evaluation."""
-    first, second = run("none", 1, 0), run("native", 1, LASTS - 30)
-    for one in (first, second):
-        put(one, metrics.TRAIN_SECONDS, np.clip(one.numbers(metrics.ELAPSED) - 30, 0, 40))
-    assert overlaps(first, second) == pytest.approx([0, 0], abs=0.06)  # a log interval lies across it
-
-
 def test_runs_on_gpus_share_a_gpu_not_the_host():
     def on(gpu, seed):
         return run("none", seed, 0, machine={"host": "h", "gpu": gpu}, device_type="cuda")

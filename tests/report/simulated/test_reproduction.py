@@ -10,8 +10,8 @@ import pytest
 
 from ampcompare.published.printed import printed
 from ampcompare.published.publication import Figure
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Row, with_verdicts
-from ampcompare.report.analysis.published import POINTS_ABOVE, SPEED
+from ampcompare.report import words
+from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Relation, Row, with_verdicts
 from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
 from ampcompare.report.statistics.samples import difference
 
@@ -19,7 +19,7 @@ PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
 ACCURACY = Figure.model_construct(name="accuracy", measured="final_accuracy", values={})
-MARGINS = {SPEED: math.log(1.1), POINTS_ABOVE: 0.5}
+RATIO, POINTS = Relation("speed-up", words.ratio, is_ratio=True), Relation("accuracy", words.signed)
 
 
 def times(rng, speed, noise, n):
@@ -39,7 +39,7 @@ def speed_rows(rng, n, noise, doctored=1.0, arms=ARMS):
         ours, one = times(rng, speed, noise[-1], n)
         ends = (one.value / there.value, one.low / there.high, one.high / there.low)
         theirs = Theirs(*(doctored * end for end in ends))
-        yield Row(SPEEDS, f"arm {number}", SPEED, "", theirs, apart(ours, base))
+        yield Row(SPEEDS, f"arm {number}", RATIO, "", theirs, apart(ours, base))
 
 
 def accuracy_rows(rng, n, noise, doctored=0.0):
@@ -48,12 +48,11 @@ def accuracy_rows(rng, n, noise, doctored=0.0):
         ours = rng.normal(93.2, noise[-1], n + 1)
         value = round(ours[-1], 1) - round(base[-1], 1) + doctored
         theirs = Theirs(value, value - 0.1, value + 0.1)
-        yield Row(ACCURACY, f"arm {number}", POINTS_ABOVE, "", theirs, apart(ours[:-1], base[:-1], log=False))
+        yield Row(ACCURACY, f"arm {number}", POINTS, "", theirs, apart(ours[:-1], base[:-1], log=False))
 
 
 def judged(rows):
-    rows = list(rows)
-    return [row.verdict for row in with_verdicts(rows, [MARGINS[r.relation] for r in rows], 0.1, 0.5)]
+    return [row.verdict for row in with_verdicts(list(rows), 0.1, 0.5)]
 
 
 @pytest.mark.parametrize(("n", "noise"), [(3, (0.15,)), (3, (0.15, 0.01)), (5, (0.02,)), (10, (0.05, 0.15))])

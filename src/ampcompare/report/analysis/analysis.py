@@ -32,7 +32,7 @@ from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.quantities import OWN, Quantities
 from ampcompare.report.runs.settings import Setting, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import OUTCOME, RUN, SEED, table_of, with_target, words_of
+from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import between, capital, change, listed, some
 
@@ -144,21 +144,13 @@ class Analysis:
         told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
         asked = sorted(self.ignored), self.keys
         found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
-        control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
-        drifted = (
-            f"From its first to its last runs the control changed by {_change(control.drift)}."
-            if control and control.drift
-            else ""
-        )
-        differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []
-        return (*([drifted] if drifted else []), *differs, *self.plan.doubts, *self.warned, *found)
-
-    @property
-    def _deviations(self) -> list[str]:
-        sides = [s for c in self.comparisons if not c.is_control for s in (c.group, c.baseline) if s]
-        seeds = min((_ended_seeds(side) for side in sides), default=0)
-        has_control = any(g.is_control for g in self.groups)
-        return deviations(self.plan, self.metric, self.target, seeds, bool(self.undecided), has_control)
+        drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
+        drifted = [
+            f"From its first to its last runs the control changed by {_change(one)}." for one in drifts
+        ]
+        off = deviations(self.plan, self.metric, self.target, self.comparisons, bool(self.undecided))
+        differs = [f"Not as planned: {listed(off)}."] if off else []
+        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *found)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -167,13 +159,10 @@ class Analysis:
         said += [self.metric.direction] if self.metric.direction else []
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            parts = [
-                f"{q} {_change(control.estimates[q])}" for q in ("speed", "memory") if q in control.estimates
-            ]
+            found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
+            parts = listed(f"{q} {_change(one)}" for q, one in found.items()) or "nothing to tell"
             drift = f"; from its first to its last runs {_change(control.drift)}" if control.drift else ""
-            said.append(
-                f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}."
-            )
+            said.append(f"No change at all ({control.group.label}): {parts}{drift}.")
         return tuple(said)
 
     @property
@@ -190,17 +179,10 @@ class Analysis:
     def advice(self) -> str:
         """What would decide what is open; nothing where nothing is, or nothing would."""
         names = {"speed": "speed", "quality": self.metric.noun}
-        more = [
-            f"{names[claim.question]} of {label} about {claim.more_seeds:,}"
-            for label, claim in self.undecided
-            if claim.more_seeds
-        ]
-        if not more:
-            return ""
-        return (
-            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds "
-            "them, and counts each look."
-        )
+        told = [(names[claim.question], label, claim.more_seeds) for label, claim in self.undecided]
+        more = some([f"{name} of {label} about {count:,}" for name, label, count in told if count])
+        how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
+        return f"More seeds of each would tell: {more}. {how}" if more else ""
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
@@ -225,11 +207,6 @@ class Analysis:
 
 def _change(found: Estimate) -> str:
     return f"{change(found.value)}{between(found.low, found.high, change)}"
-
-
-def _ended_seeds(group: Group) -> int:
-    ended = group.all_rows[OUTCOME].isin([Outcome.FINISHED.value, Outcome.FAILED.value])
-    return group.all_rows[SEED][ended].nunique()
 
 
 def analyse_runs(
@@ -280,8 +257,9 @@ def analyse_runs(
         check_keys("--ignore", ignore, settings)
     ignored, floor = frozenset(ignore), resolution_of(rows, compared)
     first = group_runs(rows, settings, compared, keys, ignored, floor)
-    value = _meant(reading.baseline, first, keys[0], is_asked=baseline is not None)
-    shown = _target(target if target is not None else plan.target, target, first, value, compared)
+    value = reading.baseline
+    _check_baseline(baseline, first)
+    shown = _target(target, plan.target, first, value, compared)
     rows = with_target(rows, shown, compared)
     groups = group_runs(rows, settings, compared, keys, ignored, floor)
     words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
@@ -311,45 +289,32 @@ def analyse_runs(
     return analysis
 
 
-def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) -> str:
-    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that. Raises
-    UserError for another that was asked for and that no run has.
-    """
-    values = [group.value for group in groups if not group.is_control]
-    if baseline in values:
-        return baseline
-    runs = [(g.value, run.option(BACKEND)) for g in groups if not g.is_control for run in g.all_rows[RUN]]
-    shown = {value for value, backend in runs if key == BACKEND and backend == baseline}
-    if len(shown) == 1:
-        return shown.pop()
-    if is_asked and baseline != BASELINE:  # which a sweep may not have come to
-        hint, known = nearest(baseline, values), ", ".join(dict.fromkeys(values))
-        raise UserError(f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {known}")
-    return baseline
+def _check_baseline(asked: str | None, groups: Sequence[Group]) -> None:
+    """Raise UserError for a baseline that was asked for and that no run has."""
+    values = list(dict.fromkeys(group.value for group in groups if not group.is_control))
+    if asked is not None and asked not in values and asked != BASELINE:  # which a sweep may not have come to
+        hint = nearest(asked, values)
+        known = f"{hint and hint + ' '}there are {', '.join(values)}"
+        raise UserError(f"--baseline {asked!r}: no run has it; {known}")
 
 
 def _target(
-    wanted: float | None, asked: float | None, groups: Sequence[Group], baseline: str, metric: ComparedMetric
+    asked: float | None, planned: float | None, groups: Sequence[Group], baseline: str, metric: ComparedMetric
 ) -> float | None:
     """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
     finished run of the baseline reaches, rounded to the easier side, where that is more than guessing.
     """
-    if wanted is not None:
+    if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
     rows = pd.concat([g.all_rows for g in groups if g.value == baseline] or [groups[0].all_rows.iloc[:0]])
-    best = []
-    for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]:
-        values = run.values(metric.key) * metric.factor
-        values = values[np.isfinite(values)]
-        if len(values):
-            best.append(float(values.min() if metric.falls else values.max()))
-    if not best:
-        return None
-    worst = max(best) if metric.falls else min(best)
-    if not metric.falls and worst <= chance_of(rows, metric) + 1:
+    every = [run.values(metric.key) for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]]
+    known = [values[np.isfinite(values)] * metric.factor for values in every]
+    best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
+    worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
+    if not best or (not metric.falls and worst <= chance_of(rows, metric) + 1):
         return None
     step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

@@ -16,7 +16,7 @@ from ampcompare.report.runs import table
 from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows
+from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
 from ampcompare.report.runs.table import RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level, more_seeds
@@ -144,9 +144,17 @@ def compare_all(
     if not bases:
         return []
     level = level_of(groups, baseline, looks)
-    controls = [g for g in groups if g.is_control]
-    others = [g for g in groups if g.value != baseline]
-    return [_compare_fitting(g, bases, key, metric, level, controls) for g in others]
+    found = []
+    for group in (g for g in groups if g.value != baseline):
+        base, refusal = _baseline_of(group, bases, key)
+        if base is None:
+            found.append(Comparison(group, None, metric, refusal))
+            continue
+        again_ones = [g for g in groups if g.value == again(base.value) and g is not group]
+        controls = (g for g in again_ones if g.outcomes.finished and not gap(base, g, key))
+        control = None if group.is_control else next(controls, None)
+        found.append(compare(group, base, metric, level, control, gap(group, base, key)))
+    return found
 
 
 def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
@@ -154,51 +162,33 @@ def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
     return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
 
 
-def _compare_fitting(
-    group: Group,
-    bases: Sequence[Group],
-    key: str,
-    metric: ComparedMetric,
-    level: float,
-    controls: Sequence[Group],
-) -> Comparison:
+def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
+    """The one baseline that is like a group but for what is compared, or why there is none. Other software is
+    no reason: of several the nearest is taken.
+    """
     gaps = {base.label: gap(group, base, key) for base in bases}
-    fitting = [base for base in bases if not any(not k.startswith(ENVIRONMENT) for k in gaps[base.label])]
+    options = {label: [k for k in keys if not k.startswith(ENVIRONMENT)] for label, keys in gaps.items()}
+    fitting = [base for base in bases if not options[base.label]]
     if not fitting:
         nearest = min(bases, key=lambda base: len(gaps[base.label]))
-        keys = [k for k in gaps[nearest.label] if not k.startswith(ENVIRONMENT)]
-        refusal = f"it differs from {nearest.label} in {_values(keys, group, nearest)}"
-        return Comparison(group, None, metric, refusal)
+        ours, theirs = group.settings, nearest.settings
+        told = [
+            f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in options[nearest.label]
+        ]
+        return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
     counted = [base for base in fitting if base.n] or fitting
     fewest = min(len(gaps[base.label]) for base in counted)
-    nearest_ones = [base for base in counted if len(gaps[base.label]) == fewest]
-    if len(nearest_ones) > 1:
-        keys = differing_keys([base.settings for base in nearest_ones])
-        names = listed(b.label for b in nearest_ones)
-        return Comparison(
-            group, None, metric, f"{names} would both do; they differ in {listed(keys[:MAX_KEYS])}"
-        )
-    base = nearest_ones[0]
-    control = (
-        None
-        if group.is_control
-        else next((c for c in controls if c.outcomes.finished and is_repeated(base, c)), None)
-    )
-    return compare(group, base, metric, level, control, loose=tuple(gaps[base.label]))
+    found = [base for base in counted if len(gaps[base.label]) == fewest]
+    if len(found) > 1:
+        keys = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
+        return None, f"{listed(base.label for base in found)} would both do; they differ in {keys}"
+    return found[0], ""
 
 
-def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
+def gap(group: Group, base: Group, key: str) -> list[str]:
     """Settings on which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
     return [k for k in keys if k != key and not k.startswith(follows(key))]
-
-
-def is_repeated(group: Group, control: Group) -> bool:
-    """Whether the control repeats this group: its value, and nothing else that differs."""
-    differing = differing_keys([group.settings, control.settings])
-    return control.value == again(group.value) and all(
-        group.settings.get(key) == group.value for key in differing
-    )
 
 
 def compare(
@@ -207,12 +197,15 @@ def compare(
     metric: ComparedMetric,
     level: float,
     control: Group | None = None,
-    loose: tuple[str, ...] = (),
+    loose: Sequence[str] = (),
 ) -> Comparison:
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
-    silence = _silence(group, base, metric)
+    failed = [f"{g.outcomes.failed} of {g.outcomes.ended} {g.label} runs failed" for g in (group, base)]
+    failed = [said for said, g in zip(failed, (group, base), strict=True) if g.outcomes.failed]
+    said = learned_nothing(base, metric)
+    silence = listed(failed) or (f"{base.label} is {said}" if said else "")
     found = Comparison(
         group,
         base,
@@ -258,25 +251,18 @@ def _drift(control: Group, level: float) -> Estimate | None:
     return found and found.at(level)
 
 
-def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
-    """Why nothing is claimed of quality although there is a figure; nothing where something may be."""
-    failed = [f"{g.outcomes.failed} of {g.outcomes.ended} {g.label} runs failed" for g in (group, base)]
-    failed = [said for said, g in zip(failed, (group, base), strict=True) if g.outcomes.failed]
-    said = learned_nothing(base, metric)
-    return listed(failed) or (f"{base.label} is {said}" if said else "")
-
-
 def _claim(comparison: Comparison, question: str) -> Claim:
     found = comparison.estimates.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
+    silence = comparison.silence if question == QUALITY else ""
     if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
-        return Claim(question, found, (), f"{EMULATES} {half}")
-    if question == QUALITY and comparison.silence:
-        return Claim(question, found, (), comparison.silence)
+        silence = f"{EMULATES} {half}"
+    if question == QUALITY and not found.has_interval:
+        silence = silence or comparison.stuck
+    if silence:
+        return Claim(question, found, (), silence)
     if not found.has_interval:
-        if question == QUALITY and comparison.stuck:
-            return Claim(question, found, (), comparison.stuck)
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
     if question == QUALITY:
         return _quality(comparison, found)
@@ -304,23 +290,21 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
 
 def _quality(comparison: Comparison, found: Estimate) -> Claim:
     metric, (low, high) = comparison.metric, found.ends
-    stuck = comparison.stuck
+    margin, shown = metric.margin, _sides(QUALITY, found, metric)
     if found.error == 0:
         return Claim(QUALITY, found, (), f"{metric.name} never varied")
-    shown = _sides(QUALITY, found, metric)
-    if stuck:  # what it lost may be said; equal it can never be
-        return Claim(QUALITY, found, shown if "worse" in shown else (), "" if "worse" in shown else stuck)
-    margin = metric.margin
+    if comparison.stuck:  # what it lost may be said; equal it can never be
+        return (
+            Claim(QUALITY, found, shown) if "worse" in shown else Claim(QUALITY, found, (), comparison.stuck)
+        )
     if margin is not None and low is not None and high is not None and -margin < low and high < margin:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(QUALITY, found, shown)
-    differs = more_seeds(found, null=0.0)
+    ways = [more_seeds(found, null=0.0), more_seeds(found, margin=margin) if margin is not None else None]
+    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
     if margin is None:
         why = "no margin is set within which it would count as the same (--margin)"
-        return Claim(QUALITY, found, (), why, differs, is_open=True)
-    ways = (more_seeds(found, margin=margin), differs)
-    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
     return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 
@@ -343,14 +327,3 @@ def emulated(groups: Sequence[Group | None]) -> str:
     """
     rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
     return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")
-
-
-def failed_words(group: Group) -> str:
-    """`3 of 5 failed`; nothing where none did."""
-    outcomes = group.outcomes
-    return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
-
-
-def _values(keys: Sequence[str], group: Group, base: Group) -> str:
-    ours, theirs = ([side.settings.get(k, NOT_SET) for k in keys] for side in (group, base))
-    return some([f"{k} ({a} against {b})" for k, a, b in zip(keys, ours, theirs, strict=True)], MAX_KEYS)

@@ -100,8 +100,11 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
             left_out.append(f"{count} of {some(list(numbers), 3)}: in another setting ({some(told, 3)})")
     arms = {}
     for arm in (name for name in publication.arms if name in settings[best]):
-        if groups := [group for group in pool(settings[best][arm]) if group.n and not group.is_control]:
-            arms[arm] = max(groups, key=lambda group: group.n)
+        groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
+        for group in sorted(groups, key=lambda group: -group.n):
+            if arms.setdefault(arm, group) is not group:
+                count = plural(len(group.all_rows), "run")
+                left_out.append(f"{count} of {arm}: in another setting ({group.label})")
     if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})

@@ -84,10 +84,10 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         SPEED: _images_per_second(run),
         STEP_TIME: _summary(run, metrics.STEP_TIME_P50),
         STEP_TIME_95: _summary(run, metrics.STEP_TIME_P95),
-        MEMORY: _above_0(_figure(run, metrics.PEAK_MEMORY)),
+        MEMORY: _above_0(figure_of(run, metrics.PEAK_MEMORY)),
         ENERGY: _history(run, metrics.ENERGY, np.median),
-        SKIPPED: _figure(run, metrics.SKIPPED),
-        SECONDS: _figure(run, metrics.TRAIN_SECONDS),
+        SKIPPED: figure_of(run, metrics.SKIPPED),
+        SECONDS: figure_of(run, metrics.TRAIN_SECONDS),
         QUALITY: last_of(run, metric.key) * metric.factor,
         BEST: _best_accuracy(run),
         TO_TARGET: math.nan,
@@ -254,7 +254,8 @@ def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> f
     return _measured(float(reduce(values))) if len(values) else math.nan
 
 
-def _figure(run: RunRecord, key: str) -> float:
+def figure_of(run: RunRecord, key: str) -> float:
+    """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
     value = _summary(run, key)
     return _history(run, key, np.max) if math.isnan(value) else value
 
