@@ -316,6 +316,6 @@ def _target(
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
     if not best or (not metric.falls and worst <= chance_of(rows, metric) + 1):
         return None
-    step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
+    step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
     return float(f"{rounded:.6g}")

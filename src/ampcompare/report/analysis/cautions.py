@@ -260,7 +260,7 @@ def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | No
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """What the size of the test set leaves open of one accuracy: sqrt(p (1 - p) / images)."""
     found = []
-    for group in compared if metric.is_share and not metric.falls else ():
+    for group in compared if metric.is_accuracy else ():
         known, mean = group.rows[table.IMAGES].dropna(), group.figures.get(table.QUALITY)
         if len(known) and mean and group.rows[table.CLASSES].notna().all():
             p, images = mean.value / 100, int(known.min())

@@ -30,7 +30,7 @@ Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these num
 
 
 @dataclass(frozen=True)
-class Setting:
+class Common:
     """What all arms have in common. `deviations` are the options that are not as published, key and words;
     `scaled` says to what a run was shrunk, empty where it was not.
     """
@@ -46,7 +46,7 @@ class Matched:
     """The runs by arm, all of one setting; what was left out, and why. `same_card`: all ran on theirs."""
 
     arms: Mapping[str, Group]
-    setting: Setting
+    setting: Common
     left_out: tuple[str, ...]
     same_card: bool
 
@@ -66,7 +66,7 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
-    settings: dict[Setting, dict[str, list[int]]] = {}
+    settings: dict[Common, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(runs):
         arm, why = _arm_of(publication, run)
@@ -78,7 +78,7 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
 
-    def rank(setting: Setting) -> tuple[Any, ...]:
+    def rank(setting: Common) -> tuple[Any, ...]:
         arms, is_same = settings[setting], is_same_card(publication.hardware, [setting.device])
         return (
             not setting.scaled,
@@ -111,7 +111,7 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     return Matched(arms, best, tuple(map(printable, left_out)), is_same)
 
 
-def _setting_of(publication: Publication, run: RunRecord) -> Setting:
+def _setting_of(publication: Publication, run: RunRecord) -> Common:
     ours, theirs = _ours(run), _theirs(publication, publication.baseline)
     environment, scaled = environment_of(run), _scale_of(publication, run)
     passing, aside = (
@@ -120,7 +120,7 @@ def _setting_of(publication: Publication, run: RunRecord) -> Setting:
     )
     keys = [key for key in ours | theirs if key not in passing and not key.startswith(aside)]
     device, torch = (as_text(environment.get(key) or "") for key in ("device_name", "torch"))
-    return Setting(scaled, device, torch, tuple(_unlike(ours, theirs, keys)))
+    return Common(scaled, device, torch, tuple(_unlike(ours, theirs, keys)))
 
 
 def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
     metrics other than accuracies only constancy can be told.
     """
     rows = group.rows[group.rows[QUALITY].notna()]
-    is_accuracy = metric.is_share and not metric.falls
+    is_accuracy = metric.is_accuracy
     low = [_chance(row, metric.key) for _, row in rows.iterrows() if is_accuracy and _at_chance(row, metric)]
     if low:
         return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low[0] * 100:g} % by guessing)"

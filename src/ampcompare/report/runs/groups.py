@@ -156,7 +156,7 @@ class Group:
         if name != table.QUALITY:
             return mean(values, log=name in RATIOS)
         found = mean(values, resolution=self.floor)
-        return found and replace(found, bounds=self.metric.shown_bounds)
+        return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
         """One figure of the counted runs that have it, by what it is paired by: the seed and the values of

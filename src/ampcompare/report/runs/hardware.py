@@ -9,14 +9,12 @@ from collections.abc import Iterable
 MAKERS = frozenset(
     "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
 )
-_MEMORY_KIND = re.compile(r"hbm\d*e?")
-_FORM = re.compile(r"(sxm|pci|nvl)[\de]*")  # of which one name may say nothing, but not another
-_SIZE = re.compile(r"(\d+) ?gi?b\b")
-Words = tuple[frozenset[str], str, str]
+_MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
 
 def is_same_card(published: str, devices: Iterable[str]) -> bool:
-    """Whether all devices are the published one. An unknown name is no other's.
+    """Whether all devices are the published one: the same words, of which one name may leave out memory and
+    form. An unknown name is no other's.
 
     >>> is_same_card("Tesla V100", ["Tesla V100-SXM2-16GB"]), is_same_card("RTX 2080", ["RTX 2080 Ti"])
     (True, False)
@@ -24,20 +22,12 @@ def is_same_card(published: str, devices: Iterable[str]) -> bool:
     False
     """
     theirs, ours = _words(published), [_words(device) for device in devices]
-    return bool(theirs[0] and ours) and all(_is_one(theirs, here) for here in ours)
-
-
-def _is_one(one: Words, other: Words) -> bool:
-    return one[0] == other[0] and all(
-        not a or not b or a == b for a, b in zip(one[1:], other[1:], strict=True)
+    return bool(theirs and ours) and all(
+        (theirs <= here or here <= theirs) and all(map(_MORE.fullmatch, theirs ^ here)) for here in ours
     )
 
 
-def _words(name: str) -> Words:
-    """What tells the card from others, its memory in GB and its form, where the name says them."""
+def _words(name: str) -> frozenset[str]:
     text = re.sub(r"\((?:r|tm|c)\)|[®™]", " ", name.lower())
-    size = _SIZE.search(text)
-    words = [w for w in re.split(r"[^a-z0-9.]+", _SIZE.sub(" ", text)) if w and not _MEMORY_KIND.fullmatch(w)]
-    form = next((found[1] for w in words if (found := _FORM.fullmatch(w))), "")
-    told = frozenset(w for w in words if w not in MAKERS and not _FORM.fullmatch(w))
-    return told, size[1] if size else "", form
+    text = re.sub(r"(\d+)[ -]?gi?b\b", r" \1gb ", text)
+    return frozenset(word for word in re.split(r"[^a-z0-9.]+", text) if word and word not in MAKERS)

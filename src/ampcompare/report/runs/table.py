@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.data.sources import SOURCES, Source
+from ampcompare.data.sources import SOURCES
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
@@ -35,7 +35,7 @@ FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO
 # And what else is known of a run.
 RUN, NAME, LABEL, SEED, OUTCOME, WHY = "run", "name", "label", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
-OVERLAP, BAD_LOSSES, BAD_FROM, JUMPS = "overlap", "nan_losses", "nan_from", "clock_jumps"
+OVERLAP, BAD_LOSSES, JUMPS = "overlap", "nan_losses", "clock_jumps"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
@@ -67,8 +67,7 @@ def table_of(
 def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
     environment = environment_of(run)
     outcome, why = outcome_of(run, metric.key)
-    bad_losses, bad_from = _bad_losses(run)
-    clock = run.values(metrics.ELAPSED)
+    bad_losses, clock = len(run.nonfinite(metrics.LOSS)), run.values(metrics.ELAPSED)
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
@@ -93,10 +92,9 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         TO_TARGET: math.nan,
         OVERLAP: math.nan,
         BAD_LOSSES: bad_losses,
-        BAD_FROM: bad_from,
         JUMPS: int((np.diff(clock[np.isfinite(clock)]) < 0).sum()),
-        IMAGES: _of_data(run, metrics.TEST_IMAGES, _test_images),
-        CLASSES: _of_data(run, metrics.CLASSES, lambda source, run: source.classes),
+        IMAGES: _of_data(run, metrics.TEST_IMAGES, "test_images"),
+        CLASSES: _of_data(run, metrics.CLASSES, "classes"),
         STARTED: _started(run),
         PROBLEMS: _problems(run, bad_losses),
     }
@@ -164,14 +162,6 @@ def shares_machine(rows: pd.DataFrame) -> pd.Series:
     return rows[OVERLAP] > MOST_SHARED
 
 
-def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
-    warmup = run.option("log.warmup_steps")
-    if metrics.STEP not in run.logged or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
-        return np.ones(run.rows, dtype=bool)
-    return ~(run.numbers(metrics.STEP) <= warmup)
-
-
 def last_of(run: RunRecord, key: str) -> float:
     """The last value logged; NaN where it was, however good the one before."""
     told = lookup(run.summary, key)
@@ -188,23 +178,19 @@ def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric
     """
     if target is None:
         return rows
-    return rows.assign(**{TO_TARGET: [_seconds_to(row, target, metric) for _, row in rows.iterrows()]})
+    found = []
+    for run, jumps in zip(rows[RUN], rows[JUMPS], strict=True):
+        there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
+        known = clock[: there[0] + 1] if len(there) and not jumps else clock[:0]
+        known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
+        found.append(float(known[-1]) if len(known) else math.nan)
+    return rows.assign(**{TO_TARGET: found})
 
 
 def reaching(run: RunRecord, target: float, metric: ComparedMetric) -> np.ndarray:
     """The numbers of the rows in which the metric is at `target` (shown unit) or better."""
     values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
     return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
-
-
-def _seconds_to(row: pd.Series, target: float, metric: ComparedMetric) -> float:
-    run = row[RUN]
-    there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
-    if row[JUMPS] or not len(there):
-        return math.nan
-    known = clock[: there[0] + 1]
-    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
-    return float(known[-1]) if len(known) else math.nan
 
 
 def _seed(value: Any) -> str | None:
@@ -222,19 +208,20 @@ def _started(run: RunRecord) -> float:
     return (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
 
 
-def _test_images(source: Source, run: RunRecord) -> int:
-    limit = run.option("data.test_limit")
-    is_limited = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < source.test_images
-    return limit if is_limited else source.test_images
-
-
-def _of_data(run: RunRecord, key: str, known: Callable[[Source, RunRecord], int]) -> float:
+def _of_data(run: RunRecord, key: str, known: str) -> float:
     """A count as recorded, else what is known of the source; NaN if neither."""
-    told, named = run.summary_number(key), run.option("data.source")
-    if told is not None and math.isfinite(told) and told >= 1:
+    if (told := run.summary_number(key)) is not None and math.isfinite(told) and told >= 1:
         return float(int(told))
-    source = SOURCES.get(named) if isinstance(named, str) else None
-    return (known(source, run) or math.nan) if source else math.nan
+    named, limit = run.option("data.source"), run.option("data.test_limit")
+    count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
+    if (
+        known == "test_images"
+        and isinstance(limit, int)
+        and not isinstance(limit, bool)
+        and 0 < limit < count
+    ):
+        count = limit
+    return count or math.nan
 
 
 def _measured(value: float | None) -> float:
@@ -261,9 +248,12 @@ def figure_of(run: RunRecord, key: str) -> float:
 
 
 def _images_per_second(run: RunRecord) -> float:
-    found = _summary(run, metrics.THROUGHPUT_MEDIAN)
+    """The median as recorded, else of the rows after warm-up."""
+    found, warmup = _summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
     if math.isnan(found):
-        windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
+        windows = run.numbers(metrics.THROUGHPUT)
+        if isinstance(warmup, int | float) and abs(warmup) <= LARGEST:  # others' runs may log these, too
+            windows = windows[~(run.numbers(metrics.STEP) <= warmup)]
         windows = windows[np.abs(windows) <= LARGEST]
         found = float(np.median(windows)) if len(windows) else math.nan
     return _above_0(found)
@@ -280,15 +270,8 @@ def _best_accuracy(run: RunRecord) -> float:
     return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
 
 
-def _bad_losses(run: RunRecord) -> tuple[int, float]:
-    """How many logged losses were NaN or infinite, and the first step of them."""
-    rows = run.nonfinite(metrics.LOSS)
-    return len(rows), float(run.numbers(metrics.STEP)[rows[0]]) if len(rows) else math.nan
-
-
 def _problems(run: RunRecord, bad_losses: int) -> list[str]:
     """Everything that is wrong with the run's record, a sentence each."""
     found = [] if run.rows else ["No history."]
-    if bad_losses:
-        found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    found += [f"{plural(bad_losses, 'row')} with a loss that is not finite."] if bad_losses else []
     return [*found, *run.problems]
