@@ -258,7 +258,8 @@ def analyse_runs(
     ignored, floor = frozenset(ignore), resolution_of(rows, compared)
     first = group_runs(rows, settings, compared, keys, ignored, floor)
     value = reading.baseline
-    _check_baseline(baseline, first)
+    if baseline is not None:
+        _check_baseline(value, first)
     shown = _target(target, plan.target, first, value, compared)
     rows = with_target(rows, shown, compared)
     groups = group_runs(rows, settings, compared, keys, ignored, floor)
@@ -289,10 +290,10 @@ def analyse_runs(
     return analysis
 
 
-def _check_baseline(asked: str | None, groups: Sequence[Group]) -> None:
+def _check_baseline(asked: str, groups: Sequence[Group]) -> None:
     """Raise UserError for a baseline that was asked for and that no run has."""
     values = list(dict.fromkeys(group.value for group in groups if not group.is_control))
-    if asked is not None and asked not in values and asked != BASELINE:  # which a sweep may not have come to
+    if asked not in (*values, BASELINE):  # which a sweep may not have come to
         hint = nearest(asked, values)
         known = f"{hint and hint + ' '}there are {', '.join(values)}"
         raise UserError(f"--baseline {asked!r}: no run has it; {known}")

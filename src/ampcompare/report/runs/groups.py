@@ -48,6 +48,7 @@ from ampcompare.report.words import plural
 UNLIKE = "unlike"  # column: a run's values of the settings that its group ignores, by which it is paired
 RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
 Settings = Sequence[Mapping[str, str]]
+Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
 
 @dataclass(frozen=True)
@@ -171,16 +172,19 @@ class Group:
         if column in TIMED and own_times:
             counts &= ~shares_machine(rows)
         found: dict[Any, list[float]] = {}
-        every = zip(rows.index, rows[SEED], rows[UNLIKE], rows[column], counts, strict=True)
-        for place, seed, unlike, value, is_counted in every:
-            if is_counted:  # a run without a recorded seed is paired with none
-                found.setdefault((seed or place, unlike), []).append(float(value))
+        rows = rows[counts]
+        for place, seed, unlike, value in zip(
+            rows.index, rows[SEED], rows[UNLIKE], rows[column], strict=True
+        ):
+            # A run without a recorded seed is paired with none.
+            found.setdefault((seed or place, unlike), []).append(float(value))
         if column in OF_THE_SEED:
-            pairs = [(key, math.fsum(values) / len(values)) for key, values in found.items()]
+            pairs = {key: math.fsum(values) / len(values) for key, values in found.items()}
         else:
-            pairs = [((*key, n), value) for key, values in found.items() for n, value in enumerate(values)]
-        index = pd.Index([key for key, _ in pairs], tupleize_cols=False, dtype=object)
-        return pd.Series([value for _, value in pairs], index, dtype=float)
+            pairs = {(*key, n): value for key, values in found.items() for n, value in enumerate(values)}
+        return pd.Series(
+            [*pairs.values()], pd.Index([*pairs], tupleize_cols=False, dtype=object), dtype=float
+        )
 
 
 def group_runs(
@@ -198,25 +202,31 @@ def group_runs(
     varying = _varying(settings_of, keys[0], ignored)
     unlike = [tuple(one.get(key, NOT_SET) for key in varying) for one in settings_of]
     rows = rows.assign(**{UNLIKE: pd.Series(unlike, index=rows.index, dtype=object)})
-    pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
-    for number, every in enumerate(settings_of):
-        own = {k: v for k, v in every.items() if k not in ignored}
-        value, is_control = every.get(keys[0], NOT_SET), bool(arm_of(rows[RUN].iloc[number]))
+    pools: dict[tuple[str, bool], dict[Pool, list[int]]] = {}
+    refused = list(rows[OUTCOME] == Outcome.REFUSED.value)
+    for number in sorted(range(len(rows)), key=refused.__getitem__):
+        own = {k: v for k, v in settings_of[number].items() if k not in ignored}
+        value, is_control = settings_of[number].get(keys[0], NOT_SET), bool(arm_of(rows[RUN].iloc[number]))
         if is_control and keys[0] in own:
             own[keys[0]] = again(value)
-        pools.setdefault((value, is_control, tuple(sorted(own.items()))), []).append(number)
-    _join_refused(pools, rows)
+        alike = pools.setdefault((value, is_control), {})
+        pool = tuple(sorted(own.items()))
+        if refused[number]:  # the record may have no more than what was asked
+            config = rows[RUN].iloc[number].config
+            asked = {(k, v) for k, v in pool if lookup(config, k, None) is not None}
+            pool = pool if pool in alike else next((one for one in alike if asked <= {*one}), pool)
+        alike.setdefault(pool, []).append(number)
     groups: list[Group] = []
-    for value in ordered(value for value, *_ in pools):
+    for value in ordered(value for value, _ in pools):
         for control in (False, True):
-            alike = [(dict(p[2]), runs) for p, runs in pools.items() if p[:2] == (value, control)]
-            differing = differing_keys([own for own, _ in alike])
-            shown = again(value) if control else value
+            found = [(dict(pool), numbers) for pool, numbers in pools.get((value, control), {}).items()]
+            shown, differing = again(value) if control else value, differing_keys([own for own, _ in found])
             taken = [g.label for g in groups]
-            labels = labels_of(shown, [own for own, _ in alike], keys[1:], differing, taken)
-            for label, (own, numbers) in zip(labels, alike, strict=True):
+            labels = labels_of(shown, [own for own, _ in found], keys[1:], differing, taken)
+            for label, (own, numbers) in zip(labels, found, strict=True):
                 apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
-                groups.append(Group(label, rows.iloc[numbers], metric, shown, own, apart, control, floor))
+                members = rows.iloc[sorted(numbers)]
+                groups.append(Group(label, members, metric, shown, own, apart, control, floor))
     return groups
 
 
@@ -246,21 +256,6 @@ def name_in(group: Group, row: pd.Series) -> str:
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
         return f"{row[table.NAME]} ({row[RUN].id})"
     return f"seed {row[SEED]}"
-
-
-def _join_refused(pools: dict[Any, list[int]], rows: pd.DataFrame) -> None:
-    """Put runs that were refused, of which the record has no more than what was asked, to those of the same
-    value that say nothing else: they are no setting of their own.
-    """
-    for pool, numbers in [*pools.items()]:
-        if any(rows[OUTCOME].iloc[n] != Outcome.REFUSED.value for n in numbers):
-            continue
-        config = rows[RUN].iloc[numbers[0]].config
-        asked = {k: v for k, v in pool[2] if k != BACKEND and lookup(config, k, pool) is not pool}
-        for other in pools:
-            if other != pool and other[:2] == pool[:2] and {**dict(other[2]), **asked} == dict(other[2]):
-                pools[other] += pools.pop(pool)
-                break
 
 
 def _varying(settings_of: Settings, compared: str, ignored: Collection[str]) -> list[str]:

@@ -33,7 +33,7 @@ OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed i
 TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
 FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
 # And what else is known of a run.
-RUN, NAME, LABEL, SEED, OUTCOME, WHY = "run", "name", "label", "seed", "outcome", "why"
+RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
 OVERLAP, BAD_LOSSES, JUMPS = "overlap", "nan_losses", "clock_jumps"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
@@ -71,7 +71,6 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
-        LABEL: label_of(run),
         SEED: _seed(seed),
         OUTCOME: outcome.value,
         WHY: why,
