@@ -9,35 +9,16 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import MAX_KEYS, QUALITY, SPEED, Comparison, emulated
-from ampcompare.report.runs import table
-from ampcompare.report.runs.checks import (
-    apart_in_time,
-    drift_of,
-    learned_nothing,
-    leaves_out,
-    median_gap,
-    on_other_cards,
-    spoiled_buffers,
-)
+from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, lacking, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.shared import cards
-from ampcompare.report.runs.table import (
-    OUTCOME,
-    RUN,
-    arithmetic_of,
-    environment_of,
-    half_type,
-    is_on_cpu,
-    reaching,
-    shares_machine,
-)
+from ampcompare.report.runs.table import OUTCOME, RUN, half_type, is_on_cpu, shares_machine
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
-SKIPPED_SHARE = 0.01
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
 TAILS = {
@@ -86,7 +67,7 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     if half := emulated(compared):
         yield f"This processor emulates {half}: speeds are not compared."
     elif on_cpu:
-        unknown = any(half_type(run) and arithmetic_of(run) == metrics.UNKNOWN for run in on_cpu)
+        unknown = any(half_type(run) and table.arithmetic_of(run) == metrics.UNKNOWN for run in on_cpu)
         tail = "; whether it has units for half types the records do not say" if unknown else ""
         yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
 
@@ -107,7 +88,9 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [(g.label, why) for g in compared if not g.is_unfinished and (why := learned_nothing(g, metric))]
+    known = [
+        (g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g, metric))
+    ]
     for labels, why in words.by_reason(known, MOST_NAMED):
         yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
 
@@ -120,13 +103,16 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
         who = some(shared, MOST_NAMED)
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
     for pairs, what in (
-        (apart_in_time(compared), "one after the other: drift of the machine counts as difference"),
-        (on_other_cards(compared), "on different cards: what differs between these counts as difference"),
+        (checks.apart_in_time(compared), "one after the other: drift of the machine counts as difference"),
+        (
+            checks.on_other_cards(compared),
+            "on different cards: what differs between these counts as difference",
+        ),
     ):
         if pairs:
             yield f"{listed(dict.fromkeys(label for pair in pairs for label in pair))} ran {what}."
-    drift = drift_of(compared)
-    if drift and leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+    drift = checks.drift_of(compared)
+    if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
         span = words.between(drift.low, drift.high, words.change)
         change = f"{words.change(drift.value)}{span}"
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
@@ -137,10 +123,8 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
 
 def _not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
     refused = [(c.group.label, c.refusal) for c in comparisons if c.refusal]
-    for labels, why in words.by_reason(refused[:MAX_KEYS]):
+    for labels, why in words.by_reason(refused):
         yield f"{labels} {'are' if ' and ' in labels else 'is'} not compared: {why}."
-    if len(refused) > MAX_KEYS:
-        yield f"{len(refused) - MAX_KEYS} more groups are not compared either."
     both = [c.group.devices | c.baseline.devices for c in comparisons if c.baseline]
     if any(len(devices) > 1 for devices in both):
         which = some(sorted(frozenset().union(*both)))
@@ -177,8 +161,6 @@ def _unpaired(
     unpaired = [label for label, e in known if not e.paired]
     if unpaired and len(unpaired) < len(known):
         yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
-    if alone := [f"{label}: {n}" for label, e in known if e.paired and (n := sum(e.sizes or ()) - 2 * e.n)]:
-        yield f"Runs without a partner are left out of the pairs ({some(alone, MOST_NAMED)})."
 
 
 def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
@@ -187,47 +169,30 @@ def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Ite
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1
-        and (gap := median_gap(group, base))
+        and (gap := checks.median_gap(group, base))
     ]
     if gaps:
         others = some(gaps, MOST_NAMED)
         yield f"By the whole time, start-up and stalls in it, the speed-up is another: {others}."
-    skipping = []
-    for group in groups:
-        share = group.all_rows[table.SKIPPED] / group.all_rows[table.STEPS].where(lambda s: s > 0)
-        if (share > SKIPPED_SHARE).any():
-            skipping.append(f"{group.label} (up to {min(1.0, share.max()) * 100:.1f} %)")
-    if skipping:
-        yield f"More than 1 % of the steps were skipped: {some(skipping, MOST_NAMED)}."
 
 
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
-    bad = [r for r in every if r[table.BAD_LOSSES] > 0 and r[OUTCOME] != Outcome.FAILED.value]
-    spoiled = [(row, n) for row in every if (n := spoiled_buffers(row[RUN]))]
-    for found, sentence in (
-        (
-            [f"{_who(r)} in {plural(r[table.BAD_LOSSES], 'row')}" for r in bad],
-            "The training loss is not finite in {}.",
-        ),
-        (
-            [f"{_who(r)} ({plural(n, 'buffer')})" for r, n in spoiled],
-            "An overflow left BatchNorm's statistics non-finite for good in {}: its evaluations say nothing. "
-            "training.on_nonfinite_buffers=restore puts them back.",
-        ),
-        (
-            [_who(r) for r in every if r[table.JUMPS] > 0],
-            "The clock of {} goes backwards: it is not drawn by wall-clock time.",
-        ),
-        (
-            [_who(r) for r in every if r[RUN].problems],
-            "The record of {} has problems; the table of runs says which.",
-        ),
-        ([_who(r) for r in every if not r[table.DEVICE]], "The device is not recorded for {}."),
-    ):
-        if found:
-            yield sentence.format(some(found, MOST_NAMED))
-    said = (environment_of(run).get("git_commit") for run in rows[RUN])
+    spoiled = [(row, n) for row in every if (n := checks.spoiled_buffers(row[RUN]))]
+    if who := some([f"{_who(row)} ({plural(n, 'buffer')})" for row, n in spoiled], MOST_NAMED):
+        yield (
+            f"An overflow left BatchNorm's statistics non-finite for good in {who}: its evaluations say "
+            "nothing. training.on_nonfinite_buffers=restore puts them back."
+        )
+    # What a run that failed or has no history lacks is said of its end.
+    whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
+    odd = [_who(row) for row in whole if row[table.PROBLEMS]]
+    odd += [_who(row) for row in every if row[RUN].problems]
+    if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
+        yield f"The record of {who} has problems; the table of runs says which."
+    if who := some([_who(row) for row in every if not row[table.DEVICE]], MOST_NAMED):
+        yield f"The device is not recorded for {who}."
+    said = (table.environment_of(run).get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
@@ -250,7 +215,7 @@ def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | No
         return
     name = f"The target of {metric.show_value(target)} was reached by"
     counted = [g for g in groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
-    counts = [(g, sum(len(reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
+    counts = [(g, sum(len(table.reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
         yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
     if none_do := [g.label for g, k in counts if not k]:

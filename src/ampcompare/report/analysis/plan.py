@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ampcompare.config.schema import LEAVES
+from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
 from ampcompare.report.analysis.comparison import Comparison
@@ -16,10 +17,8 @@ from ampcompare.report.runs.table import OUTCOME, SEED
 from ampcompare.report.words import listed, plural, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
-CONTROLS = ("none", "bookends")
 ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
-MOST_LOOKS = 100
-MOST_SEEDS = 10_000  # more is a slip of the keyboard
+MOST = 10_000  # seeds, and looks: more is a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -115,23 +114,16 @@ def deviations(
 
 
 def _read(name: str, value: Any) -> Any:
-    """The value as the plan has it; None where it can be none of that name."""
-    if name == "control":
-        return value if isinstance(value, str) and value in CONTROLS else None
-    if name == "looks":
-        looks = [_number(one) for one in value] if isinstance(value, list | tuple) else []
-        can_be = 0 < len(looks) <= MOST_LOOKS and all(map(_is_count, looks))
-        return tuple(sorted({int(one or 0) for one in looks})) if can_be else None
-    number = _number(value)
-    if name == "max_seeds":
-        return int(number or 0) if _is_count(number) else None
-    return number if number is not None and (name == "target" or number > 0) else None
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-    return float(value) if is_number and math.isfinite(value) else None
-
-
-def _is_count(number: float | None) -> bool:
-    return number is not None and number == int(number) and 2 <= number <= MOST_SEEDS
+    """The value as the option takes it; None where it can be none of that name."""
+    leaf = LEAVES[f"plan.{name}"]
+    try:
+        read = leaf.read(value)
+        leaf.check(read, value)
+    except (UserError, ValueError, TypeError, OverflowError):
+        return None
+    parts, kind = (read, int) if name == "looks" else ([read], leaf.base)
+    if not 0 < len(parts) <= MOST or any(type(part) is not kind for part in parts):
+        return None
+    if kind is int and max(parts) > MOST:
+        return None
+    return tuple(sorted({*parts})) if name == "looks" else read

@@ -12,21 +12,11 @@ import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
+from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
 from ampcompare.report.runs.shared import cards, cards_of
-from ampcompare.report.runs.table import (
-    CLASSES,
-    IMAGES,
-    QUALITY,
-    RUN,
-    SECONDS,
-    SPEED,
-    STARTED,
-    STEPS,
-    figure_of,
-    shares_machine,
-)
+from ampcompare.report.runs.table import QUALITY, RUN, SPEED, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import plural
 
@@ -60,16 +50,16 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
 
 def _at_chance(row: pd.Series, metric: ComparedMetric) -> bool:
     p = _chance(row, metric.key)
-    above = ERRORS_ABOVE_CHANCE * math.sqrt(p * (1 - p) / row[IMAGES]) if row[IMAGES] > 0 else 0.0
+    above = ERRORS_ABOVE_CHANCE * math.sqrt(p * (1 - p) / row[table.IMAGES]) if row[table.IMAGES] > 0 else 0.0
     return 0 < p < 1 and row[QUALITY] / 100 <= p + above
 
 
 def _chance(row: pd.Series, key: str) -> float:
     """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
-    if not row[CLASSES] >= 1 or not says_accuracy(key):
+    if not row[table.CLASSES] >= 1 or not says_accuracy(key):
         return 0.0
     top = re.search(r"top[_-]?(\d{1,6})", key.lower())
-    return min(1.0, (int(top[1]) if top else 1) / row[CLASSES])
+    return min(1.0, (int(top[1]) if top else 1) / row[table.CLASSES])
 
 
 def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
@@ -87,8 +77,8 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     else the last decimal that was logged; 0 of a metric that is continuous.
     """
     known = rows[rows[QUALITY].notna()]
-    if metric.is_share and len(known) and known[IMAGES].notna().all():
-        return float(100 / known[IMAGES].min())
+    if metric.is_share and len(known) and known[table.IMAGES].notna().all():
+        return float(100 / known[table.IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
     decimals = (n for n in range(MOST_DECIMALS + 1) if np.array_equal(np.round(values, n), values))
@@ -103,17 +93,17 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     both = []
     for side in (group, base):
         rows = side.rows[~shares_machine(side.rows)]
-        rows = rows[(rows[SPEED] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
+        rows = rows[(rows[SPEED] > 0) & (rows[table.STEPS] > 0) & (rows[table.SECONDS] > 1e-9)]
         if rows.empty:
             return None
-        both.append((np.log(rows[SPEED]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
+        both.append((np.log(rows[SPEED]).mean(), np.log(rows[table.STEPS] / rows[table.SECONDS]).mean()))
     by_median, by_seconds = (math.exp(both[0][i] - both[1][i]) for i in (0, 1))
     return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
 
 
 def spoiled_buffers(run: RunRecord) -> int:
     """How many buffers (BatchNorm's statistics) an overflow left non-finite for good."""
-    count = figure_of(run, metrics.NONFINITE_BUFFERS)
+    count = table.figure_of(run, metrics.NONFINITE_BUFFERS)
     return 0 if run.option("training.on_nonfinite_buffers") == "restore" or not count >= 1 else int(count)
 
 
@@ -141,7 +131,7 @@ def _pairs(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> li
 
 def _is_before(early: Group, late: Group) -> bool:
     first, then = (g.rows[np.isfinite(g.rows[STARTED])] for g in (early, late))
-    half_done = first[STARTED] + first[SECONDS].fillna(0.0) / 2
+    half_done = first[STARTED] + first[table.SECONDS].fillna(0.0) / 2
     return min(len(first), len(then)) > 1 and bool(half_done.max() < then[STARTED].min())
 
 

@@ -35,7 +35,7 @@ FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO
 # And what else is known of a run.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
-OVERLAP, BAD_LOSSES, JUMPS = "overlap", "nan_losses", "clock_jumps"
+OVERLAP, JUMPS = "overlap", "clock_jumps"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
@@ -67,7 +67,8 @@ def table_of(
 def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
     environment = environment_of(run)
     outcome, why = outcome_of(run, metric.key)
-    bad_losses, clock = len(run.nonfinite(metrics.LOSS)), run.values(metrics.ELAPSED)
+    clock = run.values(metrics.ELAPSED)
+    jumps = int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
@@ -90,12 +91,11 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         BEST: _best_accuracy(run),
         TO_TARGET: math.nan,
         OVERLAP: math.nan,
-        BAD_LOSSES: bad_losses,
-        JUMPS: int((np.diff(clock[np.isfinite(clock)]) < 0).sum()),
+        JUMPS: jumps,
         IMAGES: _of_data(run, metrics.TEST_IMAGES, "test_images"),
         CLASSES: _of_data(run, metrics.CLASSES, "classes"),
         STARTED: _started(run),
-        PROBLEMS: _problems(run, bad_losses),
+        PROBLEMS: _problems(run, jumps),
     }
 
 
@@ -269,8 +269,10 @@ def _best_accuracy(run: RunRecord) -> float:
     return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
 
 
-def _problems(run: RunRecord, bad_losses: int) -> list[str]:
+def _problems(run: RunRecord, jumps: int) -> list[str]:
     """Everything that is wrong with the run's record, a sentence each."""
     found = [] if run.rows else ["No history."]
-    found += [f"{plural(bad_losses, 'row')} with a loss that is not finite."] if bad_losses else []
+    if bad_losses := len(run.nonfinite(metrics.LOSS)):
+        found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    found += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
     return [*found, *run.problems]
