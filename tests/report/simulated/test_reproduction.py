@@ -12,7 +12,7 @@ from ampcompare.published.printed import printed
 from ampcompare.published.publication import Figure
 from ampcompare.report import words
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Relation, Row, with_verdicts
-from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
+from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.samples import difference
 
 PAGES = 100
@@ -101,7 +101,7 @@ def test_what_lies_at_the_margin_is_seldom_called_reproduced(off):
         base, _ = times(rng, 1.0, 0.02, 5)
         ours, _ = times(rng, 1.6, 0.02, 5)
         theirs = Theirs(1.6 * off, 1.6 * off, 1.6 * off)
-        found.append(p_equal(apart(ours, base), theirs, math.log(1.1)) < 0.05)
+        found.append(equals(apart(ours, base), theirs, math.log(1.1)))
     assert np.mean(found) <= 0.075
 
 
@@ -111,18 +111,18 @@ def test_the_runs_that_are_named_tell_in_most_cases():
     theirs, margin = Theirs(1.6, 1.595, 1.605), math.log(1.1)
     while asked < 60:
         ours, base = (times(rng, speed, 0.05, 60)[0] for speed in (1.6, 1.0))
-        if p_equal(apart(ours[:3], base[:3]), theirs, margin) < 0.05:
+        if equals(apart(ours[:3], base[:3]), theirs, margin):
             continue
         more = more_to_tell(apart(ours[:3], base[:3]), theirs, margin, 0.05)
         if more is None or more > 57:
             continue
         asked += 1
-        told += p_equal(apart(ours[: 3 + more], base[: 3 + more]), theirs, margin) < 0.05
+        told += equals(apart(ours[: 3 + more], base[: 3 + more]), theirs, margin)
     assert told / asked >= 0.75
 
 
 @pytest.mark.parametrize(("noise_of_base", "expected"), [(0.0001, 0.05), (0.05, 0.03)])
-def test_p_value_of_an_exact_run(noise_of_base, expected):
+def test_an_exact_run_differs_at_5_percent(noise_of_base, expected):
     """Where the printed digits leave nothing open, at n = 4: of one arm that varies alone five in a hundred
     are below 0.05; of two alike fewer, as the degrees of freedom are set with caution.
     """
@@ -131,5 +131,5 @@ def test_p_value_of_an_exact_run(noise_of_base, expected):
         ours, base = rng.normal(0, 0.05, 5), rng.normal(0, noise_of_base, 5)
         value = math.exp(ours[4] - base[4])
         sides = np.exp(ours[:4]), np.exp(base[:4])
-        found.append(p_differs(apart(*sides), Theirs(value, value, value)))
-    assert np.mean(np.array(found) < 0.05) == pytest.approx(expected, abs=0.02)
+        found.append(differs(apart(*sides), Theirs(value, value, value), 0.95))
+    assert np.mean(found) == pytest.approx(expected, abs=0.02)

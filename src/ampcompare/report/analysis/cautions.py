@@ -14,8 +14,8 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, lacking, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import Setting
-from ampcompare.report.runs.shared import cards
-from ampcompare.report.runs.table import OUTCOME, RUN, half_type, is_on_cpu, shares_machine
+from ampcompare.report.runs.shared import cards_of
+from ampcompare.report.runs.table import OUTCOME, RUN, shares_machine
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
@@ -63,12 +63,12 @@ def cautions(
 
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
-    on_cpu = [row[RUN] for _, row in rows.iterrows() if is_on_cpu(row)]
+    on_cpu = rows[rows[table.ON_CPU]]
     if half := emulated(compared):
         yield f"This processor emulates {half}: speeds are not compared."
-    elif on_cpu:
-        unknown = any(half_type(run) and table.arithmetic_of(run) == metrics.UNKNOWN for run in on_cpu)
-        tail = "; whether it has units for half types the records do not say" if unknown else ""
+    elif len(on_cpu):
+        unknown = (on_cpu[table.HALF] != "") & (on_cpu[table.ARITHMETIC] == metrics.UNKNOWN)
+        tail = "; whether it has units for half types the records do not say" if unknown.any() else ""
         yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
 
 
@@ -117,8 +117,8 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
         change = f"{words.change(drift.value)}{span}"
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
     for group in compared:
-        if (several := cards(group.rows)) and len(several) > 1:
-            yield f"{group.label} pools runs of {len(several)} cards or hosts of the same name."
+        if (several := len(cards_of(group.rows))) > 1:
+            yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
 def _not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:

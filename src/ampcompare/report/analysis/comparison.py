@@ -17,7 +17,7 @@ from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
-from ampcompare.report.runs.table import RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.runs.table import RUN, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level, more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
@@ -325,5 +325,6 @@ def emulated(groups: Sequence[Group | None]) -> str:
     """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
     machines; nothing where none did.
     """
-    rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
-    return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")
+    every = [group.rows for group in groups if group]
+    emulating = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == EMULATED)] for rows in every]
+    return next((half for rows in emulating for half in rows[table.HALF]), "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ampcompare.published.publication import Figure
 from ampcompare.report import words
-from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
+from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
@@ -33,8 +33,8 @@ class Relation:
 class Row:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
-    `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `p` is that of the test
-    that theirs is one more of ours, `adjusted_p` that within all figures. `printed` is what was printed.
+    `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `printed` is what was
+    printed, `more_runs` how many of each would tell.
     """
 
     figure: Figure
@@ -45,8 +45,6 @@ class Row:
     ours: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    p: float | None = None
-    adjusted_p: float | None = None
     more_runs: int | None = None
 
     @property
@@ -76,21 +74,18 @@ def _judged(row: Row, count: int, within: float, points: float) -> Row:
     ours, theirs, show = row.ours, row.theirs, row.relation.show
     assert ours is not None
     assert theirs is not None
-    margin = math.log1p(within) if ours.log else points
-    p, equal = p_differs(ours, theirs), p_equal(ours, theirs, margin)
-    if p is None or equal is None:
+    if not ours.has_interval:
         why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
         return replace(row, why=why, more_runs=3 - ours.n)
-    row = replace(row, p=p, adjusted_p=min(1.0, p * count))
+    margin, level = math.log1p(within) if ours.log else points, 1 - ALPHA / count
     own = f"{show(ours.value)}{words.between(ours.low, ours.high, show)}"
     beside = f"here {own}, published {show(theirs.value)}{row.between}"
-    if equal < ALPHA:
-        margin_words = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
-        return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {margin_words}")
-    if p < ALPHA / count:
-        shown_p = f"{row.adjusted_p:.2g}" if p * count >= 0.0001 else "below 0.0001"
-        return replace(row, verdict=REFUTED, why=f"{beside}, {_off(row)}, p = {shown_p} over all figures")
-    more = more_to_tell(ours, theirs, margin, ALPHA / count)
+    if equals(ours, theirs, margin):
+        same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
+        return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
+    if differs(ours, theirs, level):
+        return replace(row, verdict=REFUTED, why=f"{beside}, {_off(row)}")
+    more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
     if more is not None:
         needed = f"{words.plural(more, 'further run')} of each would tell, should ours come out as now"

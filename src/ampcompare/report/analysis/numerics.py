@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.report import words
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import SKIPPED, half_type
+from ampcompare.report.runs.table import HALF, SKIPPED
 
 SCALE, UNDERFLOW, UPDATES, ACTIVATIONS = "scale", "underflow", "updates", "activations"
 LARGEST_FP16 = 65504.0
@@ -45,7 +45,7 @@ def _scale(groups: Sequence[Group]) -> Iterator[str]:
             steps = group.rows["steps"].max()
             share = f" of {words.count(steps)}" if steps == steps else ""
             skipping.append(f"{group.label} {words.count(float(skipped.max()))}{share}")
-        elif _grows(group.records) and all(half_type(run) == "bf16" for run in group.records):
+        elif _grows(group.records) and (group.rows[HALF] == "bf16").all():
             quiet.append(group.label)
     if skipping:
         yield (

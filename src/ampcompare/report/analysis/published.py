@@ -27,7 +27,7 @@ from ampcompare.report.analysis.judged import (
 from ampcompare.report.runs.arms import Matched, Pool, match
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.measured import measured
-from ampcompare.report.runs.table import environment_of, is_on_cpu
+from ampcompare.report.runs.table import ON_CPU, environment_of
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.report.statistics.samples import both_errors, difference, mean
@@ -121,7 +121,7 @@ def _as_printed(figure: Figure, one: Printed) -> str:
 
 def _compared(row: Row, matched: Matched, *groups: Group) -> Row:
     """The row with ours, and why it cannot be judged by them, if so."""
-    kind, deviations = row.figure.kind, dict(matched.setting.deviations)
+    kind, deviations = row.figure.kind, matched.deviations
     row = replace(row, ours=_ours(row.figure, *groups))
     lengths = [deviations[key] for key in ("epochs", "max_steps") if key in deviations]
     if row.ours is None:
@@ -135,7 +135,7 @@ def _compared(row: Row, matched: Matched, *groups: Group) -> Row:
     if kind.is_time and not matched.same_card:
         why = f"measured on {words.some(matched.devices, 2)}; how fast an arm is there is another question"
         return replace(row, verdict=ELSEWHERE, why=why)
-    on_cpu = any(is_on_cpu(one) for group in groups for _, one in group.rows.iterrows())
+    on_cpu = any(group.rows[ON_CPU].any() for group in groups)
     if row.figure.measured == "peak_memory" and not matched.same_card and on_cpu:
         return replace(row, verdict=ELSEWHERE, why="here it is the process's resident memory, on a CPU")
     return row
@@ -200,7 +200,7 @@ def _ours(figure: Figure, group: Group, base: Group | None = None) -> Estimate |
 
 def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
     """In what setting, hardware and software are others than the published."""
-    yield from dict(matched.setting.deviations).values()
+    yield from matched.deviations.values()
     if not matched.same_card:
         theirs = publication.hardware or "not said"
         yield f"hardware {words.some(matched.devices, 2)} (published {theirs})"

@@ -29,31 +29,23 @@ PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
 Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
 
 
-@dataclass(frozen=True)
-class Common:
-    """What all arms have in common. `deviations` are the options that are not as published, key and words;
-    `scaled` says to what a run was shrunk, empty where it was not.
-    """
-
-    scaled: str
-    device: str
-    torch: str
-    deviations: tuple[tuple[str, str], ...]
+Deviations = tuple[tuple[str, str], ...]  # (key, `batch_size 128 (published 256)`)
+Setting = tuple[str, str, Deviations]  # to what runs were shrunk, their device, their deviations
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The runs by arm, all of one setting; what was left out, and why. `same_card`: all ran on theirs."""
+    """The runs by arm, all of one setting; what was left out, and why.
+
+    `scaled` says to what they were shrunk, empty where they were not; `deviations` are the options that are
+    not as published, in words by key. `same_card`: all ran on theirs.
+    """
 
     arms: Mapping[str, Group]
-    setting: Common
+    scaled: str
+    deviations: Mapping[str, str]
     left_out: tuple[str, ...]
     same_card: bool
-
-    @property
-    def scaled(self) -> str:
-        """To what they were shrunk, in words; empty where they were not."""
-        return self.setting.scaled
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -66,7 +58,7 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
-    settings: dict[Common, dict[str, list[int]]] = {}
+    settings: dict[Setting, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(runs):
         arm, why = _arm_of(publication, run)
@@ -78,24 +70,16 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
 
-    def rank(setting: Common) -> tuple[Any, ...]:
-        arms, is_same = settings[setting], is_same_card(publication.hardware, [setting.device])
-        return (
-            not setting.scaled,
-            publication.baseline in arms,
-            is_same,
-            len(arms),
-            sum(map(len, arms.values())),
-        )
+    def rank(setting: Setting) -> tuple[Any, ...]:
+        arms, (scaled, device, _) = settings[setting], setting
+        is_same, count = is_same_card(publication.hardware, [device]), sum(map(len, arms.values()))
+        return not scaled, publication.baseline in arms, is_same, len(arms), count
 
     best = max(settings, key=rank)
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
     for setting, numbers in settings.items():
         if setting != best:
-            told = [text for _, text in setting.deviations] or [
-                setting.scaled or setting.device,
-                setting.torch,
-            ]
+            told = [text for _, text in setting[2]] or [one for one in setting[:2] if one]
             count = plural(sum(map(len, numbers.values())), "run")
             left_out.append(f"{count} of {some(list(numbers), 3)}: in another setting ({some(told, 3)})")
     arms = {}
@@ -108,19 +92,16 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
-    return Matched(arms, best, tuple(map(printable, left_out)), is_same)
+    return Matched(arms, best[0], dict(best[2]), tuple(map(printable, left_out)), is_same)
 
 
-def _setting_of(publication: Publication, run: RunRecord) -> Common:
+def _setting_of(publication: Publication, run: RunRecord) -> Setting:
     ours, theirs = _ours(run), _theirs(publication, publication.baseline)
-    environment, scaled = environment_of(run), _scale_of(publication, run)
-    passing, aside = (
-        PASSING | {*publication.arm_keys},
-        (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ())),
-    )
+    scaled, passing = _scale_of(publication, run), PASSING | {*publication.arm_keys}
+    aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     keys = [key for key in ours | theirs if key not in passing and not key.startswith(aside)]
-    device, torch = (as_text(environment.get(key) or "") for key in ("device_name", "torch"))
-    return Common(scaled, device, torch, tuple(_unlike(ours, theirs, keys)))
+    device = as_text(environment_of(run).get("device_name") or "")
+    return scaled, device, tuple(_unlike(ours, theirs, keys))
 
 
 def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:

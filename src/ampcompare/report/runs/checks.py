@@ -15,7 +15,7 @@ from ampcompare.records import RunRecord
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
-from ampcompare.report.runs.shared import cards, cards_of
+from ampcompare.report.runs.shared import cards_of
 from ampcompare.report.runs.table import QUALITY, RUN, SPEED, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import plural
@@ -118,7 +118,7 @@ def on_other_cards(groups: Sequence[Group]) -> list[Pair]:
     """Pairs of labels of groups that have no card, or host, in common."""
 
     def differ(one: Group, other: Group) -> bool:
-        ours, theirs = cards(one.rows), cards(other.rows)
+        ours, theirs = cards_of(one.rows), cards_of(other.rows)
         return bool(ours and theirs and not ours & theirs)
 
     return _pairs(groups, differ)
@@ -139,14 +139,13 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
     """The throughput of the last run to that of the first by a straight line of its logarithm over the
     starting times, with a level for each group on each of its cards; at 99 %. None where it cannot be told.
     """
-    found = [
-        (group.label, cards_of(row), row[STARTED], math.log(row[SPEED]))
-        for group in groups
-        for _, row in group.rows[~shares_machine(group.rows)].iterrows()
-        if row[SPEED] > 0 and math.isfinite(row[STARTED])
-    ]
-    frame, level = pd.DataFrame(found, columns=["label", "cards", "x", "y"]), ["label", "cards"]
-    frame = frame[frame.groupby(level)["x"].transform("size") > 1]
+    if not groups:
+        return None
+    frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
+    frame = frame[(frame[SPEED] > 0) & np.isfinite(frame[STARTED]) & ~shares_machine(frame)]
+    level = ["group", table.CARDS]
+    frame = frame[frame.groupby(level)[SPEED].transform("size") > 1]
+    frame = frame.assign(x=frame[STARTED], y=np.log(frame[SPEED]))
     by = frame.groupby(level)
     df, span = len(frame) - by.ngroups - 1, float(np.ptp(frame["x"])) if len(frame) else 0.0
     if len(frame) < FEWEST_TO_DRIFT or df < 1 or span <= 0:

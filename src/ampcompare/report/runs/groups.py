@@ -22,24 +22,8 @@ from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import (
-    BACKEND,
-    NOT_SET,
-    arm_of,
-    differing_keys,
-    follows,
-    labels_of,
-)
-from ampcompare.report.runs.table import (
-    OF_THE_SEED,
-    OUTCOME,
-    ROWS,
-    RUN,
-    SEED,
-    STARTED,
-    TIMED,
-    shares_machine,
-)
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows, labels_of
+from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, TIMED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
@@ -100,7 +84,7 @@ class Group:
     def rows(self) -> pd.DataFrame:
         """The runs whose figures count: the finished. Where none did, those stopped or going on, as far as
         they came; where all failed, these, but for what a seed decides (`sample`)."""
-        said, has_rows = self.all_rows[OUTCOME], self.all_rows[ROWS] > 0
+        said, has_rows = self.all_rows[OUTCOME], self.all_rows[table.ROWS] > 0
         finished = said == Outcome.FINISHED.value
         others = [
             said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows,
@@ -165,7 +149,7 @@ class Group:
         mean; of a machine at work every process is one, and its number among those of the same seed belongs
         to the index. Times are those of runs that had their machine to themselves; else of all.
         """
-        rows = self.rows.sort_values(STARTED, kind="stable")
+        rows = self.rows.sort_values(table.STARTED, kind="stable")
         counts = rows[column].notna()
         if column in OF_THE_SEED:
             counts &= rows[OUTCOME] != Outcome.FAILED.value

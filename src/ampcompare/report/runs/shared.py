@@ -15,7 +15,7 @@ import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.table import DEVICE_TYPE, OVERLAP, RUN, STARTED, environment_of
+from ampcompare.report.runs.table import CARDS, DEVICE_TYPE, OVERLAP, RUN, STARTED, environment_of
 
 MOST = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
@@ -27,10 +27,10 @@ OTHERS, EARLIER = "others", "earlier"  # of a run on several processes, or one t
 
 
 def with_overlap(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of runs with the share of each one's time in which others of the set had one of its cards
-    too. NaN where machine or times are not known.
+    """The table of runs with their cards, and with the share of each one's time in which others of the set
+    had one of its cards too. NaN where machine or times are not known.
     """
-    placed = [(cards_of(row, at_end=True), _spans(row)) for _, row in rows.iterrows()]
+    placed = [(_cards_of(row, at_end=True), _spans(row)) for _, row in rows.iterrows()]
     busy: dict[str, dict[str, Spans]] = {}  # by card, then by run: one that is there twice is one
     for run, (cards, spans) in zip(rows[RUN], placed, strict=True):
         for card in cards if len(spans) else ():
@@ -40,10 +40,10 @@ def with_overlap(rows: pd.DataFrame) -> pd.DataFrame:
     for cards, spans in placed:
         together = [_within(spans, *crowds[card]) for card in cards if len(spans)]
         shares.append(max(together, default=np.nan))
-    return rows.assign(**{OVERLAP: shares})
+    return rows.assign(**{OVERLAP: shares, CARDS: [_cards_of(row) for _, row in rows.iterrows()]})
 
 
-def cards_of(row: pd.Series, *, at_end: bool = False) -> frozenset[str]:
+def _cards_of(row: pd.Series, *, at_end: bool = False) -> frozenset[str]:
     """What a run computed on: hashes of GPUs, of hosts where no GPU is named; empty if none is recorded.
 
     `at_end`: without the cards of parts of it that ran elsewhere before; empty for a GPU that is not named,
@@ -58,10 +58,9 @@ def cards_of(row: pd.Series, *, at_end: bool = False) -> frozenset[str]:
     return frozenset(as_text(name) for name in told if name)
 
 
-def cards(rows: pd.DataFrame) -> frozenset[str] | None:
-    """All cards of the runs; None where one does not tell its own."""
-    each = [cards_of(row) for _, row in rows.iterrows()]
-    return frozenset().union(*each) if each and all(each) else None
+def cards_of(rows: pd.DataFrame) -> frozenset[str]:
+    """All cards of the runs; none where one does not tell its own."""
+    return frozenset().union(*rows[CARDS]) if len(rows) and all(rows[CARDS]) else frozenset()
 
 
 def _listed(machine: Any, key: str) -> Sequence[Any]:

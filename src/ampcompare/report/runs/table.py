@@ -32,9 +32,11 @@ QUALITY, BEST, TO_TARGET = "quality", "best_accuracy", "seconds_to_target"
 OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed is no second measurement
 TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
 FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
-# And what else is known of a run.
+# And what else is known of a run: HALF is its type of less than 32 bits (`bf16`), ARITHMETIC what that ran
+# on, CARDS what it computed on (`shared`).
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
+ON_CPU, HALF, ARITHMETIC, CARDS = "on_cpu", "half", "arithmetic", "cards"
 OVERLAP, JUMPS = "overlap", "clock_jumps"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
 
@@ -77,6 +79,9 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         WHY: why,
         DEVICE: as_text(environment.get("device_name") or ""),
         DEVICE_TYPE: as_text(environment.get("device_type") or "").lower(),
+        ON_CPU: "cpu" in (as_text(environment.get("device_type") or "").lower(), run.option("device")),
+        HALF: SHORT.get(dtype_of(run), ""),
+        ARITHMETIC: _arithmetic(run),
         ROWS: run.rows,
         EPOCHS: _history(run, metrics.EPOCH, np.max),
         STEPS: _history(run, metrics.STEP, np.max),
@@ -124,16 +129,10 @@ def dtype_of(run: RunRecord) -> str:
     return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
 
 
-def half_type(run: RunRecord) -> str:
-    """Its type of less than 32 bits, as people say it (`bf16`); nothing of a run in fp32."""
-    return SHORT.get(dtype_of(run), "")
-
-
-def arithmetic_of(run: RunRecord) -> str:
+def _arithmetic(run: RunRecord) -> str:
     """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
-    half, recorded = half_type(run), environment_of(run).get(metrics.ARITHMETIC)
-    long = next((name for name, short_name in SHORT.items() if short_name == half), "")
-    found = recorded.get(long) if isinstance(recorded, Mapping) else None
+    recorded = environment_of(run).get(metrics.ARITHMETIC)
+    found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
@@ -149,11 +148,6 @@ def device_words(row: pd.Series) -> str:
     """`NVIDIA A100 (CUDA)`."""
     kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
     return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
-
-
-def is_on_cpu(row: pd.Series) -> bool:
-    """Whether it ran on a CPU, as recorded or at least asked for."""
-    return bool(row[DEVICE_TYPE] == "cpu" or row[RUN].option("device") == "cpu")
 
 
 def shares_machine(rows: pd.DataFrame) -> pd.Series:

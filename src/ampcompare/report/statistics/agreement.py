@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtr
-
-from ampcompare.report.statistics.estimate import Estimate, quantile
+from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.report.statistics.family import more_seeds
 from ampcompare.report.statistics.samples import both_errors
 
@@ -28,42 +26,35 @@ class Theirs:
     df: float = math.inf
 
 
-def p_differs(ours: Estimate, theirs: Theirs) -> float | None:
-    """The p-value of the test that theirs is a draw of what ours are draws of; None from one run.
+def differs(ours: Estimate, theirs: Theirs, level: float) -> bool:
+    """Whether theirs is no draw of what ours are draws of: it lies outside the interval of one more run.
 
-    Theirs of the digits alone is one more mean of `runs` runs that vary as ours do: the error is that of the
-    prediction interval, and what the digits leave open counts as agreement. One with an error of its own is
-    compared by both errors (Welch and Satterthwaite).
+    Theirs of the digits alone is one more mean of `runs` runs that vary as ours do, and what the digits leave
+    open counts as agreement. One with an error of its own is compared by both errors (Welch, Satterthwaite).
     """
     if ours.error is None or ours.df is None or ours.spread is None or ours.spread_df is None:
-        return None
+        return False
     if theirs.error is not None:
         error, df = both_errors((ours.error, ours.df), (theirs.error, theirs.df))
     else:
         error = math.hypot(ours.error, ours.spread / math.sqrt(theirs.runs))
         df = _cautious(min(ours.df, ours.spread_df), ours)
-    distance = max(0.0, *_distances(ours, theirs))
-    if error == 0:
-        return 0.0 if distance > 0 else 1.0
-    return min(1.0, 2 * float(stdtr(df, -distance / error)))
+    return max(0.0, *_distances(ours, theirs)) > quantile((1 + level) / 2, df) * error
 
 
-def p_equal(ours: Estimate, theirs: Theirs, margin: float) -> float | None:
-    """The p-value of two one-sided tests (Schuirmann 1987) that ours lies within `margin` of theirs; None
-    from one run. `margin` is on the scale of the computation: log(1.1) for a ratio within 10 %.
+def equals(ours: Estimate, theirs: Theirs, margin: float) -> bool:
+    """Whether two one-sided tests at 5 % (Schuirmann 1987) show that ours lies within `margin` of theirs, on
+    the scale of the computation: log(1.1) for a ratio within 10 %.
 
     Theirs is taken as it was printed, from `low` to `high`, the margin beyond either end; one with an error
     of its own by its value and that error.
     """
     if ours.error is None or ours.df is None:
-        return None
+        return False
     error, df = ours.error, ours.df
     if theirs.error is not None:
         error, df = both_errors((error, df), (theirs.error, theirs.df))
-    inside = margin - max(_distances(ours, theirs))
-    if error == 0:
-        return 0.0 if inside > 0 else 1.0
-    return float(stdtr(df, -inside / error))
+    return max(_distances(ours, theirs)) + quantile(1 - ALPHA, df) * error < margin
 
 
 def more_to_tell(ours: Estimate, theirs: Theirs, margin: float, level: float) -> int | None:
