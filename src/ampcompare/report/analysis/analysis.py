@@ -19,7 +19,7 @@ from ampcompare.report.analysis.best import BestOfEach, best_of_each
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all, level_of
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import Plan, deviations, plan_of, planned_words
+from ampcompare.report.analysis.plan import Plan, deviations, plan_of
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import BASELINE, Wanted, read
@@ -92,31 +92,24 @@ class Analysis:
         return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property
-    def _heading(self) -> tuple[str, str]:
-        return verdict.headline(
-            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric, self.best
-        )
-
-    @property
     def headline(self) -> str:
         """The finding, in at most 20 words."""
-        return self._heading[0]
+        return verdict.headline(self)[0]
 
-    @property
+    @cached_property
     def accent(self) -> str:
         """The label that the heading is about."""
-        return self._heading[1]
+        return verdict.headline(self)[1]
 
     @property
     def basis(self) -> str:
         """Setting, number of seeds, machine, margin or plan: one line."""
-        planned = planned_words(self.plan, self.metric)
-        return verdict.basis(self.setting.words, self.setting.machine, self.groups, self.metric, planned)
+        return verdict.basis(self)
 
     @property
     def caption(self) -> str:
         """What the table's intervals are."""
-        return verdict.caption(self.comparisons, self.level, self.plan.number_of_looks, self.metric)
+        return verdict.caption(self)
 
     def chip(self, group: Group) -> str:
         """What is known of a group in a few words."""
@@ -141,16 +134,11 @@ class Analysis:
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
-        told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
-        asked = sorted(self.ignored), self.keys
-        found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
         drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
-        drifted = [
-            f"From its first to its last runs the control changed by {_change(one)}." for one in drifts
-        ]
-        off = deviations(self.plan, self.metric, self.target, self.comparisons, bool(self.undecided))
+        drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
+        off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
-        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *found)
+        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -187,7 +175,7 @@ class Analysis:
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met."""
-        return judge(self.required, self.groups, self.comparisons, self.baseline_value)
+        return judge(self)
 
     @cached_property
     def published(self) -> Reproduction | None:

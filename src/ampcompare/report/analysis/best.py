@@ -66,11 +66,6 @@ class BestOfEach:
         each = [f"{one.group.value} {self.metric.show_value(one.quality)}" for one in (first, base)]
         return f"Best of {self._tried} each: {', '.join(each)}"
 
-    def covers(self, comparison: Comparison) -> bool:
-        """Whether a group that is not compared differs from the baseline only in what was tuned."""
-        values = {one.group.value for one in self.candidates}
-        return bool(comparison.refusal) and comparison.group.value in values
-
     @property
     def _tried(self) -> str:
         least, *_, most = sorted(one.tried for one in self.candidates)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import MAX_KEYS, QUALITY, SPEED, Comparison, emulated
+from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.groups import Group, lacking, name_in
+from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.shared import cards_of
 from ampcompare.report.runs.table import OUTCOME, RUN, shares_machine
 from ampcompare.report.words import listed, plural, some
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 MOST_NAMED = 4
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
@@ -29,36 +32,24 @@ TAILS = {
 }
 
 
-def cautions(
-    rows: pd.DataFrame,
-    setting: Setting,
-    groups: Sequence[Group],
-    comparisons: Sequence[Comparison],
-    metric: ComparedMetric,
-    ignored: Sequence[str],
-    asked: Sequence[str],
-    target: float | None,
-) -> list[str]:
-    """The reasons for doubt. `asked` are the keys by which groups were to be told apart, `ignored` those that
-    were not to; `target` is the value of the metric, as shown, up to which training is timed.
-    """
-    pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None]
+def cautions(of: Analysis) -> list[str]:
+    """The reasons for doubt."""
+    pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    ignored = listed(sorted(of.ignored))
     return [
-        *_arithmetic(rows, compared),
-        *_ended(groups),
-        *_learned(compared, metric),
+        *_arithmetic(of.table, compared),
+        *_ended(of.groups),
+        *_learned(compared, of.metric),
         *_machine(compared),
-        *([SYNTHETIC] if setting.is_synthetic else []),
-        *_not_compared(comparisons),
-        *_apart(groups, comparisons, asked),
-        *_unpaired(groups, comparisons, metric),
-        *_speed(groups, pairs),
-        *_records(rows),
-        *([f"You asked to pool and compare runs whatever their {listed(ignored)}."] if ignored else []),
-        *_lacking(groups, metric),
-        *_reached(groups, metric, target),
-        *_test_set(compared, metric),
+        *([SYNTHETIC] if of.setting.is_synthetic else []),
+        *_apart(of),
+        *_again(of),
+        *_speed(pairs),
+        *_records(of.table),
+        *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
+        *_reached(of),
+        *_test_set(compared, of.metric),
     ]
 
 
@@ -121,20 +112,10 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
             yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
-def _not_compared(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    refused = [(c.group.label, c.refusal) for c in comparisons if c.refusal]
-    for labels, why in words.by_reason(refused):
-        yield f"{labels} {'are' if ' and ' in labels else 'is'} not compared: {why}."
-    both = [c.group.devices | c.baseline.devices for c in comparisons if c.baseline]
-    if any(len(devices) > 1 for devices in both):
-        which = some(sorted(frozenset().union(*both)))
-        yield f"Runs were on different devices ({which}): speed and memory are not compared across them."
-
-
-def _apart(groups: Sequence[Group], comparisons: Sequence[Comparison], asked: Sequence[str]) -> Iterator[str]:
-    for value in dict.fromkeys(g.value for g in groups):
-        alike = [g for g in groups if g.value == value]
-        keys = [key for key, _ in alike[0].apart if key not in asked]  # none where one group has them all
+def _apart(of: Analysis) -> Iterator[str]:
+    for value in dict.fromkeys(g.value for g in of.groups):
+        alike = [g for g in of.groups if g.value == value]
+        keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
         shown = []
         for key in keys[:MAX_KEYS]:
             values = dict.fromkeys(words.short(dict(g.apart)[key]) for g in alike)
@@ -142,28 +123,20 @@ def _apart(groups: Sequence[Group], comparisons: Sequence[Comparison], asked: Se
         if shown:
             more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
             yield f"Runs of {value} are in {len(alike)} groups: they differ in {listed(shown)}{more}."
-    if loose := list(dict.fromkeys(key for c in comparisons for key in c.loose)):
+    if loose := list(dict.fromkeys(key for c in of.comparisons for key in c.loose)):
         yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
 
 
-def _unpaired(
-    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric
-) -> Iterator[str]:
-    counted = [g for g in groups if g.n and not g.is_control]
-    if again := [f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted if g.n > g.seeds > 0]:
+def _again(of: Analysis) -> Iterator[str]:
+    counted = [g for g in of.groups if g.n > g.seeds > 0 and not g.is_control]
+    if again := some([f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted], MOST_NAMED):
         yield (
-            f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
-            f"seed one of {metric.noun}."
+            f"Seeds were run again ({again}): each process is a measurement of speed, each seed one of "
+            f"{of.metric.noun}."
         )
-    held = [c for c in comparisons if not c.is_control]  # all runs of a control count, in no pairs
-    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in held]
-    known = [(label, e) for label, e in found if e and e.has_interval]
-    unpaired = [label for label, e in known if not e.paired]
-    if unpaired and len(unpaired) < len(known):
-        yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
 
 
-def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     gaps = [
         f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
         for group, base in pairs
@@ -201,21 +174,12 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _lacking(groups: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    names = {table.SPEED: "throughput", table.MEMORY: "peak memory", table.QUALITY: metric.name}
-    for column, name in names.items():
-        without = [g.label for g in groups if g.n and g.rows[column].isna().all()]
-        without += [f"{g.label} ({some(gone, 3)})" for g in groups if (gone := lacking(g, column))]
-        if without:
-            yield f"No {name} is recorded for {some(without, MOST_NAMED)}."
-
-
-def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | None) -> Iterator[str]:
-    if target is None:
+def _reached(of: Analysis) -> Iterator[str]:
+    if (target := of.target) is None:
         return
-    name = f"The target of {metric.show_value(target)} was reached by"
-    counted = [g for g in groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
-    counts = [(g, sum(len(table.reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
+    name = f"The target of {of.metric.show_value(target)} was reached by"
+    counted = [g for g in of.groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
+    counts = [(g, sum(len(table.reaching(run, target, of.metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
         yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
     if none_do := [g.label for g, k in counts if not k]:

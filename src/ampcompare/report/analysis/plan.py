@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import OUTCOME, SEED
 from ampcompare.report.words import listed, plural, printable, short, some
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
 ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
@@ -85,14 +87,9 @@ def planned_words(plan: Plan, metric: ComparedMetric) -> str:
     return f"planned: {', '.join(said)}" if said else ""
 
 
-def deviations(
-    plan: Plan,
-    metric: ComparedMetric,
-    target: float | None,
-    comparisons: Sequence[Comparison],
-    is_open: bool,
-) -> list[str]:
-    """In what the comparison is not as it was planned; `is_open`: a claim is undecided."""
+def deviations(of: Analysis) -> list[str]:
+    """In what the comparison is not as it was planned."""
+    plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
     sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
     seeds = min(
         (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
@@ -104,7 +101,7 @@ def deviations(
         found.append(f"the target is {metric.show_value(target)}")
     if plan.looks and seeds and seeds not in plan.looks:
         found.append(f"{plural(seeds, 'seed')} so far is no planned look")
-    if plan.max_seeds is not None and seeds < plan.max_seeds and is_open:
+    if plan.max_seeds is not None and seeds < plan.max_seeds and of.undecided:
         found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         found.append(f"{seeds} seeds were run")

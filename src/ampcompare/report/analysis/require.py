@@ -9,19 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import (
-    EMULATES,
-    GAINS,
-    MEMORY,
-    NOT_FINISHED,
-    QUALITY,
-    SPEED,
-    Comparison,
-)
+from ampcompare.report.analysis.comparison import EMULATES, GAINS, MEMORY, NOT_FINISHED, QUALITY, SPEED
 from ampcompare.report.runs.groups import Group
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
 NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
@@ -80,29 +76,25 @@ def parse(texts: Sequence[str]) -> list[Term]:
     return found
 
 
-def judge(
-    terms: Sequence[Term], groups: Sequence[Group], comparisons: Sequence[Comparison], baseline: str
-) -> tuple[Answer, ...]:
+def judge(of: Analysis) -> tuple[Answer, ...]:
     """Each term held against the comparison. Raises UserError for a label that no group has, and for what
     cannot be asked of it.
     """
-    return tuple(Answer(term, *_judged(term, groups, comparisons, baseline)) for term in terms)
+    return tuple(Answer(term, *_judged(term, of)) for term in of.required)
 
 
-def _judged(
-    term: Term, groups: Sequence[Group], comparisons: Sequence[Comparison], baseline: str
-) -> tuple[bool, str]:
-    group, where = _group(groups, term), f"--require '{term.label}: {term.text}'"
+def _judged(term: Term, of: Analysis) -> tuple[bool, str]:
+    group, where = _group(of.groups, term), f"--require '{term.label}: {term.text}'"
     if term.kind == FAILURES:
         outcomes = group.outcomes  # one that is still running may fail
         return outcomes.ended > 0 and outcomes.failed + outcomes.running <= term.bound, outcomes.words
-    if group.value == baseline:
+    if group.value == of.baseline_value:
         only = f"what others are compared with; of it only {FAILURES} can be required"
         raise UserError(f"{where}: {term.label} is {only}")
-    comparison = next((c for c in comparisons if c.group is group), None)
+    comparison = next((c for c in of.comparisons if c.group is group), None)
     if comparison is None or comparison.refusal:
         refusal = comparison and f"not compared: {comparison.refusal}"
-        return False, refusal or f"there is no run of the baseline {baseline} to compare with"
+        return False, refusal or f"there is no run of the baseline {of.baseline_value} to compare with"
     question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.metric
     if term.kind == NOT_LOWER and metric.falls:
         better = f"{metric.key} is the better the lower it is; require '{EQUIVALENT}'"

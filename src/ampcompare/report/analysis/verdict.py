@@ -6,10 +6,10 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
-from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import (
     EQUIVALENT,
     HOLDS_NO_CHANGE,
@@ -20,10 +20,13 @@ from ampcompare.report.analysis.comparison import (
     Claim,
     Comparison,
 )
+from ampcompare.report.analysis.plan import planned_words
 from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
@@ -103,17 +106,11 @@ def _memory_words(claim: Claim) -> str:
     return f"{amount} % {'less' if share < 0 else 'more'} memory" if claim.shown else ""
 
 
-def headline(
-    groups: Sequence[Group],
-    comparisons: Sequence[Comparison],
-    key: str,
-    baseline: str,
-    metric: ComparedMetric,
-    best: BestOfEach | None = None,
-) -> tuple[str, str]:
+def headline(of: Analysis) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
-    held = [c for c in comparisons if not c.is_control]
-    bases = [g for g in groups if g.value == baseline and not g.is_control]
+    baseline, best, key = of.baseline_value, of.best, of.keys[0]
+    held = [c for c in of.comparisons if not c.is_control]
+    bases = [g for g in of.groups if g.value == baseline and not g.is_control]
     if not bases:
         return f"No run of {_named(baseline)} to compare with", ""
     if not held:
@@ -136,7 +133,7 @@ def headline(
     if not any(c.shown or c.silence or c.stuck for c in claimed):
         return _nothing_told(told), ""
     parts = [_speed_words(told.claims[SPEED]), _memory_words(told.claims[MEMORY]), quality_words(told)]
-    said = ", ".join(part for part in parts if part) or f"no {metric.noun} and no speed to compare"
+    said = ", ".join(part for part in parts if part) or f"no {of.metric.noun} and no speed to compare"
     failing = [c.group for c in claimed if c is not told and _mostly_failed(c)][:1]
     tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_named(g.label)} runs failed" for g in failing)
     prefix = "" if key in (BACKEND, ARM) else f"{key.rpartition('.')[2]} "
@@ -174,20 +171,22 @@ def _nothing_told(comparison: Comparison) -> str:
     return f"Cannot tell: {reasons[0]}" if reasons else said
 
 
-def basis(setting: str, machine: str, groups: Sequence[Group], metric: ComparedMetric, planned: str) -> str:
-    """Setting, number of runs, machine and margin, in one line."""
-    shown = [g for g in groups if g.n and not g.is_control]
+def basis(of: Analysis) -> str:
+    """Setting, number of runs, machine and margin or plan, in one line."""
+    shown = [g for g in of.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
     counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-    margin = f"margin {metric.tolerance}" if metric.margin is not None else ""
-    parts = [f"{setting}, {span} {unit}{'' if counts == [1] else 's'} of each", machine, planned or margin]
+    margin = f"margin {of.metric.tolerance}" if of.metric.margin is not None else ""
+    told = f"{of.setting.words}, {span} {unit}{'' if counts == [1] else 's'} of each"
+    parts = [told, of.setting.machine, planned_words(of.plan, of.metric) or margin]
     return " · ".join(part for part in parts if part)
 
 
-def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric: ComparedMetric) -> str:
+def caption(of: Analysis) -> str:
     """What the table's intervals are, once for all."""
-    held = [c for c in comparisons if not c.is_control and c.claims]
+    metric, looks = of.metric, of.plan.number_of_looks
+    held = [c for c in of.comparisons if not c.is_control and c.claims]
     kinds = {e.paired for c in held for e in c.estimates.values() if e.has_interval}
     if not kinds:
         return f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
@@ -203,7 +202,7 @@ def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric:
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
     parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
-    return f"Each line is an interval at {words.level(level)} ({how}){joint}.{parts and f' {parts}.'}"
+    return f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}"
 
 
 def _named(label: str) -> str:

@@ -228,13 +228,6 @@ def check_keys(option: str, keys: Sequence[str], settings_of: Settings) -> None:
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
 
 
-def lacking(group: Group, column: str) -> list[str]:
-    """The counted runs that a figure lacks although others of the group have it, by seed or name."""
-    rows = group.rows
-    without = rows[rows[column].isna()]
-    return [name_in(group, row) for _, row in without.iterrows()] if len(without) < len(rows) else []
-
-
 def name_in(group: Group, row: pd.Series) -> str:
     """`seed 2`, or the run's name and id where the group has several of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
