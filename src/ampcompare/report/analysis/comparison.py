@@ -39,8 +39,6 @@ GAINS = ("faster", "smaller")  # which must hold against the control's runs alik
 ENVIRONMENT = "environment."
 MAX_KEYS = 6
 FIRST, LAST = "first", "last"
-DIFFERENT_DEVICES = "they ran on different devices"
-SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
@@ -66,9 +64,8 @@ class Claim:
         """What is shown, or in a word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
-        return ", ".join(self.shown) or (
-            NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
-        )
+        nothing = NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
+        return ", ".join(self.shown) or nothing
 
 
 @dataclass(frozen=True)
@@ -150,9 +147,8 @@ def compare_all(
         if base is None:
             found.append(Comparison(group, None, metric, refusal))
             continue
-        again_ones = [g for g in groups if g.value == again(base.value) and g is not group]
-        controls = (g for g in again_ones if g.outcomes.finished and not gap(base, g, key))
-        control = None if group.is_control else next(controls, None)
+        repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
+        control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
         found.append(compare(group, base, metric, level, control, gap(group, base, key)))
     return found
 
@@ -172,17 +168,16 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     if not fitting:
         nearest = min(bases, key=lambda base: len(gaps[base.label]))
         ours, theirs = group.settings, nearest.settings
-        told = [
-            f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in options[nearest.label]
-        ]
+        keys = options[nearest.label]
+        told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in keys]
         return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
     counted = [base for base in fitting if base.n] or fitting
     fewest = min(len(gaps[base.label]) for base in counted)
     found = [base for base in counted if len(gaps[base.label]) == fewest]
-    if len(found) > 1:
-        keys = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
-        return None, f"{listed(base.label for base in found)} would both do; they differ in {keys}"
-    return found[0], ""
+    if len(found) == 1:
+        return found[0], ""
+    varied = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
+    return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
 
 
 def gap(group: Group, base: Group, key: str) -> list[str]:
@@ -202,10 +197,10 @@ def compare(
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
-    failed = [f"{g.outcomes.failed} of {g.outcomes.ended} {g.label} runs failed" for g in (group, base)]
-    failed = [said for said, g in zip(failed, (group, base), strict=True) if g.outcomes.failed]
-    said = learned_nothing(base, metric)
-    silence = listed(failed) or (f"{base.label} is {said}" if said else "")
+    ends = [(g.label, g.outcomes) for g in (group, base)]
+    failed = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
+    at_chance = learned_nothing(base, metric)
+    silence = failed or (at_chance and f"{base.label} is {at_chance}")
     found = Comparison(
         group,
         base,
@@ -252,29 +247,49 @@ def _drift(control: Group, level: float) -> Estimate | None:
 
 
 def _claim(comparison: Comparison, question: str) -> Claim:
-    found = comparison.estimates.get(question)
+    """What the interval of a question shows, or why it shows nothing."""
+    metric, found = comparison.metric, comparison.estimates.get(question)
+    is_quality, beside = question == QUALITY, comparison.beside_control.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
-    silence = comparison.silence if question == QUALITY else ""
-    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
-        silence = f"{EMULATES} {half}"
-    if question == QUALITY and not found.has_interval:
-        silence = silence or comparison.stuck
-    if silence:
+    if silence := _silence(comparison, question, found):
         return Claim(question, found, (), silence)
-    if not found.has_interval:
+    low, high = found.ends
+    if low is None or high is None:
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
-    if question == QUALITY:
-        return _quality(comparison, found)
-    shown = _sides(question, found, comparison.metric)
-    beside = comparison.beside_control.get(question)
-    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, comparison.metric):
+    shown = _sides(question, found, metric)
+    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, metric):
         few = "" if beside.has_interval else f"the control has n = {beside.n}"
         why = few or "no more than the control, nothing changed, shows here"
         return Claim(question, found, (), why, is_open=True)
+    margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
+    if is_quality and comparison.stuck:  # what it lost may be said; equal it can never be
+        return (
+            Claim(question, found, shown)
+            if shown == ("worse",)
+            else Claim(question, found, (), comparison.stuck)
+        )
+    if margin is not None and -margin < low and high < margin:
+        shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, found, shown)
-    return Claim(question, found, (), HOLDS_NO_CHANGE, more_seeds(found, null=1.0), is_open=True)
+    ways = [more_seeds(found, null=0.0 if is_quality else 1.0)]
+    if margin is not None:
+        ways, why = [*ways, more_seeds(found, margin=margin)], f"{HOLDS_NO_CHANGE} and leaves the margin"
+    elif is_quality:
+        why = "no margin is set within which it would count as the same (--margin)"
+    return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
+
+
+def _silence(comparison: Comparison, question: str, found: Estimate) -> str:
+    """Why nothing is claimed of a figure, however many runs there are; nothing where something may be."""
+    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
+        return f"{EMULATES} {half}"
+    if question != QUALITY:
+        return ""
+    if comparison.silence or not found.has_interval:
+        return comparison.silence or comparison.stuck
+    return "" if found.error else f"{comparison.metric.name} never varied"
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
@@ -288,36 +303,14 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
     return (above,) if low > null else (below,) if high < null else ()
 
 
-def _quality(comparison: Comparison, found: Estimate) -> Claim:
-    metric, (low, high) = comparison.metric, found.ends
-    margin, shown = metric.margin, _sides(QUALITY, found, metric)
-    if found.error == 0:
-        return Claim(QUALITY, found, (), f"{metric.name} never varied")
-    if comparison.stuck:  # what it lost may be said; equal it can never be
-        return (
-            Claim(QUALITY, found, shown) if "worse" in shown else Claim(QUALITY, found, (), comparison.stuck)
-        )
-    if margin is not None and low is not None and high is not None and -margin < low and high < margin:
-        shown = (*shown, EQUIVALENT)
-    if shown:
-        return Claim(QUALITY, found, shown)
-    ways = [more_seeds(found, null=0.0), more_seeds(found, margin=margin) if margin is not None else None]
-    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
-    if margin is None:
-        why = "no margin is set within which it would count as the same (--margin)"
-    return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
-
-
 def _missing(comparison: Comparison, question: str) -> str:
     """Why there is no figure of a question."""
-    group, base = comparison.group, comparison.baseline
-    sides = [side for side in (group, base) if side]
-    column = COLUMNS[question]
+    sides = [side for side in (comparison.group, comparison.baseline) if side]
     if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
-        return DIFFERENT_DEVICES
+        return "they ran on different devices"
     if question == SPEED and any(side.times_are_shared for side in sides):
-        return SHARED_MACHINE
-    without = [side.label for side in sides if side.sample(column).empty]
+        return "their runs shared the machine"
+    without = [side.label for side in sides if side.sample(COLUMNS[question]).empty]
     return f"not recorded for {some(without, 2)}"
 
 
