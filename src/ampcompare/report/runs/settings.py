@@ -17,14 +17,7 @@ from ampcompare.data import sources
 from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.runs.table import (
-    DEVICE,
-    NO_DEVICE,
-    RUN,
-    device_words,
-    environment_of,
-    label_of,
-)
+from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words, environment_of, label_of
 from ampcompare.report.words import printable, short
 
 BACKEND = "backend"
