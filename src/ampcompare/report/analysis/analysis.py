@@ -30,7 +30,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.quantities import OWN, Quantities
-from ampcompare.report.runs.settings import Setting, describe, settings_of
+from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
@@ -243,17 +243,21 @@ def analyse_runs(
     if reading.settings is None:
         check_keys("--group-by", keys, settings)
         check_keys("--ignore", ignore, settings)
-    ignored, floor = frozenset(ignore), resolution_of(rows, compared)
-    first = group_runs(rows, settings, compared, keys, ignored, floor)
-    value = reading.baseline
-    if baseline is not None:
-        _check_baseline(value, first)
-    shown = _target(target, plan.target, first, value, compared)
-    rows = with_target(rows, shown, compared)
-    groups = group_runs(rows, settings, compared, keys, ignored, floor)
+    value, key = reading.baseline, keys[0]
+    values = [
+        None if arm_of(run) else one.get(key, NOT_SET) for run, one in zip(rows[RUN], settings, strict=True)
+    ]
+    if baseline is not None and value not in (*values, BASELINE):  # which a sweep may not have come to
+        there = list(dict.fromkeys(filter(None, values)))
+        hint = nearest(value, there)
+        known = f"{hint and hint + ' '}there are {', '.join(there)}"
+        raise UserError(f"--baseline {value!r}: no run has it; {known}")
+    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
+    rows, ignored = with_target(rows, shown, compared), frozenset(ignore)
+    groups = group_runs(rows, settings, compared, keys, ignored, resolution_of(rows, compared))
     words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
-    if keys[0] != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
+    if key != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
         looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
         table=rows,
@@ -278,27 +282,17 @@ def analyse_runs(
     return analysis
 
 
-def _check_baseline(asked: str, groups: Sequence[Group]) -> None:
-    """Raise UserError for a baseline that was asked for and that no run has."""
-    values = list(dict.fromkeys(group.value for group in groups if not group.is_control))
-    if asked not in (*values, BASELINE):  # which a sweep may not have come to
-        hint = nearest(asked, values)
-        known = f"{hint and hint + ' '}there are {', '.join(values)}"
-        raise UserError(f"--baseline {asked!r}: no run has it; {known}")
-
-
 def _target(
-    asked: float | None, planned: float | None, groups: Sequence[Group], baseline: str, metric: ComparedMetric
+    asked: float | None, planned: float | None, rows: pd.DataFrame, metric: ComparedMetric
 ) -> float | None:
     """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
-    finished run of the baseline reaches, rounded to the easier side, where that is more than guessing.
+    finished run of the baseline's `rows` reaches, rounded to the easier side, where that is no guessing.
     """
     if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    rows = pd.concat([g.all_rows for g in groups if g.value == baseline] or [groups[0].all_rows.iloc[:0]])
     every = [run.values(metric.key) for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]

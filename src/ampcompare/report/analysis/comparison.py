@@ -308,7 +308,7 @@ def _missing(comparison: Comparison, question: str) -> str:
     sides = [side for side in (comparison.group, comparison.baseline) if side]
     if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
         return "they ran on different devices"
-    if question == SPEED and any(side.times_are_shared for side in sides):
+    if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
         return "their runs shared the machine"
     without = [side.label for side in sides if side.sample(COLUMNS[question]).empty]
     return f"not recorded for {some(without, 2)}"

@@ -34,7 +34,6 @@ from ampcompare.report.statistics.samples import both_errors, difference, mean
 
 WITHIN = 0.1  # of a ratio: what still counts as the same
 POINTS = 0.5  # the same of an accuracy, beyond its own rounding
-LONGEST = 10  # characters of a printed figure that is shown as it is
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,11 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
         if not is_share and arm == base and len(figure.values) > 1:
             continue
         other = None if arm == base else figure.values.get(base)
-        told = " against ".join(_as_printed(figure, one) for one in (printed, other) if one)
+        both = [one for one in (printed, other) if one]
+        shown = [one.text if one.is_rounding else words.number(one.value / figure.factor, 4) for one in both]
         unit = "" if figure.unit == "fraction" else f" {figure.unit}"
         theirs = _theirs(figure, printed, other, publication.runs) if is_share or other else None
-        row = Row(figure, arm, _relation(figure, other is None), told + unit, theirs, None)
+        row = Row(figure, arm, _relation(figure, other is None), " against ".join(shown) + unit, theirs, None)
         arms = [arm] if other is None else [arm, base]
         if missing := [name for name in arms if name not in matched.arms]:
             yield replace(row, why=f"no run of {words.listed(missing)} here")
@@ -111,12 +111,6 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             yield replace(row, why=reaches_0 if other else "no other arm was printed to relate it to")
         else:
             yield _compared(row, matched, *(matched.arms[name] for name in arms))
-
-
-def _as_printed(figure: Figure, one: Printed) -> str:
-    """A figure as it was printed, in its unit; of more digits than anybody reads the first."""
-    is_short = one.is_rounding and len(one.text) <= LONGEST
-    return one.text if is_short else words.number(one.value / figure.factor, 4)
 
 
 def _compared(row: Row, matched: Matched, *groups: Group) -> Row:

@@ -122,11 +122,6 @@ class Group:
         """Names of the devices of the counted runs; an empty name where none was recorded."""
         return frozenset(self.rows[table.DEVICE])
 
-    @property
-    def times_are_shared(self) -> bool:
-        """Whether every counted run shared its machine: then none of its times is to be compared."""
-        return self.n > 0 and bool(shares_machine(self.rows).all())
-
     @cached_property
     def figures(self) -> dict[str, Estimate]:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means

@@ -196,9 +196,7 @@ def _seed(value: Any) -> str | None:
 def _started(run: RunRecord) -> float:
     """Seconds since 1970, in UTC unless the record says otherwise; infinity where that is not known."""
     began = run.started_at
-    if not isinstance(began, datetime):
-        return math.inf
-    return (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
+    return began.replace(tzinfo=began.tzinfo or UTC).timestamp() if isinstance(began, datetime) else math.inf
 
 
 def _of_data(run: RunRecord, key: str, known: str) -> float:
@@ -207,14 +205,8 @@ def _of_data(run: RunRecord, key: str, known: str) -> float:
         return float(int(told))
     named, limit = run.option("data.source"), run.option("data.test_limit")
     count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
-    if (
-        known == "test_images"
-        and isinstance(limit, int)
-        and not isinstance(limit, bool)
-        and 0 < limit < count
-    ):
-        count = limit
-    return count or math.nan
+    is_limit = known == "test_images" and isinstance(limit, int) and not isinstance(limit, bool)
+    return min(count, limit) if is_limit and limit > 0 and count else count or math.nan
 
 
 def _measured(value: float | None) -> float:
