@@ -113,12 +113,12 @@ def main() -> int:
 
 def interval(values: list[float]) -> tuple[float, float]:
     """The mean's 95 % interval, by Student's distribution."""
-    from ampcompare.report.statistics.student import t_quantile
+    from ampcompare.report.statistics.estimate import quantile
 
     if len(values) < 2:
         return float("-inf"), float("inf")
     middle, half = statistics.mean(values), statistics.stdev(values) / len(values) ** 0.5
-    half *= t_quantile(0.975, len(values) - 1)
+    half *= quantile(0.975, len(values) - 1)
     return middle - half, middle + half
 
 

@@ -11,7 +11,7 @@ from support.papers import CARD, SPEED, peaks, throughput, written
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
-from ampcompare.report.runs.hardware import is_same_card
+from ampcompare.report.runs.arms import is_same_card
 
 
 def runs_of(backends=tuple(SPEED), seeds=(1, 2, 3), **options):

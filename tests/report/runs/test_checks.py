@@ -271,7 +271,6 @@ def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
     assert (group.figures["images_per_second"].n, group.figures["quality"].n) == (5, 1)
     found = analysis.comparison("native").estimates["speed"]
     assert (found.n, found.paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
-    assert "each seed one of accuracy" in said(analysis)
 
 
 def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:

@@ -44,7 +44,6 @@ def cautions(of: Analysis) -> list[str]:
         *_machine(compared),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
-        *_again(of),
         *_speed(pairs),
         *_records(of.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
@@ -93,19 +92,13 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
         who = some(shared, MOST_NAMED)
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
-    for pairs, what in (
-        (checks.apart_in_time(compared), "one after the other: drift of the machine counts as difference"),
-        (
-            checks.on_other_cards(compared),
-            "on different cards: what differs between these counts as difference",
-        ),
-    ):
-        if pairs:
-            yield f"{listed(dict.fromkeys(label for pair in pairs for label in pair))} ran {what}."
+    if apart := listed(checks.apart_in_time(compared)):
+        yield f"{apart} ran one after the other: drift of the machine counts as difference."
+    if apart := listed(checks.on_other_cards(compared)):
+        yield f"{apart} ran on different cards: what differs between these counts as difference."
     drift = checks.drift_of(compared)
     if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
-        span = words.between(drift.low, drift.high, words.change)
-        change = f"{words.change(drift.value)}{span}"
+        change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
     for group in compared:
         if (several := len(cards_of(group.rows))) > 1:
@@ -116,24 +109,12 @@ def _apart(of: Analysis) -> Iterator[str]:
     for value in dict.fromkeys(g.value for g in of.groups):
         alike = [g for g in of.groups if g.value == value]
         keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
-        shown = []
-        for key in keys[:MAX_KEYS]:
-            values = dict.fromkeys(words.short(dict(g.apart)[key]) for g in alike)
-            shown.append(f"{key} ({some(list(values), MOST_NAMED)})")
+        values = {key: [words.short(dict(g.apart)[key]) for g in alike] for key in keys}
+        shown = [f"{key} ({some([*dict.fromkeys(those)], MOST_NAMED)})" for key, those in values.items()]
         if shown:
-            more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
-            yield f"Runs of {value} are in {len(alike)} groups: they differ in {listed(shown)}{more}."
+            yield f"Runs of {value} are in {len(alike)} groups: they differ in {some(shown, MAX_KEYS)}."
     if loose := list(dict.fromkeys(key for c in of.comparisons for key in c.loose)):
         yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
-
-
-def _again(of: Analysis) -> Iterator[str]:
-    counted = [g for g in of.groups if g.n > g.seeds > 0 and not g.is_control]
-    if again := some([f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted], MOST_NAMED):
-        yield (
-            f"Seeds were run again ({again}): each process is a measurement of speed, each seed one of "
-            f"{of.metric.noun}."
-        )
 
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from ampcompare.report.statistics.samples import both_errors, difference, mean
 
 WITHIN = 0.1  # of a ratio: what still counts as the same
 POINTS = 0.5  # the same of an accuracy, beyond its own rounding
+COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,8 @@ class Reproduction:
         name = f"{self.publication.name} {self.matched.scaled}".rstrip()
         if not self.rows:
             return f"{name}: published as charts alone, no figure to be judged"
-        said = {
-            REPRODUCED: REPRODUCED,
-            REFUTED: REFUTED,
-            ELSEWHERE: "on other hardware",
-            OPEN: "not to be told",
-        }
-        counts = {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in said}
-        told = [f"{n} {said[verdict]}" for verdict, n in counts.items() if n]
+        verdicts = [row.verdict for row in self.rows]
+        told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
         return f"{name}: of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
 
     @property
@@ -153,13 +148,12 @@ def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -
         return None
     if figure.kind.is_time and figure.kind.falls:
         printed, base = base or printed, printed
-    found = Theirs(printed.value, printed.low, printed.high, parts[0].n or runs)
+    ends = printed.value, printed.low, printed.high
+    if base is not None:
+        ends = printed.value - base.value, printed.low - base.high, printed.high - base.low
     if base is not None and is_ratio:
         ends = printed.value / base.value, printed.low / base.high, printed.high / base.low
-        found = Theirs(*ends, found.runs)
-    elif base is not None:
-        ends = printed.value - base.value, printed.low - base.high, printed.high - base.low
-        found = Theirs(*ends, found.runs)
+    found = Theirs(*ends, parts[0].n or runs)
     errors = [_error(one, log=is_ratio) for one in parts if not one.is_rounding]
     if len(errors) < len(parts):
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,6 @@ from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.hardware import is_same_card
 from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.runs.table import device_words, environment_of
 from ampcompare.report.words import by_reason, plural, printable, short, some
@@ -25,6 +25,12 @@ SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_si
 # What a run may have otherwise without anybody calling it another experiment.
 ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
 PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
+
+# What says nothing of how fast a card is.
+MAKERS = frozenset(
+    "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
+)
+_MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
 Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
 
@@ -162,3 +168,24 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
 
 def _shown(value: Any) -> str:
     return short(printable(as_text(value)), 60)
+
+
+def is_same_card(published: str, devices: Iterable[str]) -> bool:
+    """Whether all devices are the published one: the same words, of which one name may leave out memory and
+    form. An unknown name is no other's.
+
+    >>> is_same_card("Tesla V100", ["Tesla V100-SXM2-16GB"]), is_same_card("RTX 2080", ["RTX 2080 Ti"])
+    (True, False)
+    >>> is_same_card("H100 PCIe", ["NVIDIA H100 SXM"])
+    False
+    """
+    theirs, ours = _words(published), [_words(device) for device in devices]
+    return bool(theirs and ours) and all(
+        (theirs <= here or here <= theirs) and all(map(_MORE.fullmatch, theirs ^ here)) for here in ours
+    )
+
+
+def _words(name: str) -> frozenset[str]:
+    text = re.sub(r"\((?:r|tm|c)\)|[®™]", " ", name.lower())
+    text = re.sub(r"(\d+)[ -]?gi?b\b", r" \1gb ", text)
+    return frozenset(word for word in re.split(r"[^a-z0-9.]+", text) if word and word not in MAKERS)

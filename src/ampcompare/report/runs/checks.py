@@ -27,7 +27,6 @@ MOST_DECIMALS = 6  # of a figure that was rounded where it was logged; more are 
 MEDIAN_GAP = 0.03
 FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
 DRIFT_LEVEL = 0.99  # every report asks this, and few have any
-Pair = tuple[str, str]
 
 
 def learned_nothing(group: Group, metric: ComparedMetric) -> str:
@@ -107,26 +106,27 @@ def spoiled_buffers(run: RunRecord) -> int:
     return 0 if run.option("training.on_nonfinite_buffers") == "restore" or not count >= 1 else int(count)
 
 
-def apart_in_time(groups: Sequence[Group]) -> list[Pair]:
-    """Pairs of labels, the earlier first, of groups of two runs or more of which all of one were half done
-    before any of the other began: a machine drifts, and no interval of theirs knows of it.
+def apart_in_time(groups: Sequence[Group]) -> list[str]:
+    """Labels of groups of two runs or more of which all of one were half done before any of another began: a
+    machine drifts, and no interval of theirs knows of it.
     """
-    return _pairs(groups, _is_before)
+    return _any_pair(groups, _is_before)
 
 
-def on_other_cards(groups: Sequence[Group]) -> list[Pair]:
-    """Pairs of labels of groups that have no card, or host, in common."""
+def on_other_cards(groups: Sequence[Group]) -> list[str]:
+    """Labels of groups that have no card, or host, in common with another."""
 
     def differ(one: Group, other: Group) -> bool:
         ours, theirs = cards_of(one.rows), cards_of(other.rows)
         return bool(ours and theirs and not ours & theirs)
 
-    return _pairs(groups, differ)
+    return _any_pair(groups, differ)
 
 
-def _pairs(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[Pair]:
+def _any_pair(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[str]:
     by_start = sorted((g for g in groups if g.n), key=lambda g: float(g.rows[STARTED].min()))
-    return [(a.label, b.label) for a, b in combinations(by_start, 2) if holds(a, b)]
+    found = [pair for pair in combinations(by_start, 2) if holds(*pair)]
+    return list(dict.fromkeys(group.label for pair in found for group in pair))
 
 
 def _is_before(early: Group, late: Group) -> bool:
