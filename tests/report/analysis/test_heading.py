@@ -40,11 +40,6 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
         f"native: 1.90× as fast, {MEMORY}, accuracy 1.20 points lower",
         {"native": "faster · accuracy 1.20 lower"},
     ),
-    "a gain": (
-        [*runs("none", BASE), *runs("native", less(-1.2), FAST)],
-        f"native: 1.90× as fast, {MEMORY}, accuracy 1.20 points higher",
-        {"native": "faster · accuracy 1.20 higher"},
-    ),
     "undecided": (
         [*runs("none", BASE), *runs("native", NOISY, FAST)],
         f"native: 1.90× as fast, {MEMORY}, accuracy not settled",
@@ -54,11 +49,6 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
         [*runs("none", BASE), *runs("native", SAME, NOT_FASTER)],
         f"native: speed not settled, {MEMORY}, accuracy the same within 0.5 points",
         {"native": "speed not settled · same accuracy"},
-    ),
-    "slower": (
-        [*runs("none", BASE), *runs("native", SAME, (1.8, 1.82, 1.85, 1.8, 1.81))],
-        f"native: 0.0445× as fast, {MEMORY}, accuracy the same within 0.5 points",
-        {"native": "slower · same accuracy"},
     ),
     "no more than the control": (
         [

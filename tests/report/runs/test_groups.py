@@ -133,18 +133,6 @@ def test_unknown_key_is_an_error_that_names_the_nearest(option, key):
         analyse_runs([make("none")], **{option: [key]})
 
 
-def test_only_finished_runs_count_where_there_is_one():
-    (group,) = analyse_runs([make("none", 1, state="crashed"), make("none", 2)]).groups
-    assert (len(group.all_rows), group.n, group.is_unfinished) == (2, 1, False)
-    assert group.figures["images_per_second"].n == 1
-
-
-def test_groups_come_in_the_fixed_order_unknown_backends_last():
-    names = ["zzz", "apex_o1", "aaa", "none", "native", "fp16", "apex_o2"]
-    made = [make("none", number, id=name, config={"backend": name}) for number, name in enumerate(names)]
-    assert labels(*made) == ["none", "native", "apex_o1", "apex_o2", "fp16", "aaa", "zzz"]
-
-
 def test_a_run_of_two_sources_is_two_rows_with_places_of_their_own():
     twice = analyse_runs([make("none", 1), make("none", 1)])
     assert twice.table.index.is_unique

@@ -105,6 +105,13 @@ def test_what_ran_while_another_was_stopped_did_not_share():
     assert overlaps(stopped, run("native", 3, 0)) == pytest.approx([0.5, 0.5], abs=0.06)
 
 
+def test_of_a_run_that_went_on_elsewhere_what_it_did_there_counts():
+    here, there = ({"host": host, "gpu": None} for host in "ab")
+    moved = paused(1, 0, 1000.0, machine=there | {"earlier": [here]})
+    assert overlaps(moved, run("native", 1, 0, machine=there)) == pytest.approx([0, 0])
+    assert overlaps(moved, run("native", 2, 1050, machine=there)) == pytest.approx([1, 0.5], abs=0.06)
+
+
 def pairs(seeds, apart):
     """Both backends with each seed: `apart` at once where it is 0, else one after the other."""
     return [

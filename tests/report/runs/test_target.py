@@ -38,11 +38,6 @@ def test_a_run_that_did_not_finish_does_not_move_it_either(state):
     assert analyse_runs([*NONE, reaching("none", 3, 0.2, state=state)]).target == analyse_runs(NONE).target
 
 
-def test_without_a_finished_run_of_the_baseline_there_is_no_target():
-    analysis = analyse_runs([reaching("native", 1, 0.9), reaching("none", 1, 0.9, state="failed")])
-    assert analysis.target is None
-
-
 def test_who_does_not_reach_it_has_no_time_and_is_named():
     runs = [reaching("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
     analysis = analyse_runs([*NONE, *runs])

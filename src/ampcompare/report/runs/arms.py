@@ -88,7 +88,7 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
             told = [text for _, text in setting[2]] or [one for one in setting[:2] if one]
             count = plural(sum(map(len, numbers.values())), "run")
             left_out.append(f"{count} of {some(list(numbers), 3)}: in another setting ({some(told, 3)})")
-    arms = {}
+    arms: dict[str, Group] = {}
     for arm in (name for name in publication.arms if name in settings[best]):
         groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
