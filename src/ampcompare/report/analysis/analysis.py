@@ -15,6 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
+from ampcompare.report.analysis.benched import Bench, read_bench
 from ampcompare.report.analysis.best import BestOfEach, best_of_each
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all, level_of
@@ -66,12 +67,14 @@ class Analysis:
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
+    bench: Bench | None = None
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Every group but the baselines against the one that fits it."""
         looks = self.plan.number_of_looks
-        return tuple(compare_all(self.groups, self.baseline_value, self.keys[0], self.metric, looks))
+        asked = (self.groups, self.baseline_value, self.keys[0], self.metric, looks, self.bench)
+        return tuple(compare_all(*asked))
 
     def comparison(self, label: str) -> Comparison | None:
         """The comparison of one group, None for a baseline or without one."""
@@ -211,6 +214,7 @@ def analyse_runs(
     within: float = WITHIN,
     target: float | None = None,
     require: Sequence[str] = (),
+    bench: str | None = None,
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
@@ -220,7 +224,8 @@ def analyse_runs(
     guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
     a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
     (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
-    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and
+    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`,
+    `bench` a file of `ampcompare bench --json` that speed is taken from. Margin and
     target that are not given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
@@ -255,6 +260,9 @@ def analyse_runs(
     shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
     rows, ignored = with_target(rows, shown, compared), frozenset(ignore)
     groups = group_runs(rows, settings, compared, keys, ignored, resolution_of(rows, compared))
+    measured = read_bench(bench) if bench else None
+    if measured:
+        groups = [replace(group, measured=measured.figures(group)) for group in groups]
     words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
     if key != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
@@ -277,6 +285,7 @@ def analyse_runs(
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),
+        bench=measured,
     )
     _ = analysis.published, analysis.requirements  # an unknown name is said before anything is written
     return analysis

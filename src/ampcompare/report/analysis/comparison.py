@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampcompare.metrics import EMULATED
+from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
 from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group, again
@@ -131,7 +132,12 @@ class Comparison:
 
 
 def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric, looks: int
+    groups: Sequence[Group],
+    baseline: str,
+    key: str,
+    metric: ComparedMetric,
+    looks: int,
+    bench: Bench | None = None,
 ) -> list[Comparison]:
     """Every group but the baselines against the one baseline that fits it; nothing without a baseline.
 
@@ -149,7 +155,7 @@ def compare_all(
             continue
         repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
         control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
-        found.append(compare(group, base, metric, level, control, gap(group, base, key)))
+        found.append(compare(group, base, metric, level, control, gap(group, base, key), bench))
     return found
 
 
@@ -193,6 +199,7 @@ def compare(
     level: float,
     control: Group | None = None,
     loose: Sequence[str] = (),
+    bench: Bench | None = None,
 ) -> Comparison:
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
@@ -206,8 +213,8 @@ def compare(
         base,
         metric,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
-        estimates=_estimates(group, base, level),
-        beside_control=_estimates(group, control, level) if control else {},
+        estimates=_estimates(group, base, level, bench),
+        beside_control=_estimates(group, control, level, bench) if control else {},
         drift=_drift(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group, metric),
@@ -217,13 +224,17 @@ def compare(
     return replace(found, claims={question: _claim(found, question) for question in QUESTIONS})
 
 
-def _estimates(group: Group, base: Group, level: float) -> dict[str, Estimate]:
+def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
+    measured = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
     for question, column in COLUMNS.items():
         is_quality = question == QUALITY
+        if column in measured and (question == SPEED or base.sample(column).empty):
+            found[question] = measured[column]
+            continue
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
             continue
@@ -255,6 +266,8 @@ def _claim(comparison: Comparison, question: str) -> Claim:
     if silence := _silence(comparison, question, found):
         return Claim(question, found, (), silence)
     low, high = found.ends
+    if (low is None or high is None) and isinstance(found, Benched):
+        return Claim(question, found, (), found.basis, is_open=True)
     if low is None or high is None:
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
     shown = _sides(question, found, metric)

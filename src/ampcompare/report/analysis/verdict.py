@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
+from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
     EQUIVALENT,
     HOLDS_NO_CHANGE,
@@ -187,9 +188,11 @@ def caption(of: Analysis) -> str:
     """What the table's intervals are, once for all."""
     metric, looks = of.metric, of.plan.number_of_looks
     held = [c for c in of.comparisons if not c.is_control and c.claims]
-    kinds = {e.paired for c in held for e in c.estimates.values() if e.has_interval}
+    every = [e for c in held for e in c.estimates.values() if not isinstance(e, Benched)]
+    kinds, more = {e.paired for e in every if e.has_interval}, f" {of.bench.words}" if of.bench else ""
     if not kinds:
-        return f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
+        none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
+        return none + more
     how = "paired where seeds are shared"
     if len(kinds) == 1:
         how = "paired by seed" if True in kinds else "not paired"
@@ -202,7 +205,9 @@ def caption(of: Analysis) -> str:
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
     parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
-    return f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}"
+    return (
+        f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
+    )
 
 
 def _named(label: str) -> str:

@@ -68,7 +68,8 @@ class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
     differs from others of the same value. `is_control`: the baseline once more (A/A). `metric` is the
-    compared one, `floor` the least that its spread is taken for, in its shown unit.
+    compared one, `floor` the least that its spread is taken for, in its shown unit. `measured` are figures
+    that go before those of its runs.
     """
 
     label: str
@@ -79,6 +80,7 @@ class Group:
     apart: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
     floor: float = 0.0
+    measured: Mapping[str, Estimate] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -127,7 +129,7 @@ class Group:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
         stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
         every = {name: self._mean(name) for name in table.FIGURES}
-        return {name: found for name, found in every.items() if found}
+        return {name: found for name, found in every.items() if found} | dict(self.measured)
 
     def _mean(self, name: str) -> Estimate | None:
         values = self.sample(name)
