@@ -66,7 +66,7 @@ def test_a_source_is_declared_once(stripes: Source, tmp_path: Path):
     assert "my_stripes" in record.tags
     parameters = {"data.source": {"values": ["my_stripes", "synthetic"]}, "data.root": {"value": "somewhere"}}
     assert sweep_problems(tmp_path, parameters=parameters) == []
-    assert analyse_runs([record]).setting.data.startswith("my own stripes somewhere")
+    assert analyse_runs([record]).setting.words.partition(" on ")[2].startswith("my own stripes somewhere")
     with pytest.raises(UserError, match=r"data\.source=my_stripes needs a place; set data\.root=PATH"):
         load_config(None, words[:1])
 
@@ -76,7 +76,7 @@ def test_a_report_names_a_source_that_is_not_installed_as_the_record_does(
 ):
     record, _ = train(tmp_path / "runs", "data.source=my_stripes", "data.root=somewhere")
     monkeypatch.delitem(SOURCES, stripes.name)
-    assert analyse_runs([record]).setting.data.startswith("my stripes")
+    assert analyse_runs([record]).setting.words.partition(" on ")[2].startswith("my stripes")
 
 
 @pytest.fixture

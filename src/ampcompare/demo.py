@@ -98,7 +98,7 @@ def demo(
         if code := see_through(command, environment):
             raise typer.Exit(code)
     say(f"--- 4 of 4: the page, {about(PAGE)}")
-    make_report(Request([folder], f"{folder}/report"), console)
+    make_report(Request([folder], f"{folder}/report", bench=str(bench)), console)
     say(f"done in {clock(time.monotonic() - began)}")
     say(f"speed and memory of your network:  {as_typed('ampcompare', 'bench', 'model.name=./net.py:build')}")
     say(f"a training of your own:            {as_typed('ampcompare', 'run', '--help')}")

@@ -221,7 +221,7 @@ def _judged(row: Row, group: Group | None) -> dict[str, Any]:
         "ours": _estimate(row.ours),
         "verdict": row.verdict,
         "because": row.why,
-        **_named(row, "p", "adjusted_p", "more_runs"),
+        "more_runs": row.more_runs,
     }
 
 

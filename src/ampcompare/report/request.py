@@ -18,7 +18,7 @@ PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
 PUBLICATIONS = (".yaml", ".yml")
-AS_IT_IS = ("baseline", "metric", "throughput", "memory", "margin", "target", "reproduce", "within")
+AS_IT_IS = ("baseline", "bench", "metric", "throughput", "memory", "margin", "target", "reproduce", "within")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Request:
     ] = None
     memory: Annotated[str | None, Option(metavar="KEY", help="Memory that other programs logged.")] = None
     step: Annotated[str | None, Option(metavar="COLUMN", help="The step column of CSV files.")] = None
+    bench: Annotated[
+        str | None, Option(metavar="FILE", help="Speed and memory from `ampcompare bench --json FILE`.")
+    ] = None
     margin: Annotated[
         float | None, Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
     ] = None

@@ -20,12 +20,12 @@ def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
     analysis = analyse_runs(searched())
     (said,) = (note for note in analysis.notes if note.startswith("Best of"))
     assert said.startswith(
-        "Best of 20 learning rates each: native reaches eval accuracy 91.40 % (lr 0.047), none 91.20 % (lr "
-        "0.046): +0.20 points, 1.90× as fast."
+        "Best of 20 values of lr each: none reaches eval accuracy 91.20 % (lr 0.046); native reaches eval "
+        "accuracy 91.40 % (lr 0.047), +0.20 points, 1.90× as fast."
     )
     assert "which flatters it" in said
     assert "not compared" not in " ".join(analysis.remarks).lower()
-    assert analysis.headline.startswith("Best of 20 learning rates each: native ")
+    assert analysis.headline.startswith("Best of 20 values of lr each: native ")
     assert [(one.group.value, one.tried) for one in analysis.best.candidates] == [
         ("none", 20),
         ("native", 20),
@@ -61,7 +61,7 @@ def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():
     analysis = analyse_runs(records)
     assert [c.baseline.label for c in analysis.comparisons] == ["none · lr 0.1", "none · lr 0.2"]
     assert analysis.headline.startswith("native · lr 0.")
-    assert any(note.startswith("Best of 2 learning rates each:") for note in analysis.notes)
+    assert any(note.startswith("Best of 2 values of lr each:") for note in analysis.notes)
 
 
 def test_without_another_key_there_is_no_best_of_each():

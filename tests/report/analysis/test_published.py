@@ -11,7 +11,7 @@ from support.papers import CARD, SPEED, peaks, throughput, written
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
-from ampcompare.report.runs.hardware import is_same_card
+from ampcompare.report.runs.arms import is_same_card
 
 
 def runs_of(backends=tuple(SPEED), seeds=(1, 2, 3), **options):
@@ -100,7 +100,7 @@ def test_runs_of_two_settings_are_not_pooled(tmp_path):
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
     found = judged(written(tmp_path), [*runs_of(), *slow])
     assert found.matched.arms["amp"].n == 3
-    assert "3 runs of amp: in another setting (batch_size 64)" in found.matched.left_out
+    assert "3 runs of amp: in another setting (batch_size 64 (published 128))" in found.matched.left_out
 
 
 def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):

@@ -18,7 +18,7 @@ from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.runs.checks import apart_in_time, drift_of, leaves_out, on_other_cards, stalled_share
+from ampcompare.report.runs.checks import apart_in_time, drift_of, leaves_out, on_other_cards
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
@@ -103,6 +103,7 @@ def sweep(
         run = make(backend, seed, steps=10, epochs=5, id=f"{backend}{seed}{place}")
         run.started_at = BEGAN + timedelta(seconds=HOUR * place)
         put(run, metrics.ELAPSED, np.linspace(0, seconds, run.rows))
+        run.summary[metrics.TRAIN_SECONDS] = seconds
         noise = chance.normal(0, sd) if chance is not None else 0.0
         at = place / max(1, len(order) - 1)
         run.summary[metrics.THROUGHPUT_MEDIAN] = 50.0 * (1 + drift * at) * (1 + noise)
@@ -136,7 +137,6 @@ def test_runs_that_all_go_on_at_one_time_are_not_one_after_the_other():
     order = blocks(["none", "native"], 2)
     assert not apart_in_time(analyse_runs(sweep(order, seconds=10 * HOUR, gpus="abcd")).groups)
     assert apart_in_time(analyse_runs(sweep(order, seconds=HOUR, gpus="abcd")).groups)
-    assert apart_in_time(analyse_runs(sweep(order, seconds=10 * HOUR)).groups)  # on one card they cannot have
 
 
 def test_a_backend_with_a_card_of_its_own_is_named_and_two_cards_are_not_pooled_without_a_word():
@@ -201,37 +201,6 @@ def test_without_a_second_bookend_there_is_no_drift_to_tell():
     assert found.drift is None
 
 
-def steady(chance: Any, n: int, spread: float) -> np.ndarray:
-    return 100 * np.exp(chance.normal(0, spread, n))
-
-
-def with_intervals(speeds: np.ndarray) -> RunRecord:
-    run = make("none", 1, steps=5 * len(speeds) + 10, epochs=1)
-    put(run, metrics.THROUGHPUT, np.resize(speeds, run.rows))
-    return run
-
-
-@pytest.mark.parametrize("spread", [0.005, 0.15])
-def test_steady_noise_is_no_stall(spread: float):
-    chance = np.random.default_rng(14)
-    assert not [1 for _ in range(30) if stalled_share(with_intervals(steady(chance, 100, spread)))]
-
-
-def test_stalls_are_found_with_the_time_that_they_took_and_said_by_seed():
-    speeds = steady(np.random.default_rng(1), 200, 0.02)
-    speeds[30::20] /= 3
-    assert stalled_share(with_intervals(speeds)) == pytest.approx(2 / 22, rel=0.2)
-
-    def slow_rows(made: Any) -> None:
-        for row in made["rows"][10::4]:
-            if metrics.THROUGHPUT in row:
-                row[metrics.THROUGHPUT] /= 4
-
-    told = said(analyse_runs([make("none", 1), make("none", 2, edit=slow_rows)]))
-    assert "Stalls took of the time of none, seed 2 " in told
-    assert "seed 1" not in told
-
-
 def test_what_a_median_leaves_out_is_said_with_both_ratios():
     def compile_time(made: Any) -> None:
         for row in made["rows"]:
@@ -242,23 +211,7 @@ def test_what_a_median_leaves_out_is_said_with_both_ratios():
     assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in told
 
 
-def test_a_process_unlike_all_others_is_named():
-    def of(*speeds: float) -> str:
-        return said(analyse_runs(runs("none", BASE[: len(speeds)], speeds)))
-
-    assert "Unlike all others of its group in throughput: none, seed 2: 0.697×" in of(100, 101, 70)
-    assert "Unlike" not in of(100, 101, 95) + of(100, 70) + of(120, 100, 80, 60)
-
-
-def test_skipped_steps_above_1_percent_are_said():
-    def many(made: Any) -> None:
-        made["summary"][metrics.SKIPPED] = 8
-
-    told = said(analyse_runs([make("native", 1, skip_steps=(0,)), make("native", 2, edit=many)]))
-    assert "More than 1 % of the steps were skipped: native (up to 4.0 %)." in told
-
-
-def test_statistics_that_an_overflow_spoilt_are_said_with_the_step_and_put_back_ones_are_not():
+def test_statistics_that_an_overflow_spoilt_are_said_and_put_back_ones_are_not():
     def spoilt(made: Any) -> None:
         made["rows"][5][metrics.NONFINITE_BUFFERS] = 2
         made["summary"][metrics.NONFINITE_BUFFERS] = 2
@@ -267,8 +220,7 @@ def test_statistics_that_an_overflow_spoilt_are_said_with_the_step_and_put_back_
         spoilt(made)
         made["config"]["training"] = {"on_nonfinite_buffers": "restore"}
 
-    step = make("native", 1).numbers(metrics.STEP)[5]
-    assert f"(2 buffers, by step {step:.0f})" in said(analyse_runs([make("native", 1, edit=spoilt)]))
+    assert "(2 buffers)" in said(analyse_runs([make("native", 1, edit=spoilt)]))
     assert "non-finite for good" not in said(analyse_runs([make("native", 1, edit=restored)]))
 
 
@@ -282,16 +234,14 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
     def back(plan: Any) -> None:
         plan["rows"][7]["time/elapsed_seconds"] = 0.0
 
-    assert "No peak memory is recorded for native." in said(
-        analyse_runs([make("none"), make("native", edit=no_memory)])
-    )
-    assert "is not finite in native_resnet50 (" in said(
-        analyse_runs([make("none"), make("native", edit=nan)])
-    )
-    assert "goes backwards" in said(analyse_runs([make("none", edit=back)]))
+    claims = analyse_runs([make("none", edit=no_memory), make("native")]).comparison("native").claims
+    assert claims["memory"].why == "not recorded for none"
+    for edit, problem in ((nan, "1 row with a loss that is not finite."), (back, "Its clock goes backwards")):
+        found = analyse_runs([make("none"), make("native", edit=edit)])
+        assert found.table["problems"].iloc[1][0].startswith(problem)
+        assert "The record of native_resnet50 (" in said(found)
     assert "has problems" in said(analyse_runs([make("none", problems=("Torn.",))]))
     alone = analyse_runs([*runs("none", BASE), *runs("native", SAME[:4], FAST)])
-    assert "Runs without a partner are left out of the pairs (native: 1)." in said(alone)
     assert alone.comparison("native").estimates["speed"].basis == (
         "n = 4, paired by seed, 1 without a partner left out"
     )
@@ -306,7 +256,7 @@ def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
     assert "ynthetic" not in clean
     assert "CPU" not in clean
     apart = analyse_runs([*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")])
-    assert "Runs were on different devices (A and B)" in said(apart)
+    assert apart.comparison("native").claims["speed"].why == "they ran on different devices"
     assert "speed" not in apart.comparison("native").estimates
 
 
@@ -321,7 +271,6 @@ def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
     assert (group.figures["images_per_second"].n, group.figures["quality"].n) == (5, 1)
     found = analysis.comparison("native").estimates["speed"]
     assert (found.n, found.paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
-    assert "each seed one of accuracy" in said(analysis)
 
 
 def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:

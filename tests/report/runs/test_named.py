@@ -97,10 +97,3 @@ def test_evaluations_whose_names_tell_nothing_are_named():
     analysis = analyse_runs([recorded(wombats=3.0, koalas=2.0)])
     assert analysis.metric.key == "eval/accuracy"
     assert any("Which of eval/koalas and eval/wombats" in line for line in analysis.remarks)
-
-
-def test_an_accuracy_that_some_runs_lack_stays_what_is_compared():
-    assert analyse_runs([recorded(f1=0.5), recorded(2, accuracy=0.5)]).metric.key == "eval/accuracy"
-    broken = recorded(2, accuracy=float("nan"), f1=0.5)
-    assert len(broken.nonfinite("eval/accuracy"))
-    assert analyse_runs([broken]).metric.key == "eval/accuracy"

@@ -119,12 +119,6 @@ def test_failures_are_counted_with_their_exact_interval():
     assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
 
 
-def test_a_failed_run_reaches_no_figure_and_is_named():
-    group = grouped(fp16(0, 1, 0))
-    assert group.n == 2
-    assert {e.n for e in group.figures.values()} == {2}
-
-
 def test_no_accuracy_comes_from_runs_that_all_failed():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished

@@ -33,23 +33,9 @@ def test_the_target_is_what_every_finished_run_of_the_baseline_reaches():
     assert analyse_runs(NONE).target in (93.0, 0.93)
 
 
-def test_no_other_group_moves_the_target():
-    alone = analyse_runs(NONE).target
-    low = reaching("apex_o1", 1, 0.3, 0.8, 0.8)
-    analysis = analyse_runs([*NONE, low])
-    assert analysis.target == alone
-    assert "seconds_to_target" not in group(analysis, "apex_o1").figures
-    assert "The target of 93.00 % was reached by no run of apex_o1." in analysis.remarks
-
-
 @pytest.mark.parametrize("state", ["failed", "crashed", "running"])
 def test_a_run_that_did_not_finish_does_not_move_it_either(state):
     assert analyse_runs([*NONE, reaching("none", 3, 0.2, state=state)]).target == analyse_runs(NONE).target
-
-
-def test_without_a_finished_run_of_the_baseline_there_is_no_target():
-    analysis = analyse_runs([reaching("native", 1, 0.9), reaching("none", 1, 0.9, state="failed")])
-    assert analysis.target is None
 
 
 def test_who_does_not_reach_it_has_no_time_and_is_named():

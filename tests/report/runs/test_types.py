@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.fakes import make
 
-from ampcompare.former import config_now
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.table import words_of
 
@@ -44,22 +43,6 @@ def test_a_type_that_was_left_to_the_machine_is_the_one_it_took(took, label):
     given = [run("native", seed, "auto", took=took) for seed in range(2)]
     explicit = [run("native", seed + 2, took) for seed in range(2)]
     assert [(g.label, g.n) for g in analyse_runs([*given, *explicit]).groups] == [(label, 4)]
-
-
-def test_what_went_and_nobody_had_set_sets_no_runs_apart():
-    then = {"dtype": "bfloat16", "enabled": True, "growth_factor": 2.0, "backoff_factor": 0.5}
-    old, new = run(OLD[0], 0), run(NEW[0], 1)
-    old.config = config_now(old.config | {"precision": then, "fuse": False, "eval": {"tf32": None}}, {})
-    new.config = {key: value for key, value in new.config.items() if key not in ("precision", "eval")}
-    assert [(g.label, g.n) for g in analyse_runs([*runs(NONE), old, new]).groups] == [
-        ("none", 2),
-        ("native_bf16", 2),
-    ]
-
-
-def test_any_backend_that_was_switched_off_is_none():
-    off = {"backend": "native", "precision": {"enabled": False, "dtype": "float16", "init_scale": 1.0}}
-    assert config_now(off, {}) == {"backend": "none", "precision": {"init_scale": 1.0}}
 
 
 def test_apex_o1_in_bf16_is_called_so_and_never_apex_itself():

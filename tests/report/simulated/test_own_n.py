@@ -81,13 +81,3 @@ def test_each_n_is_an_independent_count():
                     assert (other and (other.n, other.paired)) == (
                         expected_n(ours, theirs) if is_told else None
                     )
-
-
-def test_runs_of_unknown_seed_pair_with_none():
-    chance = np.random.default_rng(1)
-    runs = [record(b, s, speed=chance.normal(100, 1)) for b in ("none", "native") for s in range(5)]
-    for run in runs:
-        if run.config["seed"] > 1:
-            del run.config["seed"]
-    (found,) = analyse_runs(runs).comparisons
-    assert [found.estimates[q].basis for q in FIGURES] == ["n = 5, not paired"] * 3

@@ -33,17 +33,6 @@ def test_three_pairs_by_hand():
     assert found.basis == "n = 3, paired by seed"
 
 
-def test_a_ratio_of_geometric_means_by_hand():
-    # 2 e^-0.1, 2, 2 e^0.1
-    found = difference(of(10 * math.exp(-0.1), 14, 18 * math.exp(0.1)), of(5, 7, 9), log=True)
-    half = T_2 * 0.1 / math.sqrt(3)
-    assert found.value == pytest.approx(2, **EXACT)
-    assert found.seen == pytest.approx((2 * math.exp(-0.1), 2 * math.exp(0.1)), **EXACT)
-    assert (found.low, found.high) == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), **EXACT)
-    back = difference(of(5, 7, 9), of(10 * math.exp(-0.1), 14, 18 * math.exp(0.1)), log=True)
-    assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low), **EXACT)
-
-
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.9833, 0.9995])
 @pytest.mark.parametrize("log", [False, True])
 def test_paired_interval_is_scipys(level, log):

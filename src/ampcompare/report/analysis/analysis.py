@@ -15,11 +15,12 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
+from ampcompare.report.analysis.benched import Bench, read_bench
 from ampcompare.report.analysis.best import BestOfEach, best_of_each
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all, level_of
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import Plan, deviations, plan_of, planned_words
+from ampcompare.report.analysis.plan import Plan, deviations, plan_of
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import BASELINE, Wanted, read
@@ -30,9 +31,9 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.quantities import OWN, Quantities
-from ampcompare.report.runs.settings import Setting, describe, settings_of
+from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import OUTCOME, RUN, SEED, table_of, with_target, words_of
+from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import between, capital, change, listed, some
 
@@ -66,12 +67,14 @@ class Analysis:
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
+    bench: Bench | None = None
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Every group but the baselines against the one that fits it."""
         looks = self.plan.number_of_looks
-        return tuple(compare_all(self.groups, self.baseline_value, self.keys[0], self.metric, looks))
+        asked = (self.groups, self.baseline_value, self.keys[0], self.metric, looks, self.bench)
+        return tuple(compare_all(*asked))
 
     def comparison(self, label: str) -> Comparison | None:
         """The comparison of one group, None for a baseline or without one."""
@@ -92,31 +95,24 @@ class Analysis:
         return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property
-    def _heading(self) -> tuple[str, str]:
-        return verdict.headline(
-            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric, self.best
-        )
-
-    @property
     def headline(self) -> str:
         """The finding, in at most 20 words."""
-        return self._heading[0]
+        return verdict.headline(self)[0]
 
-    @property
+    @cached_property
     def accent(self) -> str:
         """The label that the heading is about."""
-        return self._heading[1]
+        return verdict.headline(self)[1]
 
     @property
     def basis(self) -> str:
         """Setting, number of seeds, machine, margin or plan: one line."""
-        planned = planned_words(self.plan, self.metric)
-        return verdict.basis(self.setting.words, self.setting.machine, self.groups, self.metric, planned)
+        return verdict.basis(self)
 
     @property
     def caption(self) -> str:
         """What the table's intervals are."""
-        return verdict.caption(self.comparisons, self.level, self.plan.number_of_looks, self.metric)
+        return verdict.caption(self)
 
     def chip(self, group: Group) -> str:
         """What is known of a group in a few words."""
@@ -141,24 +137,11 @@ class Analysis:
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
-        told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
-        asked = sorted(self.ignored), self.keys
-        found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
-        control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
-        drifted = (
-            f"From its first to its last runs the control changed by {_change(control.drift)}."
-            if control and control.drift
-            else ""
-        )
-        differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []
-        return (*([drifted] if drifted else []), *differs, *self.plan.doubts, *self.warned, *found)
-
-    @property
-    def _deviations(self) -> list[str]:
-        sides = [s for c in self.comparisons if not c.is_control for s in (c.group, c.baseline) if s]
-        seeds = min((_ended_seeds(side) for side in sides), default=0)
-        has_control = any(g.is_control for g in self.groups)
-        return deviations(self.plan, self.metric, self.target, seeds, bool(self.undecided), has_control)
+        drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
+        drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
+        off = deviations(self)
+        differs = [f"Not as planned: {listed(off)}."] if off else []
+        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -167,13 +150,10 @@ class Analysis:
         said += [self.metric.direction] if self.metric.direction else []
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            parts = [
-                f"{q} {_change(control.estimates[q])}" for q in ("speed", "memory") if q in control.estimates
-            ]
+            found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
+            parts = listed(f"{q} {_change(one)}" for q, one in found.items()) or "nothing to tell"
             drift = f"; from its first to its last runs {_change(control.drift)}" if control.drift else ""
-            said.append(
-                f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}."
-            )
+            said.append(f"No change at all ({control.group.label}): {parts}{drift}.")
         return tuple(said)
 
     @property
@@ -190,22 +170,15 @@ class Analysis:
     def advice(self) -> str:
         """What would decide what is open; nothing where nothing is, or nothing would."""
         names = {"speed": "speed", "quality": self.metric.noun}
-        more = [
-            f"{names[claim.question]} of {label} about {claim.more_seeds:,}"
-            for label, claim in self.undecided
-            if claim.more_seeds
-        ]
-        if not more:
-            return ""
-        return (
-            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds "
-            "them, and counts each look."
-        )
+        told = [(names[claim.question], label, claim.more_seeds) for label, claim in self.undecided]
+        more = some([f"{name} of {label} about {count:,}" for name, label, count in told if count])
+        how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
+        return f"More seeds of each would tell: {more}. {how}" if more else ""
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met."""
-        return judge(self.required, self.groups, self.comparisons, self.baseline_value)
+        return judge(self)
 
     @cached_property
     def published(self) -> Reproduction | None:
@@ -227,11 +200,6 @@ def _change(found: Estimate) -> str:
     return f"{change(found.value)}{between(found.low, found.high, change)}"
 
 
-def _ended_seeds(group: Group) -> int:
-    ended = group.all_rows[OUTCOME].isin([Outcome.FINISHED.value, Outcome.FAILED.value])
-    return group.all_rows[SEED][ended].nunique()
-
-
 def analyse_runs(
     runs: Sequence[RunRecord],
     baseline: str | None = None,
@@ -246,6 +214,7 @@ def analyse_runs(
     within: float = WITHIN,
     target: float | None = None,
     require: Sequence[str] = (),
+    bench: str | None = None,
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
@@ -255,7 +224,8 @@ def analyse_runs(
     guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
     a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
     (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
-    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and
+    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`,
+    `bench` a file of `ampcompare bench --json` that speed is taken from. Margin and
     target that are not given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
@@ -278,15 +248,24 @@ def analyse_runs(
     if reading.settings is None:
         check_keys("--group-by", keys, settings)
         check_keys("--ignore", ignore, settings)
-    ignored, floor = frozenset(ignore), resolution_of(rows, compared)
-    first = group_runs(rows, settings, compared, keys, ignored, floor)
-    value = _meant(reading.baseline, first, keys[0], is_asked=baseline is not None)
-    shown = _target(target if target is not None else plan.target, target, first, value, compared)
-    rows = with_target(rows, shown, compared)
-    groups = group_runs(rows, settings, compared, keys, ignored, floor)
+    value, key = reading.baseline, keys[0]
+    values = [
+        None if arm_of(run) else one.get(key, NOT_SET) for run, one in zip(rows[RUN], settings, strict=True)
+    ]
+    if baseline is not None and value not in (*values, BASELINE):  # which a sweep may not have come to
+        there = list(dict.fromkeys(filter(None, values)))
+        hint = nearest(value, there)
+        known = f"{hint and hint + ' '}there are {', '.join(there)}"
+        raise UserError(f"--baseline {value!r}: no run has it; {known}")
+    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
+    rows, ignored = with_target(rows, shown, compared), frozenset(ignore)
+    groups = group_runs(rows, settings, compared, keys, ignored, resolution_of(rows, compared))
+    measured = read_bench(bench) if bench else None
+    if measured:
+        groups = [replace(group, measured=measured.figures(group)) for group in groups]
     words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
-    if keys[0] != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
+    if key != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
         looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
         table=rows,
@@ -306,51 +285,29 @@ def analyse_runs(
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),
+        bench=measured,
     )
     _ = analysis.published, analysis.requirements  # an unknown name is said before anything is written
     return analysis
 
 
-def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) -> str:
-    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that. Raises
-    UserError for another that was asked for and that no run has.
-    """
-    values = [group.value for group in groups if not group.is_control]
-    if baseline in values:
-        return baseline
-    runs = [(g.value, run.option(BACKEND)) for g in groups if not g.is_control for run in g.all_rows[RUN]]
-    shown = {value for value, backend in runs if key == BACKEND and backend == baseline}
-    if len(shown) == 1:
-        return shown.pop()
-    if is_asked and baseline != BASELINE:  # which a sweep may not have come to
-        hint, known = nearest(baseline, values), ", ".join(dict.fromkeys(values))
-        raise UserError(f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {known}")
-    return baseline
-
-
 def _target(
-    wanted: float | None, asked: float | None, groups: Sequence[Group], baseline: str, metric: ComparedMetric
+    asked: float | None, planned: float | None, rows: pd.DataFrame, metric: ComparedMetric
 ) -> float | None:
     """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
-    finished run of the baseline reaches, rounded to the easier side, where that is more than guessing.
+    finished run of the baseline's `rows` reaches, rounded to the easier side, where that is no guessing.
     """
-    if wanted is not None:
+    if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    rows = pd.concat([g.all_rows for g in groups if g.value == baseline] or [groups[0].all_rows.iloc[:0]])
-    best = []
-    for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]:
-        values = run.values(metric.key) * metric.factor
-        values = values[np.isfinite(values)]
-        if len(values):
-            best.append(float(values.min() if metric.falls else values.max()))
-    if not best:
+    every = [run.values(metric.key) for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]]
+    known = [values[np.isfinite(values)] * metric.factor for values in every]
+    best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
+    worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
+    if not best or (not metric.falls and worst <= chance_of(rows, metric) + 1):
         return None
-    worst = max(best) if metric.falls else min(best)
-    if not metric.falls and worst <= chance_of(rows, metric) + 1:
-        return None
-    step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
+    step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
     return float(f"{rounded:.6g}")

@@ -18,14 +18,6 @@ from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import NOT_SET, brief, differing_keys, follows
 
-MANY = {  # keys that are tuned most often, several of them in words
-    "optimizer.lr": "learning rates",
-    "lr": "learning rates",
-    "learning_rate": "learning rates",
-    "batch_size": "batch sizes",
-    "optimizer.weight_decay": "weight decays",
-}
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -36,7 +28,7 @@ class Candidate:
     group: Group
     tried: int
     settings: tuple[tuple[str, str], ...]
-    comparison: Comparison | None = None
+    comparison: Comparison | None
 
     @property
     def quality(self) -> float:
@@ -60,50 +52,32 @@ class BestOfEach:
     @property
     def sentence(self) -> str:
         """What each gets to, and that picking flatters."""
-        base, *others = self.candidates
-        said = [self._of(one, base) for one in others]
-        return (
-            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is "
-            "shown, which flatters it: no difference is claimed to be more than chance."
+        each = "; ".join(map(self._of, self.candidates))
+        picked = (
+            "A best is picked by the very figure that is shown, which flatters it: no difference is claimed."
         )
+        return f"Best of {self._tried} each: {each}. {picked}"
 
     @property
     def headline(self) -> str:
-        """`Best of 20 learning rates each: native 91.40 %, none 91.20 %`."""
+        """`Best of 20 values of lr each: native 91.40 %, none 91.20 %`."""
         base, *others = self.candidates
-        ranked = sorted(others, key=lambda one: one.quality, reverse=not self.metric.falls)
-        each = [f"{one.group.value} {self.metric.show_value(one.quality)}" for one in (ranked[0], base)]
+        first = (min if self.metric.falls else max)(others, key=lambda one: one.quality)
+        each = [f"{one.group.value} {self.metric.show_value(one.quality)}" for one in (first, base)]
         return f"Best of {self._tried} each: {', '.join(each)}"
-
-    def covers(self, comparison: Comparison) -> bool:
-        """Whether a group that is not compared differs from the baseline only in what was tuned."""
-        values = {c.group.value for c in self.candidates}
-        return bool(comparison.refusal) and comparison.group.value in values
-
-    @property
-    def _many(self) -> str:
-        if len(self.keys) > 1:
-            return f"settings of {words.some(self.keys)}"
-        return MANY.get(self.keys[0], f"values of {self.keys[0]}")
 
     @property
     def _tried(self) -> str:
-        counts = {one.tried for one in self.candidates}
-        most, least = max(counts), min(counts)
-        return f"{most if most == least else f'{least} to {most}'} {self._many}"
+        least, *_, most = sorted(one.tried for one in self.candidates)
+        names = words.some([key.rpartition(".")[2] for key in self.keys])
+        return f"{most if most == least else f'{least} to {most}'} values of {names}"
 
-    def _of(self, one: Candidate, base: Candidate) -> str:
-        metric, compared = self.metric, one.comparison
-        text = (
-            f"{one.group.value} reaches {metric.name} {metric.show_value(one.quality)} ({one.at}), "
-            f"{base.group.value} {metric.show_value(base.quality)} ({base.at})"
-        )
-        estimates = compared.estimates if compared else {}
-        if QUALITY in estimates:
-            text += f": {metric.with_unit(words.signed(estimates[QUALITY].value))}"
-        if SPEED in estimates:
-            text += f", {words.ratio(estimates[SPEED].value)} as fast"
-        return text
+    def _of(self, one: Candidate) -> str:
+        metric, found = self.metric, one.comparison.estimates if one.comparison else {}
+        text = f"{one.group.value} reaches {metric.name} {metric.show_value(one.quality)} ({one.at})"
+        if QUALITY in found:
+            text += f", {metric.with_unit(words.signed(found[QUALITY].value))}"
+        return text + (f", {words.ratio(found[SPEED].value)} as fast" if SPEED in found else "")
 
 
 def best_of_each(
@@ -114,41 +88,23 @@ def best_of_each(
     Tuned is what varies among the groups of one value, machine and software aside. A group with a failed run
     or without a finished one is tried, and never the best.
     """
-    held = [g for g in groups if not g.is_control]
-    by_value = {
-        value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)
-    }
-    tuned = list(dict.fromkeys(k for alike in by_value.values() for k in _tuned(alike, key)))
-    if not tuned or baseline not in by_value:
+    by_value: dict[str, list[Group]] = {}
+    for group in sorted(groups, key=lambda group: group.value != baseline):
+        if not group.is_control:
+            by_value.setdefault(group.value, []).append(group)
+    aside = (ENVIRONMENT, *follows(key))
+    varied = [k for alike in by_value.values() for k in differing_keys([g.settings for g in alike])]
+    tuned = [k for k in dict.fromkeys(varied) if k != key and not k.startswith(aside)]
+    found: list[Candidate] = []
+    for value, alike in by_value.items() if tuned else ():
+        settings = [tuple((k, g.settings.get(k, NOT_SET)) for k in tuned) for g in alike]
+        able = [g for g in alike if table.QUALITY in g.figures and not (g.is_unfinished or g.outcomes.failed)]
+        if not able and value == baseline:
+            return None
+        if able:
+            best = (min if metric.falls else max)(able, key=lambda g: g.figures[table.QUALITY].value)
+            beside = compare(best, found[0].group, metric, level) if found else None
+            found.append(Candidate(best, len(set(settings)), settings[alike.index(best)], beside))
+    if len(found) < 2 or found[0].group.value != baseline or found[0].tried < 2:
         return None
-    found = {value: best for value, alike in by_value.items() if (best := _best(alike, tuned, metric))}
-    if baseline not in found or found[baseline].tried < 2 or len(found) < 2:
-        return None
-    base = found.pop(baseline)
-    others = [
-        Candidate(one.group, one.tried, one.settings, compare(one.group, base.group, metric, level))
-        for one in found.values()
-    ]
-    if not any(one.tried > 1 for one in others):
-        return None
-    return BestOfEach(tuple(tuned), (base, *others), metric)
-
-
-def _tuned(groups: Sequence[Group], key: str) -> list[str]:
-    """What was varied among the groups of one value on purpose."""
-    keys = differing_keys([g.settings for g in groups])
-    return [k for k in keys if k != key and not k.startswith((ENVIRONMENT, *follows(key)))]
-
-
-def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:
-    settings = {g.label: tuple((k, g.settings.get(k, NOT_SET)) for k in tuned) for g in groups}
-    sign = -1.0 if metric.falls else 1.0
-    able = [
-        (sign * mean.value, g)
-        for g in groups
-        if (mean := g.figures.get(table.QUALITY)) and not g.is_unfinished and not g.outcomes.failed
-    ]
-    if not able:
-        return None
-    best = max(able, key=lambda pair: pair[0])[1]
-    return Candidate(best, len(set(settings.values())), settings[best.label])
+    return BestOfEach(tuple(tuned), tuple(found), metric) if max(c.tried for c in found[1:]) > 1 else None

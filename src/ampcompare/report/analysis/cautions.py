@@ -3,301 +3,164 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ampcompare.metrics import UNKNOWN
+from ampcompare import metrics
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import (
-    MAX_KEYS,
-    QUALITY,
-    SPEED,
-    Comparison,
-    emulated,
-)
-from ampcompare.report.runs import table
-from ampcompare.report.runs.checks import (
-    apart_in_time,
-    commits_of,
-    drift_of,
-    learned_nothing,
-    leaves_out,
-    median_gap,
-    odd_ones,
-    on_other_cards,
-    spoiled_at,
-    stalled_share,
-)
+from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
+from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.groups import Group, lacking, name_in
+from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import Setting
-from ampcompare.report.runs.shared import cards
-from ampcompare.report.runs.table import (
-    OUTCOME,
-    RUN,
-    arithmetic_of,
-    half_type,
-    is_on_cpu,
-    reaching,
-    shares_machine,
-)
+from ampcompare.report.runs.shared import cards_of
+from ampcompare.report.runs.table import OUTCOME, RUN, shares_machine
 from ampcompare.report.words import listed, plural, some
 
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
 MOST_NAMED = 4
-SKIPPED_SHARE = 0.01
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
+SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
+TAILS = {
+    Outcome.FAILED: "",
+    Outcome.REFUSED: " before the first step",
+    Outcome.STOPPED: ": if for how they did, those that finished are the better ones",
+    Outcome.RUNNING: "",
+}
 
 
-def cautions(
-    rows: pd.DataFrame,
-    setting: Setting,
-    groups: Sequence[Group],
-    comparisons: Sequence[Comparison],
-    metric: ComparedMetric,
-    ignored: Sequence[str],
-    asked: Sequence[str],
-    target: float | None,
-) -> list[str]:
-    """The reasons for doubt. `asked` are the keys by which groups were to be told apart, `ignored` those that
-    were not to; `target` is the value of the metric, as shown, up to which training is timed.
-    """
-    pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None]
+def cautions(of: Analysis) -> list[str]:
+    """The reasons for doubt."""
+    pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    ignored = listed(sorted(of.ignored))
     return [
-        *_emulated(rows, compared),
-        *_ended(groups),
-        *_learned(compared, metric),
-        *_shared(compared),
-        *_layout(compared),
-        *_synthetic(setting),
-        *_refused(comparisons),
-        *_not_pooled(groups, asked),
-        *_loose(comparisons),
-        *_few(groups, comparisons, metric),
-        *_speed(groups, pairs),
-        *_records(rows, groups),
-        *_asked(ignored),
-        *_lacking(groups, metric),
-        *_reached(groups, metric, target),
-        *_test_set(compared, metric),
+        *_arithmetic(of.table, compared),
+        *_ended(of.groups),
+        *_learned(compared, of.metric),
+        *_machine(compared),
+        *([SYNTHETIC] if of.setting.is_synthetic else []),
+        *_apart(of),
+        *_speed(pairs),
+        *_records(of.table),
+        *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
+        *_reached(of),
+        *_test_set(compared, of.metric),
     ]
 
 
-def _emulated(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
+def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
+    on_cpu = rows[rows[table.ON_CPU]]
     if half := emulated(compared):
         yield f"This processor emulates {half}: speeds are not compared."
-        return
-    on_cpu = [row for _, row in rows.iterrows() if is_on_cpu(row)]
-    if not on_cpu:
-        return
-    halves = [row[RUN] for row in on_cpu if half_type(row[RUN])]
-    unknown = any(arithmetic_of(run) == UNKNOWN for run in halves)
-    tail = "; whether it has units for half types the records do not say" if unknown else ""
-    yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
+    elif len(on_cpu):
+        unknown = (on_cpu[table.HALF] != "") & (on_cpu[table.ARITHMETIC] == metrics.UNKNOWN)
+        tail = "; whether it has units for half types the records do not say" if unknown.any() else ""
+        yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
 
 
 def _ended(groups: Sequence[Group]) -> Iterator[str]:
-    for word in (Outcome.FAILED, Outcome.REFUSED, Outcome.STOPPED, Outcome.RUNNING):
+    for word, tail in TAILS.items():
         found = []
         for group in groups:
             rows = group.all_rows[group.all_rows[OUTCOME] == word.value]
-            if len(rows):
-                reasons = words.by_reason(((name_in(group, r), r[table.WHY]) for _, r in rows.iterrows()), 3)
+            reasons = words.by_reason(((name_in(group, r), r[table.WHY]) for _, r in rows.iterrows()), 3)
+            if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
                 found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
         if found:
-            tail = {
-                Outcome.STOPPED: ": if for how they did, those that finished are the better ones",
-                Outcome.REFUSED: " before the first step",
-            }.get(word, "")
             yield f"{words.capital(word.value)}: {some(found, MOST_NAMED)}{tail}."
     if only := some([g.label for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: its figures are as far as its runs came."
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [g for g in compared if not g.is_unfinished]
-    for why, labels in _by((why, g.label) for g in known if (why := learned_nothing(g, metric))).items():
-        yield f"{metric.name.capitalize()} says nothing of {some(labels, MOST_NAMED)}: {why}."
+    known = [
+        (g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g, metric))
+    ]
+    for labels, why in words.by_reason(known, MOST_NAMED):
+        yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
 
 
-def _shared(compared: Sequence[Group]) -> Iterator[str]:
+def _machine(compared: Sequence[Group]) -> Iterator[str]:
     counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
     if counts and all(k == n for k, n in counts.values()):
         yield "All runs shared the machine with others of these: their times do not count."
     elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
         who = some(shared, MOST_NAMED)
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
-
-
-def _layout(compared: Sequence[Group]) -> Iterator[str]:
-    def names(pairs: Sequence[tuple[str, str]]) -> str:
-        return listed(dict.fromkeys(label for pair in pairs for label in pair))
-
-    if apart := apart_in_time(compared):
-        yield f"{names(apart)} ran one after the other: drift of the machine counts as difference."
-    if other := on_other_cards(compared):
-        yield f"{names(other)} ran on different cards: what differs between these counts as difference."
-    drift = drift_of(compared)
-    if drift and leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
-        span = words.interval(drift.low, drift.high, words.change)
-        yield (
-            f"Throughput changed by {words.change(drift.value)} ({span}) from the first run to the last, "
-            "whatever the group."
-        )
+    if apart := listed(checks.apart_in_time(compared)):
+        yield f"{apart} ran one after the other: drift of the machine counts as difference."
+    if apart := listed(checks.on_other_cards(compared)):
+        yield f"{apart} ran on different cards: what differs between these counts as difference."
+    drift = checks.drift_of(compared)
+    if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+        change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
+        yield f"Throughput changed by {change} from the first run to the last, whatever the group."
     for group in compared:
-        if (several := cards(group.rows)) and len(several) > 1:
-            yield f"{group.label} pools runs of {len(several)} cards or hosts of the same name."
+        if (several := len(cards_of(group.rows))) > 1:
+            yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
-def _synthetic(setting: Setting) -> Iterator[str]:
-    if setting.is_synthetic:
-        yield "Synthetic data: accuracies show that training works, not how good a model would be."
-
-
-def _refused(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    refused = [c for c in comparisons if c.refusal]
-    for why, labels in _by((c.refusal, c.group.label) for c in refused[:MAX_KEYS]).items():
-        yield f"{some(labels)} {'is' if len(labels) == 1 else 'are'} not compared: {why}."
-    if len(refused) > MAX_KEYS:
-        yield f"{len(refused) - MAX_KEYS} more groups are not compared either."
-    devices = {
-        row[table.DEVICE]
-        for c in comparisons
-        if c.baseline
-        for g in (c.group, c.baseline)
-        for _, row in g.rows.iterrows()
-    }
-    if len(devices) > 1 and any(
-        c.baseline and len(c.group.devices | c.baseline.devices) > 1 for c in comparisons
-    ):
-        which = some(sorted(devices))
-        yield f"Runs were on different devices ({which}): speed and memory are not compared across them."
-
-
-def _by(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for why, label in pairs:
-        found.setdefault(why, []).append(label)
-    return found
-
-
-def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> Iterator[str]:
-    for value in dict.fromkeys(g.value for g in groups):
-        alike = [g for g in groups if g.value == value]
-        keys = [key for key, _ in alike[0].apart if key not in asked]  # none where one group has them all
-        shown = []
-        for key in keys[:MAX_KEYS]:
-            values = dict.fromkeys(words.short(dict(g.apart)[key]) for g in alike)
-            shown.append(f"{key} ({some(list(values), MOST_NAMED)})")
+def _apart(of: Analysis) -> Iterator[str]:
+    for value in dict.fromkeys(g.value for g in of.groups):
+        alike = [g for g in of.groups if g.value == value]
+        keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
+        values = {key: [words.short(dict(g.apart)[key]) for g in alike] for key in keys}
+        shown = [f"{key} ({some([*dict.fromkeys(those)], MOST_NAMED)})" for key, those in values.items()]
         if shown:
-            more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
-            yield f"Runs of {value} are in {len(alike)} groups: they differ in {listed(shown)}{more}."
-
-
-def _loose(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    if loose := list(dict.fromkeys(key for c in comparisons for key in c.loose)):
+            yield f"Runs of {value} are in {len(alike)} groups: they differ in {some(shown, MAX_KEYS)}."
+    if loose := list(dict.fromkeys(key for c in of.comparisons for key in c.loose)):
         yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
 
 
-def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric) -> Iterator[str]:
-    counted = [g for g in groups if g.n and not g.is_control]
-    if again := [f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted if g.n > g.seeds > 0]:
-        yield (
-            f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
-            f"seed one of {metric.noun}."
-        )
-    held = [c for c in comparisons if not c.is_control]  # all runs of a control count, in no pairs
-    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in held]
-    known = [(label, e) for label, e in found if e and e.has_interval]
-    paired = [e.paired for _, e in known]
-    if (unpaired := [label for label, e in known if not e.paired]) and any(paired):
-        yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
-    if alone := [f"{label}: {n}" for label, e in known if e.paired and (n := sum(e.sizes or ()) - 2 * e.n)]:
-        yield f"Runs without a partner are left out of the pairs ({some(alone, MOST_NAMED)})."
-
-
-def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     gaps = [
         f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1
-        and (gap := median_gap(group, base))
+        and (gap := checks.median_gap(group, base))
     ]
     if gaps:
         others = some(gaps, MOST_NAMED)
         yield f"By the whole time, start-up and stalls in it, the speed-up is another: {others}."
-    named = [(f"{g.label}, {name_in(g, row)}", row[RUN], g) for g in groups for _, row in _own_times(g)]
-    if stalled := [f"{who} {s * 100:.0f} %" for who, run, _ in named if (s := stalled_share(run))]:
-        yield f"Stalls took of the time of {some(stalled, MOST_NAMED)}; a median does not show them."
-    odd = [f"{g.label}, {name_in(g, row)}: {words.ratio(r)}" for g in groups for row, r in odd_ones(g)]
-    if odd:
-        yield f"Unlike all others of its group in throughput: {some(odd, MOST_NAMED)} their median."
-    skipping = []
-    for group in groups:
-        share = group.all_rows[table.SKIPPED] / group.all_rows[table.STEPS].where(lambda s: s > 0)
-        if (share > SKIPPED_SHARE).any():
-            skipping.append(f"{group.label} (up to {min(1.0, share.max()) * 100:.1f} %)")
-    if skipping:
-        yield f"More than 1 % of the steps were skipped: {some(skipping, MOST_NAMED)}."
 
 
-def _own_times(group: Group) -> Iterator[tuple[object, pd.Series]]:
-    yield from group.rows[~shares_machine(group.rows)].iterrows()
-
-
-def _records(rows: pd.DataFrame, groups: Sequence[Group]) -> Iterator[str]:
-    bad = rows[(rows[table.BAD_LOSSES] > 0) & (rows[OUTCOME] != Outcome.FAILED.value)]
-    if len(bad):
-        who = [
-            f"{_who(row)} in {plural(row[table.BAD_LOSSES], 'row')}{_since(row)}" for _, row in bad.iterrows()
-        ]
-        yield f"The training loss is not finite in {some(who, MOST_NAMED)}."
-    spoiled = [(row, found) for _, row in rows.iterrows() if (found := spoiled_at(row[RUN]))]
-    if spoiled:
-        who = [f"{_who(row)} ({plural(n, 'buffer')}, by step {words.count(at)})" for row, (n, at) in spoiled]
+def _records(rows: pd.DataFrame) -> Iterator[str]:
+    every = [row for _, row in rows.iterrows()]
+    spoiled = [(row, n) for row in every if (n := checks.spoiled_buffers(row[RUN]))]
+    if who := some([f"{_who(row)} ({plural(n, 'buffer')})" for row, n in spoiled], MOST_NAMED):
         yield (
-            f"An overflow left BatchNorm's statistics non-finite for good in {some(who, MOST_NAMED)}: its "
-            "evaluations say nothing. training.on_nonfinite_buffers=restore puts them back."
+            f"An overflow left BatchNorm's statistics non-finite for good in {who}: its evaluations say "
+            "nothing. training.on_nonfinite_buffers=restore puts them back."
         )
-    if jumping := some([_who(row) for _, row in rows[rows[table.JUMPS] > 0].iterrows()]):
-        yield f"The clock of {jumping} goes backwards: it is not drawn by wall-clock time."
-    if damaged := some([_who(row) for _, row in rows.iterrows() if row[RUN].problems]):
-        yield f"The record of {damaged} has problems; the table of runs says which."
-    if without := some([_who(row) for _, row in rows[rows[table.DEVICE] == ""].iterrows()]):
-        yield f"The device is not recorded for {without}."
-    commits = commits_of(rows)
+    # What a run that failed or has no history lacks is said of its end.
+    whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
+    odd = [_who(row) for row in whole if row[table.PROBLEMS]]
+    odd += [_who(row) for row in every if row[RUN].problems]
+    if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
+        yield f"The record of {who} has problems; the table of runs says which."
+    if who := some([_who(row) for row in every if not row[table.DEVICE]], MOST_NAMED):
+        yield f"The device is not recorded for {who}."
+    said = (table.environment_of(run).get("git_commit") for run in rows[RUN])
+    heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
+    commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
         own = any(run.option("recorder") is not None for run in rows[RUN])
         code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _asked(ignored: Sequence[str]) -> Iterator[str]:
-    if ignored:
-        yield f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}."
-
-
-def _lacking(groups: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    for column, name in (
-        (table.SPEED, "throughput"),
-        (table.MEMORY, "peak memory"),
-        (table.QUALITY, metric.name),
-    ):
-        without = [g.label for g in groups if g.n and g.rows[column].isna().all()]
-        without += [f"{g.label} ({some(gone, 3)})" for g in groups if (gone := lacking(g, column))]
-        if without:
-            yield f"No {name} is recorded for {some(without, MOST_NAMED)}."
-
-
-def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | None) -> Iterator[str]:
-    if target is None:
+def _reached(of: Analysis) -> Iterator[str]:
+    if (target := of.target) is None:
         return
-    name = f"The target of {metric.show_value(target)} was reached by"
-    counted = [g for g in groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
-    counts = [(g, sum(len(reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
+    name = f"The target of {of.metric.show_value(target)} was reached by"
+    counted = [g for g in of.groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
+    counts = [(g, sum(len(table.reaching(run, target, of.metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
         yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
     if none_do := [g.label for g, k in counts if not k]:
@@ -307,15 +170,9 @@ def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | No
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """What the size of the test set leaves open of one accuracy: sqrt(p (1 - p) / images)."""
     found = []
-    for group in compared:
+    for group in compared if metric.is_accuracy else ():
         known, mean = group.rows[table.IMAGES].dropna(), group.figures.get(table.QUALITY)
-        if (
-            metric.is_share
-            and not metric.falls
-            and len(known)
-            and mean
-            and group.rows[table.CLASSES].notna().all()
-        ):
+        if len(known) and mean and group.rows[table.CLASSES].notna().all():
             p, images = mean.value / 100, int(known.min())
             found.append((100 * (max(0.0, p * (1 - p)) / images) ** 0.5, images))
     if found:
@@ -325,11 +182,3 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
 
 def _who(row: pd.Series) -> str:
     return f"{row[table.NAME]} ({row[RUN].id})"
-
-
-def _since(row: pd.Series) -> str:
-    return (
-        ""
-        if row[table.BAD_FROM] != row[table.BAD_FROM]
-        else f", first at step {words.count(row[table.BAD_FROM])}"
-    )

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ampcompare.metrics import EMULATED
+from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
 from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows
-from ampcompare.report.runs.table import RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
+from ampcompare.report.runs.table import RUN, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level, more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
@@ -39,8 +40,6 @@ GAINS = ("faster", "smaller")  # which must hold against the control's runs alik
 ENVIRONMENT = "environment."
 MAX_KEYS = 6
 FIRST, LAST = "first", "last"
-DIFFERENT_DEVICES = "they ran on different devices"
-SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
@@ -66,9 +65,8 @@ class Claim:
         """What is shown, or in a word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
-        return ", ".join(self.shown) or (
-            NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
-        )
+        nothing = NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
+        return ", ".join(self.shown) or nothing
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,12 @@ class Comparison:
 
 
 def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric, looks: int
+    groups: Sequence[Group],
+    baseline: str,
+    key: str,
+    metric: ComparedMetric,
+    looks: int,
+    bench: Bench | None = None,
 ) -> list[Comparison]:
     """Every group but the baselines against the one baseline that fits it; nothing without a baseline.
 
@@ -144,9 +147,16 @@ def compare_all(
     if not bases:
         return []
     level = level_of(groups, baseline, looks)
-    controls = [g for g in groups if g.is_control]
-    others = [g for g in groups if g.value != baseline]
-    return [_compare_fitting(g, bases, key, metric, level, controls) for g in others]
+    found = []
+    for group in (g for g in groups if g.value != baseline):
+        base, refusal = _baseline_of(group, bases, key)
+        if base is None:
+            found.append(Comparison(group, None, metric, refusal))
+            continue
+        repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
+        control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
+        found.append(compare(group, base, metric, level, control, gap(group, base, key), bench))
+    return found
 
 
 def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
@@ -154,51 +164,32 @@ def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
     return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
 
 
-def _compare_fitting(
-    group: Group,
-    bases: Sequence[Group],
-    key: str,
-    metric: ComparedMetric,
-    level: float,
-    controls: Sequence[Group],
-) -> Comparison:
+def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
+    """The one baseline that is like a group but for what is compared, or why there is none. Other software is
+    no reason: of several the nearest is taken.
+    """
     gaps = {base.label: gap(group, base, key) for base in bases}
-    fitting = [base for base in bases if not any(not k.startswith(ENVIRONMENT) for k in gaps[base.label])]
+    options = {label: [k for k in keys if not k.startswith(ENVIRONMENT)] for label, keys in gaps.items()}
+    fitting = [base for base in bases if not options[base.label]]
     if not fitting:
         nearest = min(bases, key=lambda base: len(gaps[base.label]))
-        keys = [k for k in gaps[nearest.label] if not k.startswith(ENVIRONMENT)]
-        refusal = f"it differs from {nearest.label} in {_values(keys, group, nearest)}"
-        return Comparison(group, None, metric, refusal)
+        ours, theirs = group.settings, nearest.settings
+        keys = options[nearest.label]
+        told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in keys]
+        return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
     counted = [base for base in fitting if base.n] or fitting
     fewest = min(len(gaps[base.label]) for base in counted)
-    nearest_ones = [base for base in counted if len(gaps[base.label]) == fewest]
-    if len(nearest_ones) > 1:
-        keys = differing_keys([base.settings for base in nearest_ones])
-        names = listed(b.label for b in nearest_ones)
-        return Comparison(
-            group, None, metric, f"{names} would both do; they differ in {listed(keys[:MAX_KEYS])}"
-        )
-    base = nearest_ones[0]
-    control = (
-        None
-        if group.is_control
-        else next((c for c in controls if c.outcomes.finished and is_repeated(base, c)), None)
-    )
-    return compare(group, base, metric, level, control, loose=tuple(gaps[base.label]))
+    found = [base for base in counted if len(gaps[base.label]) == fewest]
+    if len(found) == 1:
+        return found[0], ""
+    varied = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
+    return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
 
 
-def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
+def gap(group: Group, base: Group, key: str) -> list[str]:
     """Settings on which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
     return [k for k in keys if k != key and not k.startswith(follows(key))]
-
-
-def is_repeated(group: Group, control: Group) -> bool:
-    """Whether the control repeats this group: its value, and nothing else that differs."""
-    differing = differing_keys([group.settings, control.settings])
-    return control.value == again(group.value) and all(
-        group.settings.get(key) == group.value for key in differing
-    )
 
 
 def compare(
@@ -207,19 +198,23 @@ def compare(
     metric: ComparedMetric,
     level: float,
     control: Group | None = None,
-    loose: tuple[str, ...] = (),
+    loose: Sequence[str] = (),
+    bench: Bench | None = None,
 ) -> Comparison:
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
-    silence = _silence(group, base, metric)
+    ends = [(g.label, g.outcomes) for g in (group, base)]
+    failed = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
+    at_chance = learned_nothing(base, metric)
+    silence = failed or (at_chance and f"{base.label} is {at_chance}")
     found = Comparison(
         group,
         base,
         metric,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
-        estimates=_estimates(group, base, level),
-        beside_control=_estimates(group, control, level) if control else {},
+        estimates=_estimates(group, base, level, bench),
+        beside_control=_estimates(group, control, level, bench) if control else {},
         drift=_drift(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group, metric),
@@ -229,13 +224,17 @@ def compare(
     return replace(found, claims={question: _claim(found, question) for question in QUESTIONS})
 
 
-def _estimates(group: Group, base: Group, level: float) -> dict[str, Estimate]:
+def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
+    measured = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
     for question, column in COLUMNS.items():
         is_quality = question == QUALITY
+        if column in measured and (question == SPEED or base.sample(column).empty):
+            found[question] = measured[column]
+            continue
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
             continue
@@ -258,37 +257,52 @@ def _drift(control: Group, level: float) -> Estimate | None:
     return found and found.at(level)
 
 
-def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
-    """Why nothing is claimed of quality although there is a figure; nothing where something may be."""
-    failed = [f"{g.outcomes.failed} of {g.outcomes.ended} {g.label} runs failed" for g in (group, base)]
-    failed = [said for said, g in zip(failed, (group, base), strict=True) if g.outcomes.failed]
-    said = learned_nothing(base, metric)
-    return listed(failed) or (f"{base.label} is {said}" if said else "")
-
-
 def _claim(comparison: Comparison, question: str) -> Claim:
-    found = comparison.estimates.get(question)
+    """What the interval of a question shows, or why it shows nothing."""
+    metric, found = comparison.metric, comparison.estimates.get(question)
+    is_quality, beside = question == QUALITY, comparison.beside_control.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
-    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
-        return Claim(question, found, (), f"{EMULATES} {half}")
-    if question == QUALITY and comparison.silence:
-        return Claim(question, found, (), comparison.silence)
-    if not found.has_interval:
-        if question == QUALITY and comparison.stuck:
-            return Claim(question, found, (), comparison.stuck)
+    if silence := _silence(comparison, question, found):
+        return Claim(question, found, (), silence)
+    low, high = found.ends
+    if (low is None or high is None) and isinstance(found, Benched):
+        return Claim(question, found, (), found.basis, is_open=True)
+    if low is None or high is None:
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
-    if question == QUALITY:
-        return _quality(comparison, found)
-    shown = _sides(question, found, comparison.metric)
-    beside = comparison.beside_control.get(question)
-    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, comparison.metric):
+    shown = _sides(question, found, metric)
+    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, metric):
         few = "" if beside.has_interval else f"the control has n = {beside.n}"
         why = few or "no more than the control, nothing changed, shows here"
         return Claim(question, found, (), why, is_open=True)
+    margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
+    if is_quality and comparison.stuck:  # what it lost may be said; equal it can never be
+        return (
+            Claim(question, found, shown)
+            if shown == ("worse",)
+            else Claim(question, found, (), comparison.stuck)
+        )
+    if margin is not None and -margin < low and high < margin:
+        shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, found, shown)
-    return Claim(question, found, (), HOLDS_NO_CHANGE, more_seeds(found, null=1.0), is_open=True)
+    ways = [more_seeds(found, null=0.0 if is_quality else 1.0)]
+    if margin is not None:
+        ways, why = [*ways, more_seeds(found, margin=margin)], f"{HOLDS_NO_CHANGE} and leaves the margin"
+    elif is_quality:
+        why = "no margin is set within which it would count as the same (--margin)"
+    return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
+
+
+def _silence(comparison: Comparison, question: str, found: Estimate) -> str:
+    """Why nothing is claimed of a figure, however many runs there are; nothing where something may be."""
+    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
+        return f"{EMULATES} {half}"
+    if question != QUALITY:
+        return ""
+    if comparison.silence or not found.has_interval:
+        return comparison.silence or comparison.stuck
+    return "" if found.error else f"{comparison.metric.name} never varied"
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
@@ -302,38 +316,14 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
     return (above,) if low > null else (below,) if high < null else ()
 
 
-def _quality(comparison: Comparison, found: Estimate) -> Claim:
-    metric, (low, high) = comparison.metric, found.ends
-    stuck = comparison.stuck
-    if found.error == 0:
-        return Claim(QUALITY, found, (), f"{metric.name} never varied")
-    shown = _sides(QUALITY, found, metric)
-    if stuck:  # what it lost may be said; equal it can never be
-        return Claim(QUALITY, found, shown if "worse" in shown else (), "" if "worse" in shown else stuck)
-    margin = metric.margin
-    if margin is not None and low is not None and high is not None and -margin < low and high < margin:
-        shown = (*shown, EQUIVALENT)
-    if shown:
-        return Claim(QUALITY, found, shown)
-    differs = more_seeds(found, null=0.0)
-    if margin is None:
-        why = "no margin is set within which it would count as the same (--margin)"
-        return Claim(QUALITY, found, (), why, differs, is_open=True)
-    ways = (more_seeds(found, margin=margin), differs)
-    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
-    return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
-
-
 def _missing(comparison: Comparison, question: str) -> str:
     """Why there is no figure of a question."""
-    group, base = comparison.group, comparison.baseline
-    sides = [side for side in (group, base) if side]
-    column = COLUMNS[question]
+    sides = [side for side in (comparison.group, comparison.baseline) if side]
     if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
-        return DIFFERENT_DEVICES
-    if question == SPEED and any(side.times_are_shared for side in sides):
-        return SHARED_MACHINE
-    without = [side.label for side in sides if side.sample(column).empty]
+        return "they ran on different devices"
+    if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
+        return "their runs shared the machine"
+    without = [side.label for side in sides if side.sample(COLUMNS[question]).empty]
     return f"not recorded for {some(without, 2)}"
 
 
@@ -341,16 +331,6 @@ def emulated(groups: Sequence[Group | None]) -> str:
     """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
     machines; nothing where none did.
     """
-    rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
-    return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")
-
-
-def failed_words(group: Group) -> str:
-    """`3 of 5 failed`; nothing where none did."""
-    outcomes = group.outcomes
-    return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
-
-
-def _values(keys: Sequence[str], group: Group, base: Group) -> str:
-    ours, theirs = ([side.settings.get(k, NOT_SET) for k in keys] for side in (group, base))
-    return some([f"{k} ({a} against {b})" for k, a, b in zip(keys, ours, theirs, strict=True)], MAX_KEYS)
+    every = [group.rows for group in groups if group]
+    emulating = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == EMULATED)] for rows in every]
+    return next((half for rows in emulating for half in rows[table.HALF]), "")

@@ -6,12 +6,13 @@ all figures of the publication), and whether ours is equal to it within a margin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ampcompare.published.publication import Figure
 from ampcompare.report import words
-from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
+from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
@@ -19,21 +20,21 @@ REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot b
 
 @dataclass(frozen=True)
 class Relation:
-    """How a figure of an arm is related to that of the baseline, in words and to be shown."""
+    """How a figure of an arm is related to that of the baseline: in words, how it is shown, whether as a
+    ratio.
+    """
 
     figure: str
-    axis: str
     show: Callable[[float | None], str]
-    neutral: float | None
+    is_ratio: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
-    `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `p` is that of the test
-    that theirs is one more of ours, `adjusted_p` that within all figures. `printed` is what was printed,
-    `runs` which of ours are of the arm.
+    `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `printed` is what was
+    printed, `more_runs` how many of each would tell.
     """
 
     figure: Figure
@@ -44,15 +45,15 @@ class Row:
     ours: Estimate | None
     verdict: str = OPEN
     why: str = ""
-    p: float | None = None
-    adjusted_p: float | None = None
     more_runs: int | None = None
-    runs: str = ""
 
     @property
     def between(self) -> str:
         """Between what theirs lies, in brackets; nothing where that is less than is shown."""
-        return "" if self.theirs is None else _ends_of(self.theirs, self.relation.show)
+        if self.theirs is None:
+            return ""
+        low, high = map(self.relation.show, (self.theirs.low, self.theirs.high))
+        return "" if low == high else f" ({low} to {high})"
 
     @property
     def sentence(self) -> str:
@@ -60,73 +61,43 @@ class Row:
         return f"{self.relation.figure} of {self.arm}: {self.verdict}{f': {self.why}' if self.why else ''}"
 
 
-def with_verdicts(rows: Sequence[Row], margins: Sequence[float], within: float, points: float) -> list[Row]:
-    """The rows with their verdicts; all that can be tested are one family."""
-    tested = {
-        number: (row.ours, row.theirs)
-        for number, row in enumerate(rows)
-        if row.ours and row.theirs and not row.why
-    }
-    p_values = {n: p for n, (ours, theirs) in tested.items() if (p := p_differs(ours, theirs)) is not None}
-    level = ALPHA / max(1, len(p_values))
-    found = list(rows)
-    for number, (ours, theirs) in tested.items():
-        row, margin = rows[number], margins[number]
-        same = (
-            f"within {within * 100:g} %"
-            if ours.log
-            else f"within {points:g} point{'s' if points != 1 else ''}"
-        )
-        equal = p_equal(ours, theirs, margin)
-        if number not in p_values or equal is None:
-            why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
-            found[number] = replace(row, why=why, more_runs=3 - ours.n)
-            continue
-        p, adjusted = p_values[number], min(1.0, p_values[number] * len(p_values))
-        row = replace(row, p=p, adjusted_p=adjusted)
-        if equal < ALPHA:
-            found[number] = replace(row, verdict=REPRODUCED, why=f"{_beside(row)}, the same {same}")
-        elif p < level:
-            why = f"{_beside(row)}, {_amount(row)}, p = {_p(adjusted)} over all figures"
-            found[number] = replace(row, verdict=REFUTED, why=why)
-        else:
-            more = more_to_tell(ours, theirs, margin, level)
-            found[number] = replace(row, more_runs=more, why=f"{_beside(row)}; {_needed(more)}")
-    return found
+def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row]:
+    """The rows with their verdicts, ratios `within` 0.1 (10 %), others within `points`; a row that says why
+    it cannot be told keeps that. All that can be tested are one family.
+    """
+    tested = [row for row in rows if row.ours and row.theirs and not row.why]
+    count = sum(row.ours is not None and row.ours.has_interval for row in tested)
+    return [_judged(row, count, within, points) if row in tested else row for row in rows]
 
 
-def _beside(row: Row) -> str:
-    show, ours, theirs = row.relation.show, row.ours, row.theirs
+def _judged(row: Row, count: int, within: float, points: float) -> Row:
+    ours, theirs, show = row.ours, row.theirs, row.relation.show
     assert ours is not None
     assert theirs is not None
+    if not ours.has_interval:
+        why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
+        return replace(row, why=why, more_runs=3 - ours.n)
+    margin, level = math.log1p(within) if ours.log else points, 1 - ALPHA / count
     own = f"{show(ours.value)}{words.between(ours.low, ours.high, show)}"
-    return f"here {own}, published {show(theirs.value)}{_ends_of(theirs, show)}"
+    beside = f"here {own}, published {show(theirs.value)}{row.between}"
+    if equals(ours, theirs, margin):
+        same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
+        return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
+    if differs(ours, theirs, level):
+        return replace(row, verdict=REFUTED, why=f"{beside}, {_off(row)}")
+    more = more_to_tell(ours, theirs, margin, 1 - level)
+    needed = "no number of further runs would tell: what was published varies too much or ours do"
+    if more is not None:
+        needed = f"{words.plural(more, 'further run')} of each would tell, should ours come out as now"
+    return replace(row, more_runs=more, why=f"{beside}; {needed}")
 
 
-def _ends_of(theirs: Theirs, show: Callable[[float | None], str]) -> str:
-    """Between what a published figure lies, in brackets; nothing where that is less than is shown."""
-    if show(theirs.low) == show(theirs.high):
-        return ""
-    return f" ({show(theirs.low)} to {show(theirs.high)})"
-
-
-def _amount(row: Row) -> str:
-    """Which way ours is off theirs, and by how much: `20 % below`."""
+def _off(row: Row) -> str:
+    """Which way ours is off theirs, and by how much: `20 % below it`."""
     assert row.ours is not None
     assert row.theirs is not None
     ours, theirs = row.ours.value, row.theirs.value
+    off = f"{words.number(abs(ours - theirs), 2)} points"
     if row.ours.log:
-        off = f"{words.number(abs(ours / theirs - 1) * 100, 2)} %" if theirs else "far"
-    else:
-        off = f"{words.number(abs(ours - theirs), 2)} points"
+        off = f"{words.number(abs(ours / theirs - 1) * 100, 2)} %"
     return f"{off} {'above' if ours > theirs else 'below'} it"
-
-
-def _p(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.0001 else "below 0.0001"
-
-
-def _needed(more: int | None) -> str:
-    if more is None:
-        return "no number of further runs would tell: what was published varies too much or ours do"
-    return f"{words.plural(more, 'further run')} of each would tell, should ours come out as now"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.report import words
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import SKIPPED, half_type
+from ampcompare.report.runs.table import SKIPPED, STEPS
 
 SCALE, UNDERFLOW, UPDATES, ACTIVATIONS = "scale", "underflow", "updates", "activations"
 LARGEST_FP16 = 65504.0
@@ -23,7 +23,7 @@ MOST_NAMED = 4
 def sentences(groups: Sequence[Group]) -> dict[str, str]:
     """By phenomenon what it means here, where something happened; under "" what is said of none."""
     found = {
-        SCALE: " ".join(_scale(groups)),
+        SCALE: _scale(groups),
         UNDERFLOW: _underflow(groups),
         UPDATES: _updates(groups),
         ACTIVATIONS: _activations(groups),
@@ -37,31 +37,19 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
     return {"": f"No step was skipped, and {extra}." if known else f"{words.capital(extra)}."}
 
 
-def _scale(groups: Sequence[Group]) -> Iterator[str]:
-    skipping, quiet = [], []
+def _scale(groups: Sequence[Group]) -> str:
+    skipping = []
     for group in groups:
-        skipped = group.rows[SKIPPED]
-        if (skipped > 0).any():
-            steps = group.rows["steps"].max()
+        skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
+        if skipped > 0:
             share = f" of {words.count(steps)}" if steps == steps else ""
-            skipping.append(f"{group.label} {words.count(float(skipped.max()))}{share}")
-        elif _grows(group.records) and all(half_type(run) == "bf16" for run in group.records):
-            quiet.append(group.label)
-    if skipping:
-        yield (
-            f"Skipped steps, at most in one run: {words.some(skipping, MOST_NAMED)}. A step whose gradients "
-            "overflow is left out and the loss scale halved: that is how a dynamic scale finds its height."
-        )
-    if quiet:
-        yield (
-            f"The loss scale of {words.some(quiet, MOST_NAMED)} only grew: bf16 has the range of fp32, "
-            "no gradient overflows and no loss scale is needed."
-        )
-
-
-def _grows(runs: Sequence[RunRecord]) -> bool:
-    scales = [float(v) for run in runs for v in run.values(metrics.SCALE) if math.isfinite(v)]
-    return bool(scales) and max(scales) > min(scales)
+            skipping.append(f"{group.label} {words.count(float(skipped))}{share}")
+    if not skipping:
+        return ""
+    return (
+        f"Skipped steps, at most in one run: {words.some(skipping, MOST_NAMED)}. A step whose gradients "
+        "overflow is left out and the loss scale halved: that is how a dynamic scale finds its height."
+    )
 
 
 def _most(group: Group, key: str) -> float:
@@ -85,16 +73,10 @@ def _underflow(groups: Sequence[Group]) -> str:
 def _updates(groups: Sequence[Group]) -> str:
     parts = []
     for group in groups:
-        if _most(group, metrics.LOST_UPDATES) <= 0:
-            continue
         ends = [found for run in group.records if (found := _at_peak_and_end(run))]
-        peak, end = (float(np.mean([pair[i] for pair in ends])) for i in (0, 1))
-        parts.append(
-            (
-                group.label,
-                f"{words.of_all(peak)} at the peak of the learning rate, {words.of_all(end)} at the end",
-            )
-        )
+        if ends and _most(group, metrics.LOST_UPDATES) > 0:
+            peak, end = (words.of_all(float(np.mean([pair[i] for pair in ends]))) for i in (0, 1))
+            parts.append((group.label, f"{peak} at the peak of the learning rate, {end} at the end"))
     if not parts:
         return ""
     each = [f"{names} {shares}" for names, shares in words.by_reason(parts, MOST_NAMED)]

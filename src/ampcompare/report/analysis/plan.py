@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ampcompare.config.schema import LEAVES
+from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.tree import as_text
+from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.table import OUTCOME, SEED
 from ampcompare.report.words import listed, plural, printable, short, some
 
-GROUP = "plan"
-CONTROLS = ("none", "bookends")
-MOST_LOOKS = 100
-MOST_SEEDS = 10_000  # more is a slip of the keyboard
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
+FIELDS = ("margin", "target", "looks", "max_seeds", "control")
+ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
+MOST = 10_000  # seeds, and looks: more is a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -49,29 +55,19 @@ class Plan:
 
 
 def plan_of(runs: Sequence[RunRecord]) -> Plan:
-    """The plan that the runs share. Used is only what is such a value, and the same wherever it is said."""
+    """The plan that the runs share. Used is only what is such a value, and the same in all that have it."""
     found: dict[str, Any] = {}
     doubts: list[str] = []
-    for name, (read, allowed) in FIELDS.items():
-        said = [(run, value) for run in runs if (value := run.option(f"{GROUP}.{name}")) is not None]
-        known = [(run, read(value)) for run, value in said]
-        odd = [(run, raw) for (run, value), (_, raw) in zip(known, said, strict=True) if value is None]
-        if odd:
-            shown = listed(dict.fromkeys(repr(short(printable(raw), 24)) for _, raw in odd[:3]))
-            doubts.append(
-                f"{GROUP}.{name} of {some([printable(run.name) for run, _ in odd])} is {shown}, not "
-                f"{allowed}: not used."
-            )
-        values = list(dict.fromkeys(value for _, value in known if value is not None))
-        if len(values) > 1:
-            which = some([_shown(value) for value in values])
-            doubts.append(f"The runs disagree about {GROUP}.{name} ({which}): none of these is used.")
-        elif values:
-            found[name] = values[0]
-            if without := [printable(run.name) for run in runs if run.option(f"{GROUP}.{name}") is None]:
-                doubts.append(
-                    f"{GROUP}.{name} ({_shown(values[0])}) is not in the config of {some(without)}."
-                )
+    for name in FIELDS:
+        said = {run.id: value for run in runs if (value := run.option(f"plan.{name}")) is not None}
+        read = {_read(name, value) for value in said.values()}
+        if len(read) > 1 or None in read:
+            shown = dict.fromkeys(short(printable(as_text(value)), 24) for value in said.values())
+            doubts.append(f"The runs' plan.{name} is {some(list(shown))}: none of these is used.")
+        elif read:
+            found[name] = read.pop()
+            if without := [printable(run.name) for run in runs if run.id not in said]:
+                doubts.append(f"plan.{name} is not in the config of {some(without)}.")
     return Plan(**found, doubts=tuple(doubts))
 
 
@@ -91,10 +87,13 @@ def planned_words(plan: Plan, metric: ComparedMetric) -> str:
     return f"planned: {', '.join(said)}" if said else ""
 
 
-def deviations(
-    plan: Plan, metric: ComparedMetric, target: float | None, seeds: int, is_open: bool, has_control: bool
-) -> list[str]:
-    """In what the comparison is not as it was planned. `seeds` are the fewest of any compared group."""
+def deviations(of: Analysis) -> list[str]:
+    """In what the comparison is not as it was planned."""
+    plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
+    sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
+    seeds = min(
+        (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
+    )
     found = []
     if plan.margin is not None and metric.margin != plan.margin:
         found.append(f"the margin is {metric.tolerance}")
@@ -102,61 +101,26 @@ def deviations(
         found.append(f"the target is {metric.show_value(target)}")
     if plan.looks and seeds and seeds not in plan.looks:
         found.append(f"{plural(seeds, 'seed')} so far is no planned look")
-    if plan.max_seeds is not None and seeds < plan.max_seeds and is_open:
+    if plan.max_seeds is not None and seeds < plan.max_seeds and of.undecided:
         found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         found.append(f"{seeds} seeds were run")
-    if plan.has_control and not has_control:
+    if plan.has_control and not any(c.is_control for c in comparisons):
         found.append("there is no control")
     return found
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+def _read(name: str, value: Any) -> Any:
+    """The value as the option takes it; None where it can be none of that name."""
+    leaf = LEAVES[f"plan.{name}"]
     try:
-        number = float(value)
-    except OverflowError:  # a whole number beyond 1e308
+        read = leaf.read(value)
+        leaf.check(read, value)
+    except (UserError, ValueError, TypeError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
-
-
-def _above_0(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and number > 0 else None
-
-
-def _seeds(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number == int(number) and 2 <= number <= MOST_SEEDS else None
-
-
-def _looks(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST_LOOKS:
+    parts, kind = (read, int) if name == "looks" else ([read], leaf.base)
+    if not 0 < len(parts) <= MOST or any(type(part) is not kind for part in parts):
         return None
-    looks = [_seeds(one) for one in value]
-    whole = tuple(sorted({look for look in looks if look is not None}))
-    return whole if None not in looks else None
-
-
-def _control(value: Any) -> str | None:
-    return value if isinstance(value, str) and value in CONTROLS else None
-
-
-def _shown(value: Any) -> str:
-    return (
-        listed(value)
-        if isinstance(value, tuple)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
-
-
-FIELDS = {  # of the config's group -> how it is read, and what it may be
-    "margin": (_above_0, "a number above 0"),
-    "target": (_number, "a number"),
-    "looks": (_looks, f"a list of up to {MOST_LOOKS} numbers of seeds from 2"),
-    "max_seeds": (_seeds, "a number of seeds from 2"),
-    "control": (_control, "none or bookends"),
-}
+    if kind is int and max(parts) > MOST:
+        return None
+    return tuple(sorted({*parts})) if name == "looks" else read

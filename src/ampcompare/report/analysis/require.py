@@ -6,29 +6,28 @@ not where the figure itself does.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import EMULATES, GAINS, NOT_FINISHED, QUALITY, SPEED, Comparison
-from ampcompare.report.analysis.comparison import MEMORY as MEMORY_USED
-from ampcompare.report.runs.checks import learned_nothing
+from ampcompare.report.analysis.comparison import EMULATES, GAINS, MEMORY, NOT_FINISHED, QUALITY, SPEED
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.statistics.estimate import Estimate
 
-NUMBER = r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:points?|x|×)?"
-SPEEDUP, MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
+SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
 NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
-TERMS = {
-    SPEEDUP: re.compile(rf"speed-?up\s*>={NUMBER}", re.IGNORECASE),
-    MEMORY: re.compile(rf"memory\s*<={NUMBER}", re.IGNORECASE),
-    EQUIVALENT: re.compile(rf"equivalent\s+within{NUMBER}", re.IGNORECASE),
-    NOT_LOWER: re.compile(rf"not\s+lower\s+by{NUMBER}", re.IGNORECASE),
-    FAILURES: re.compile(rf"failures?\s*<={NUMBER}", re.IGNORECASE),
-}
+TERMS = (SPEEDUP, LESS_MEMORY, EQUIVALENT, NOT_LOWER, FAILURES)
+QUESTIONS = {SPEEDUP: SPEED, LESS_MEMORY: MEMORY}  # the others are of quality
+TERM = re.compile(
+    r"(?:(speed-?up *>=)|(memory *<=)|(equivalent +within)|(not +lower +by)|(failures? *<=)) *"
+    r"(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(?:points?|x|×)?",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -58,112 +57,84 @@ class Answer:
 
 def parse(texts: Sequence[str]) -> list[Term]:
     """The terms of every `--require`: `LABEL: TERM, TERM`; a label may hold `: `. Raises UserError."""
-    return [term for text in texts for term in _parsed(text)]
-
-
-def _parsed(text: str) -> list[Term]:
-    label, colon, rest = text.rpartition(": ")
-    if not colon or not label.strip():
-        raise UserError(f"--require {text!r}: expected 'LABEL: TERM', such as 'native: speedup >= 1.5'")
-    return [_term(label.strip(), part.strip(), text) for part in rest.split(",")]
-
-
-def _term(label: str, text: str, whole: str) -> Term:
-    for kind, pattern in TERMS.items():
-        if found := pattern.fullmatch(text):
-            try:
-                bound = float(found[1])
-            except ValueError:
-                break
-            is_count = kind == FAILURES
-            if not math.isfinite(bound) or (bound != int(bound) if is_count else bound <= 0):
-                expected = "a whole number" if is_count else "a number above 0"
-                raise UserError(f"--require {whole!r}: {text!r}: expected {expected}")
-            return Term(label, kind, bound, text)
-    near = did_you_mean(text, TERMS, 0.5)
-    raise UserError(
-        f"--require {whole!r}: {text!r} is no term; {near and near + ' '}known: {', '.join(TERMS)}"
-    )
-
-
-def judge(
-    terms: Sequence[Term], groups: Sequence[Group], comparisons: Sequence[Comparison], baseline: str
-) -> tuple[Answer, ...]:
-    """Each term held against the comparison. Raises UserError for a label that no group has."""
     found = []
-    for term in terms:
-        group = _group(groups, term)
-        shown, why = _judged(term, group, comparisons, baseline)
-        found.append(Answer(term, shown, why))
-    return tuple(found)
+    for text in texts:
+        label, colon, rest = text.rpartition(": ")
+        if not colon or not label.strip():
+            raise UserError(f"--require {text!r}: expected 'LABEL: TERM', such as 'native: speedup >= 1.5'")
+        for part in map(str.strip, rest.split(",")):
+            if not (match := TERM.fullmatch(part)):
+                near = did_you_mean(part, TERMS, 0.5)
+                known = f"{near and near + ' '}known: {', '.join(TERMS)}"
+                raise UserError(f"--require {text!r}: {part!r} is no term; {known}")
+            kind = next(kind for kind, said in zip(TERMS, match.groups(), strict=False) if said)
+            bound = float(match[len(TERMS) + 1])
+            if bound != int(bound) if kind == FAILURES else bound <= 0:
+                expected = "a whole number" if kind == FAILURES else "a number above 0"
+                raise UserError(f"--require {text!r}: {part!r}: expected {expected}")
+            found.append(Term(label.strip(), kind, bound, part))
+    return found
+
+
+def judge(of: Analysis) -> tuple[Answer, ...]:
+    """Each term held against the comparison. Raises UserError for a label that no group has, and for what
+    cannot be asked of it.
+    """
+    return tuple(Answer(term, *_judged(term, of)) for term in of.required)
+
+
+def _judged(term: Term, of: Analysis) -> tuple[bool, str]:
+    group, where = _group(of.groups, term), f"--require '{term.label}: {term.text}'"
+    if term.kind == FAILURES:
+        outcomes = group.outcomes  # one that is still running may fail
+        return outcomes.ended > 0 and outcomes.failed + outcomes.running <= term.bound, outcomes.words
+    if group.value == of.baseline_value:
+        only = f"what others are compared with; of it only {FAILURES} can be required"
+        raise UserError(f"{where}: {term.label} is {only}")
+    comparison = next((c for c in of.comparisons if c.group is group), None)
+    if comparison is None or comparison.refusal:
+        refusal = comparison and f"not compared: {comparison.refusal}"
+        return False, refusal or f"there is no run of the baseline {of.baseline_value} to compare with"
+    question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.metric
+    if term.kind == NOT_LOWER and metric.falls:
+        better = f"{metric.key} is the better the lower it is; require '{EQUIVALENT}'"
+        raise UserError(f"{where}: {better}")
+    claim = comparison.claims.get(question)
+    if claim is None:
+        return False, "it is the control" if comparison.is_control else NOT_FINISHED
+    found, is_quality = claim.estimate, question == QUALITY
+    is_silent = comparison.silence if is_quality else claim.why.startswith(EMULATES)
+    if is_quality and not is_silent and found and comparison.stuck:
+        return False, comparison.stuck
+    if (
+        found is None
+        or found.low is None
+        or found.high is None
+        or is_silent
+        or (is_quality and not found.error)
+    ):
+        return False, f"cannot tell: {claim.why}"
+    show: Callable[[float | None, int], str] = words.signed if is_quality else words.number
+    marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
+    # With the digits that tell the ends from the marks.
+    digits = words.precision_apart(found.ends, marks, show, least)
+    span = words.interval(found.low, found.high, lambda end: show(end, digits), unit)
+    said = f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"
+    if is_quality:
+        holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)
+        return holds, f"{metric.name} {metric.with_unit(said)}"
+    # A gain must be one beside the control, too; to be no worse than so much need not.
+    is_gain = term.bound >= 1 if question == SPEED else term.bound < 1
+    holds = not (is_gain and question in comparison.beside_control and set(GAINS).isdisjoint(claim.shown))
+    if question == SPEED:
+        return holds and found.low >= term.bound, f"{said} as fast"
+    return holds and found.high <= term.bound, f"{said} the memory"
 
 
 def _group(groups: Sequence[Group], term: Term) -> Group:
-    by_label = {g.label: g for g in groups}
-    if term.label in by_label:
-        return by_label[term.label]
-    if len(alike := [g for g in groups if g.value == term.label]) == 1:
-        return alike[0]
-    hint = did_you_mean(term.label, by_label, 0.5)
-    known = words.some([repr(label) for label in by_label], 8)
+    by_label = {group.label: group for group in groups}
+    alike = [group for group in groups if group.value == term.label]
+    if term.label in by_label or len(alike) == 1:
+        return by_label.get(term.label) or alike[0]
+    hint, known = did_you_mean(term.label, by_label, 0.5), words.some([*map(repr, by_label)], 8)
     raise UserError(f"--require {term.label!r}: no such group; {hint and hint + ' '}there are {known}")
-
-
-def _judged(term: Term, group: Group, comparisons: Sequence[Comparison], baseline: str) -> tuple[bool, str]:
-    if term.kind == FAILURES:
-        outcomes = group.outcomes  # one that is still running may fail
-        is_shown = outcomes.ended > 0 and outcomes.failed + outcomes.running <= term.bound
-        return is_shown, outcomes.words
-    if group.value == baseline:
-        raise UserError(
-            f"--require '{term.label}: {term.text}': {term.label} is what others are compared with; "
-            f"of it only {FAILURES} can be required"
-        )
-    comparison = next((c for c in comparisons if c.group is group), None)
-    if comparison is None:
-        return False, f"there is no run of the baseline {baseline} to compare with"
-    if comparison.refusal:
-        return False, f"not compared: {comparison.refusal}"
-    question = {SPEEDUP: SPEED, MEMORY: MEMORY_USED}.get(term.kind, QUALITY)
-    metric, claim = comparison.metric, comparison.claims.get(question)
-    if term.kind == NOT_LOWER and metric.falls:
-        raise UserError(
-            f"--require '{term.label}: {term.text}': {metric.key} is the better the lower it is; require "
-            f"'{EQUIVALENT}'"
-        )
-    if claim is None:
-        return False, "it is the control" if comparison.is_control else NOT_FINISHED
-    found = claim.estimate
-    is_silent = comparison.silence if question == QUALITY else claim.why.startswith(EMULATES)
-    if found is None or not found.has_interval or is_silent:
-        return False, f"cannot tell: {claim.why}"
-    low, high = found.ends
-    assert low is not None
-    assert high is not None
-    if question != QUALITY:
-        span = _span(found, words.number, (1.0, term.bound), "×")
-        beside = comparison.beside_control.get(question)
-        # A gain must be one beside the control, too; to be no worse than so much need not.
-        is_gain = term.bound >= 1 if question == SPEED else term.bound < 1
-        holds = not is_gain or beside is None or not set(GAINS).isdisjoint(claim.shown)
-        if question == SPEED:
-            return holds and low >= term.bound, f"{span} as fast"
-        return holds and high <= term.bound, f"{span} the memory"
-    said = metric.with_unit(_span(found, words.signed, (-term.bound, term.bound), ""))
-    if stuck := learned_nothing(group, metric):
-        return False, stuck
-    if found.error == 0:
-        return False, f"cannot tell: {claim.why}"
-    if term.kind == NOT_LOWER:
-        return low > -term.bound, f"{metric.name} {said}"
-    return -term.bound < low and high < term.bound, f"{metric.name} {said}"
-
-
-def _span(
-    found: Estimate, show: Callable[[float | None, int], str], marks: tuple[float, ...], unit: str
-) -> str:
-    """`1.43× (95 %: 1.38 to 1.47)`, with the digits that tell the ends from the marks."""
-    least = 3 if unit else 2
-    digits = words.precision_apart(found.ends, marks, show, least)
-    span = words.interval(found.low, found.high, lambda end: show(end, digits), unit)
-    return f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"

@@ -5,11 +5,12 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
-from ampcompare.report.analysis.best import BestOfEach
+from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
     EQUIVALENT,
     HOLDS_NO_CHANGE,
@@ -19,12 +20,14 @@ from ampcompare.report.analysis.comparison import (
     SPEED,
     Claim,
     Comparison,
-    failed_words,
 )
+from ampcompare.report.analysis.plan import planned_words
 from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
@@ -38,23 +41,20 @@ def chip(comparison: Comparison) -> str:
         return "not compared"
     if comparison.is_control:
         return "control"
-    if failed := failed_words(comparison.group):
-        return failed
-    if not comparison.claims:
-        return NOT_FINISHED
-    every = [comparison.claims[SPEED], comparison.claims[QUALITY]]
-    known = [claim for claim in every if claim.estimate is not None]
-    if known and not comparison.stuck and all(not c.estimate.has_interval for c in known if c.estimate):
+    if not comparison.claims or comparison.group.outcomes.failed:
+        return _failed(comparison.group) or NOT_FINISHED
+    speed, quality = comparison.claims[SPEED], comparison.claims[QUALITY]
+    known = [claim.estimate for claim in (speed, quality) if claim.estimate is not None]
+    if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
         return "cannot tell"
-    return " · ".join(
-        part for part in (_speed_chip(every[0]), quality_words(comparison, briefly=True)) if part
-    )
+    of_speed = speed.shown[0] if speed.shown else "speed not settled" if speed.is_open else ""
+    return " · ".join(part for part in (of_speed, quality_words(comparison, briefly=True)) if part)
 
 
-def _speed_chip(claim: Claim) -> str:
-    if claim.shown:
-        return claim.shown[0]
-    return "speed not settled" if claim.is_open else ""
+def _failed(group: Group) -> str:
+    """`3 of 5 failed`; nothing where none did."""
+    outcomes = group.outcomes
+    return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
 
 
 def look(comparison: Comparison) -> str:
@@ -72,59 +72,46 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     if claim is None or claim.estimate is None:
         return ""
     if comparison.stuck and not claim.shown:
-        return (
-            f"{metric.noun} at chance" if "at chance" in comparison.stuck else f"{metric.noun} never changed"
-        )
+        return f"{metric.noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}"
     if comparison.silence or not claim.estimate.has_interval:
         return "" if briefly and not comparison.silence else f"{metric.noun} cannot be told"
-    size = metric.size(claim.estimate.value)
+    size, margin = metric.size(claim.estimate.value), f"{metric.margin or 0:g}"
     side = "higher" if claim.estimate.value > 0 else "lower"
-    moved = {"better", "worse"} & set(claim.shown)
-    if EQUIVALENT in claim.shown and moved:
-        margin = f"{metric.margin:g}"
-        return (
-            f"same within {margin}, {size} {side}"
-            if briefly
-            else f"{metric.noun} {size} {side}, within {margin}"
-        )
-    if moved:
-        return f"{metric.noun} {size if briefly else metric.with_unit(size)} {side}"
-    if EQUIVALENT in claim.shown:
-        return f"same {metric.noun}" if briefly else f"{metric.noun} the same within {metric.tolerance}"
-    return f"{metric.noun} not settled"
+    has_moved = bool({"better", "worse"} & set(claim.shown))
+    if EQUIVALENT in claim.shown and has_moved:
+        brief, whole = f"same within {margin}, {size} {side}", f"{metric.noun} {size} {side}, within {margin}"
+    elif has_moved:
+        brief, whole = (f"{metric.noun} {amount} {side}" for amount in (size, metric.with_unit(size)))
+    elif EQUIVALENT in claim.shown:
+        brief, whole = f"same {metric.noun}", f"{metric.noun} the same within {metric.tolerance}"
+    else:
+        brief = whole = f"{metric.noun} not settled"
+    return brief if briefly else whole
 
 
-def speed_words(comparison: Comparison) -> str:
+def _speed_words(claim: Claim) -> str:
     """`1.77× as fast`; nothing where that is not compared."""
-    claim = comparison.claims.get(SPEED)
-    if claim is None or claim.estimate is None or not (claim.shown or claim.is_open):
+    if claim.estimate is None or not (claim.shown or claim.is_open):
         return ""
     return f"{words.ratio(claim.estimate.value)} as fast" if claim.shown else "speed not settled"
 
 
-def memory_words(comparison: Comparison) -> str:
+def _memory_words(claim: Claim) -> str:
     """`11 % less memory`, `the same memory`; nothing where nothing is shown."""
-    claim = comparison.claims.get(MEMORY)
-    if claim is None or claim.estimate is None:
+    if claim.estimate is None:
         return ""
-    if claim.estimate.value == 1 and claim.estimate.error == 0:
-        return "the same memory"
     share = (claim.estimate.value - 1) * 100
+    if share == claim.estimate.error == 0:
+        return "the same memory"
     amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
     return f"{amount} % {'less' if share < 0 else 'more'} memory" if claim.shown else ""
 
 
-def headline(
-    groups: Sequence[Group],
-    comparisons: Sequence[Comparison],
-    key: str,
-    baseline: str,
-    metric: ComparedMetric,
-    best: BestOfEach | None = None,
-) -> tuple[str, str]:
+def headline(of: Analysis) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
-    held = [c for c in comparisons if not c.is_control]
-    bases = [g for g in groups if g.value == baseline and not g.is_control]
+    baseline, best, key = of.baseline_value, of.best, of.keys[0]
+    held = [c for c in of.comparisons if not c.is_control]
+    bases = [g for g in of.groups if g.value == baseline and not g.is_control]
     if not bases:
         return f"No run of {_named(baseline)} to compare with", ""
     if not held:
@@ -143,17 +130,13 @@ def headline(
     told = _subject(claimed)
     label = told.group.label
     if _mostly_failed(told):
-        return f"{_named(label)}: {failed_words(told.group)}", label
+        return f"{_named(label)}: {_failed(told.group)}", label
     if not any(c.shown or c.silence or c.stuck for c in claimed):
         return _nothing_told(told), ""
-    parts = [speed_words(told), memory_words(told), quality_words(told)]
-    said = ", ".join(part for part in parts if part) or f"no {metric.noun} and no speed to compare"
-    others = next((c for c in claimed if c is not told and _mostly_failed(c)), None)
-    tail = (
-        f"; {failed_words(others.group).replace(' failed', '')} {_named(others.group.label)} runs failed"
-        if others
-        else ""
-    )
+    parts = [_speed_words(told.claims[SPEED]), _memory_words(told.claims[MEMORY]), quality_words(told)]
+    said = ", ".join(part for part in parts if part) or f"no {of.metric.noun} and no speed to compare"
+    failing = [c.group for c in claimed if c is not told and _mostly_failed(c)][:1]
+    tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_named(g.label)} runs failed" for g in failing)
     prefix = "" if key in (BACKEND, ARM) else f"{key.rpartition('.')[2]} "
     return f"{prefix}{_named(label)}: {said}{tail}", label
 
@@ -177,70 +160,54 @@ def _mostly_failed(comparison: Comparison) -> bool:
 
 def _nothing_told(comparison: Comparison) -> str:
     """`Three seeds do not tell: about 8 more would`."""
-    found = [c for c in comparison.claims.values() if c.estimate is not None]
-    n = min((c.estimate.n for c in found if c.estimate), default=0)
-    unit = "seed" if comparison.group.seeds else "run"
-    many = COUNTS[n] if n < len(COUNTS) else f"{n:,}"
-    said = f"{many} {unit}{'' if n == 1 else 's'} {'does' if n == 1 else 'do'} not tell"
+    found = [claim for claim in comparison.claims.values() if claim.estimate is not None]
+    n = min((claim.estimate.n for claim in found if claim.estimate), default=0)
+    many, unit = COUNTS[n] if n < len(COUNTS) else f"{n:,}", "seed" if comparison.group.seeds else "run"
+    said = f"{many} {unit} does not tell" if n == 1 else f"{many} {unit}s do not tell"
     if n < FEWEST:
         return f"{said}: {FEWEST} are the least"
-    more = [c.more_seeds for c in comparison.open_claims if c.more_seeds]
-    if not more:
-        reasons = [c.why for c in found if c.why]
-        return (
-            f"{said}"
-            if not reasons or reasons[0].startswith(HOLDS_NO_CHANGE)
-            else f"Cannot tell: {reasons[0]}"
-        )
-    return f"{said}: about {max(more):,} more would"
+    if more := [claim.more_seeds for claim in comparison.open_claims if claim.more_seeds]:
+        return f"{said}: about {max(more):,} more would"
+    reasons = [claim.why for claim in found if claim.why and not claim.why.startswith(HOLDS_NO_CHANGE)]
+    return f"Cannot tell: {reasons[0]}" if reasons else said
 
 
-def basis(setting: str, machine: str, groups: Sequence[Group], metric: ComparedMetric, planned: str) -> str:
-    """Setting, number of runs, machine and margin, in one line."""
-    shown = [g for g in groups if g.n and not g.is_control]
+def basis(of: Analysis) -> str:
+    """Setting, number of runs, machine and margin or plan, in one line."""
+    shown = [g for g in of.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
-    counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs, "run")
-    span = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "0"
-    plural = "" if counts == [1] else "s"
-    parts = [f"{setting}, {span} {unit}{plural} of each", machine]
-    parts += [planned] if planned else [f"margin {metric.tolerance}"] if metric.margin is not None else []
+    counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
+    span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+    margin = f"margin {of.metric.tolerance}" if of.metric.margin is not None else ""
+    told = f"{of.setting.words}, {span} {unit}{'' if counts == [1] else 's'} of each"
+    parts = [told, of.setting.machine, planned_words(of.plan, of.metric) or margin]
     return " · ".join(part for part in parts if part)
 
 
-def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric: ComparedMetric) -> str:
+def caption(of: Analysis) -> str:
     """What the table's intervals are, once for all."""
-    held = [c for c in comparisons if not c.is_control and c.claims]
-    found = [e for c in held for e in c.estimates.values() if e.has_interval]
-    if not found:
-        return f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
-    kinds = {e.paired for e in found}
-    how = (
-        "paired by seed"
-        if kinds == {True}
-        else "not paired"
-        if kinds == {False}
-        else "paired where seeds are shared"
-    )
-    over = f", over {looks} planned looks" if looks > 1 else ""
-    joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
-    if len(held) < 2 and looks < 2:
-        joint = ""
-    said = [f"Each line is an interval at {words.level(level)} ({how}){joint}."]
-    said += list(_how_to_read(held, metric))
-    return " ".join(said)
-
-
-def _how_to_read(held: Sequence[Comparison], metric: ComparedMetric) -> Iterator[str]:
+    metric, looks = of.metric, of.plan.number_of_looks
+    held = [c for c in of.comparisons if not c.is_control and c.claims]
+    every = [e for c in held for e in c.estimates.values() if not isinstance(e, Benched)]
+    kinds, more = {e.paired for e in every if e.has_interval}, f" {of.bench.words}" if of.bench else ""
+    if not kinds:
+        none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
+        return none + more
+    how = "paired where seeds are shared"
+    if len(kinds) == 1:
+        how = "paired by seed" if True in kinds else "not paired"
+    joint = ""
+    if len(held) > 1 or looks > 1:
+        over = f", over {looks} planned looks" if looks > 1 else ""
+        joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
     there = {question for c in held for question in c.estimates}
-    parts = []
-    if SPEED in there:
-        parts.append("right of 1× is faster")
-    if MEMORY in there:
-        parts.append("left of 0 is less memory")
-    if QUALITY in there and metric.margin is not None:
-        parts.append(f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same")
-    if parts:
-        yield f"{words.capital('; '.join(parts))}."
+    reading = {SPEED: "right of 1× is faster", MEMORY: "left of 0 is less memory"}
+    if metric.margin is not None:
+        reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
+    parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
+    return (
+        f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
+    )
 
 
 def _named(label: str) -> str:

@@ -19,7 +19,7 @@ def published_ratios(beside: Reproduction) -> Spec | None:
     """Each published ratio with its rounding, ours with its interval, whole, on one log axis."""
     rows = []
     for row in beside.rows:
-        if row.relation.neutral != 1:  # differences in accuracy have another axis; the table has them
+        if not row.relation.is_ratio:  # differences in accuracy have another axis; the table has them
             continue
         head = {"row": f"{row.arm}: {row.relation.figure}", "verdict": row.verdict}
         for source, found in ((THEIRS, row.theirs), (OURS, row.ours)):

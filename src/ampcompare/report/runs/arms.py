@@ -1,8 +1,9 @@
-"""Which runs are of which arm of a publication: by their settings, whoever chose them and whatever for."""
+"""Which runs are of which arm of a publication: those whose `canonical` settings are the arm's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,36 +15,43 @@ from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.hardware import is_same_card
-from ampcompare.report.runs.settings import BACKEND, FOLLOWS, differing_keys
+from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.runs.table import device_words, environment_of
 from ampcompare.report.words import by_reason, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
-IDENTITY = ("model.name", "model.stem", "model.kwargs", "data.source", "data.kwargs", "data.train_limit")
-SCALE, NETWORK, NAMED = "published.scale", "published.network", "published.name"
+IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
 SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size")  # by `scale`, `network`
-LENGTH = ("epochs", "max_steps")
 # What a run may have otherwise without anybody calling it another experiment.
 ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
+PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
 
-Options = Mapping[str, Any]
+# What says nothing of how fast a card is.
+MAKERS = frozenset(
+    "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
+)
+_MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
+
 Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
+
+
+Deviations = tuple[tuple[str, str], ...]  # (key, `batch_size 128 (published 256)`)
+Setting = tuple[str, str, Deviations]  # to what runs were shrunk, their device, their deviations
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The runs by arm, all of one setting but for what the arms set; what was left out, and why.
+    """The runs by arm, all of one setting; what was left out, and why.
 
-    `deviations` are the settings in which they differ from the published ones, by key; `scaled` says that
-    they were shrunk, and to what; empty where they were not. `same_card`: whether all ran on theirs.
+    `scaled` says to what they were shrunk, empty where they were not; `deviations` are the options that are
+    not as published, in words by key. `same_card`: all ran on theirs.
     """
 
     arms: Mapping[str, Group]
+    scaled: str
     deviations: Mapping[str, str]
-    left_out: tuple[str, ...] = ()
-    scaled: str = ""
-    same_card: bool = False
+    left_out: tuple[str, ...]
+    same_card: bool
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -51,161 +59,96 @@ class Matched:
         rows = (row for group in self.arms.values() for _, row in group.rows.iterrows())
         return tuple(dict.fromkeys(map(device_words, rows)))
 
-    @property
-    def is_of_another_length(self) -> bool:
-        """Whether they trained for another number of epochs."""
-        return any(key in self.deviations for key in LENGTH)
-
 
 def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Matched:
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
-    by_arm: dict[str, list[int]] = {}
+    settings: dict[Setting, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(runs):
         arm, why = _arm_of(publication, run)
         if arm:
-            by_arm.setdefault(arm, []).append(number)
+            settings.setdefault(_setting_of(publication, run), {}).setdefault(arm, []).append(number)
         else:
-            refused.append((_name(run), why))
-    if not by_arm:
-        reasons = "; ".join(dict.fromkeys(why for _, why in refused))
-        raise UserError(
-            f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {short(reasons, 300)}"
-        )
-    found = {
-        arm: [group for group in pool(numbers) if not group.is_control and group.n]
-        for arm, numbers in by_arm.items()
-    }
+            refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
+    if not settings:
+        why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
+        raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
+
+    def rank(setting: Setting) -> tuple[Any, ...]:
+        arms, (scaled, device, _) = settings[setting], setting
+        is_same, count = is_same_card(publication.hardware, [device]), sum(map(len, arms.values()))
+        return not scaled, publication.baseline in arms, is_same, len(arms), count
+
+    best = max(settings, key=rank)
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
-    return _of_one_setting(publication, found, left_out)
-
-
-def _of_one_setting(
-    publication: Publication, found: Mapping[str, Sequence[Group]], left_out: list[str]
-) -> Matched:
-    settings: dict[frozenset[tuple[str, str]], dict[str, Group]] = {}
-    for arm, groups in found.items():
-        for group in sorted(groups, key=lambda g: -g.n):
-            settings.setdefault(_rest(publication, group), {}).setdefault(arm, group)
-    ranked = sorted(settings.items(), key=lambda item: _rank(publication, item[1]), reverse=True)
-    if not ranked:
+    for setting, numbers in settings.items():
+        if setting != best:
+            told = [text for _, text in setting[2]] or [one for one in setting[:2] if one]
+            count = plural(sum(map(len, numbers.values())), "run")
+            left_out.append(f"{count} of {some(list(numbers), 3)}: in another setting ({some(told, 3)})")
+    arms: dict[str, Group] = {}
+    for arm in (name for name in publication.arms if name in settings[best]):
+        groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
+        for group in sorted(groups, key=lambda group: -group.n):
+            if arms.setdefault(arm, group) is not group:
+                count = plural(len(group.all_rows), "run")
+                left_out.append(f"{count} of {arm}: in another setting ({group.label})")
+    if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
-    rest, arms = ranked[0]
-    for other, theirs in ranked[1:]:
-        keys = sorted(differing_keys([dict(rest), dict(other)]))
-        told = some([f"{key} {short(dict(other).get(key, 'not set'), 40)}" for key in keys], 3)
-        count = sum(len(group.all_rows) for group in theirs.values())
-        left_out.append(f"{plural(count, 'run')} of {some(list(theirs), 3)}: in another setting ({told})")
-    order = {arm: arms[arm] for arm in publication.arms if arm in arms}
-    runs = [run for group in order.values() for run in group.records]
-    scaled = _scale_of(publication, runs[0])
-    deviations = dict(_deviations(publication, runs, bool(scaled)))
-    same = is_same_card(publication.hardware, {d for group in order.values() for d in group.devices})
-    return Matched(order, deviations, tuple(printable(line) for line in left_out), scaled, same)
+    is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
+    return Matched(arms, best[0], dict(best[2]), tuple(map(printable, left_out)), is_same)
 
 
-def _rank(publication: Publication, arms: Mapping[str, Group]) -> tuple[Any, ...]:
-    runs = [run for group in arms.values() for run in group.records]
-    scaled = bool(_scale_of(publication, runs[0]))
-    return (
-        not scaled,
-        publication.baseline in arms,
-        is_same_card(publication.hardware, {d for group in arms.values() for d in group.devices}),
-        len(arms),
-        -len(dict(_deviations(publication, runs, scaled))),
-        len(runs),
-    )
-
-
-def _rest(publication: Publication, group: Group) -> frozenset[tuple[str, str]]:
-    """The settings of a group without what an arm is and what follows from it."""
-    keys = {BACKEND, *publication.arm_keys}
-    keys |= {f"environment.{key.rpartition('.')[2]}" for key in keys}
-    rest = {(k, v) for k, v in group.settings.items() if k not in keys and not k.startswith(_FOLLOWING)}
-    return frozenset({*rest, (SCALE, _scale_of(publication, group.records[0]))})
-
-
-_FOLLOWING = (*FOLLOWS[BACKEND], "published.", "environment.precision", "environment.backend")
+def _setting_of(publication: Publication, run: RunRecord) -> Setting:
+    ours, theirs = _ours(run), _theirs(publication, publication.baseline)
+    scaled, passing = _scale_of(publication, run), PASSING | {*publication.arm_keys}
+    aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
+    keys = [key for key in ours | theirs if key not in passing and not key.startswith(aside)]
+    device = as_text(environment_of(run).get("device_name") or "")
+    return scaled, device, tuple(_unlike(ours, theirs, keys))
 
 
 def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:
     """The arm of a run, or why it is of none."""
-    keys = {BACKEND, *publication.arm_keys}
-    ours = _ours(run)
+    ours, keys, names = _ours(run), {BACKEND, *publication.arm_keys}, [*publication.arms]
     if _scale_of(publication, run):  # what was shrunk is as it is on purpose
         keys = {key for key in keys if not key.startswith(SHRUNK)}
-        names = sorted(publication.arms, key=lambda name: name != run.option("published.arm"))
-    elif differs := list(_unlike(publication, run, ours)):
-        return "", some(differs, 3)
+        names.sort(key=lambda name: name != run.option("published.arm"))
     else:
-        names = list(publication.arms)
+        theirs = _theirs(publication, publication.baseline)
+        ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
+        of_it = [key for key in ours | theirs if key.startswith(IDENTITY) and key not in keys]
+        if unlike := [text for _, text in _unlike(ours, theirs, of_it)]:
+            return "", some(unlike, 3)
     for name in names:
-        if not list(_differing(ours, _theirs(publication, name), keys.__contains__)):
+        if not _unlike(ours, _theirs(publication, name), keys):
             return name, ""
     told = some([f"{key} {_shown(ours[key])}" for key in sorted(keys) if key in ours], 3)
     return "", f"{told} is none of its arms ({some(list(publication.arms), 6)})"
 
 
-def _ours(run: RunRecord) -> Options:
+def _ours(run: RunRecord) -> dict[str, Any]:
     return canonical(run.config, environment_of(run))
 
 
-def _theirs(publication: Publication, arm: str) -> Options:
+def _theirs(publication: Publication, arm: str) -> dict[str, Any]:
     return canonical({**publication.setting, **publication.arms[arm]})
 
 
-def _differing(ours: Options, theirs: Options, asked: Callable[[str], bool]) -> Iterator[str]:
-    """The options that are asked for and are not the same; what was left to the machine is as it came out."""
-    for key in dict.fromkeys((*theirs, *ours)):
-        if asked(key) and theirs.get(key) != AUTO and not _same(ours.get(key), theirs.get(key)):
-            yield key
+def _unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:
+    """What is not the same: (key, `batch_size 128 (published 256)`). What a publication left to the machine
+    is as it came out.
+    """
+    return [
+        (key, f"{key} {_shown(ours.get(key))} (published {_shown(theirs.get(key))})")
+        for key in keys
+        if theirs.get(key) != AUTO and not _is_same(ours.get(key), theirs.get(key))
+    ]
 
 
-def _unlike(publication: Publication, run: RunRecord, ours: Options) -> Iterator[str]:
-    """What of model and data a run has otherwise: `model.name resnet20 (published resnet50)`."""
-    theirs = _theirs(publication, publication.baseline)
-    for key in NAMES:
-        if run.option(key) is None and key in publication.setting:
-            yield f"{key} not recorded (published {_shown(theirs[key])})"
-            return
-    arm_keys = publication.arm_keys
-    for key in _differing(ours, theirs, lambda key: key.startswith(IDENTITY) and key not in arm_keys):
-        yield f"{key} {_shown(ours.get(key))} (published {_shown(theirs.get(key))})"
-
-
-def _deviations(
-    publication: Publication, runs: Sequence[RunRecord], scaled: bool
-) -> Iterator[tuple[str, str]]:
-    """Options that the runs have otherwise than published: (key, `batch_size 128 (published 256)`)."""
-    theirs = _theirs(publication, publication.baseline)
-    passing = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND, *publication.arm_keys}
-    aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
-    every = [_ours(run) for run in runs]
-
-    def counts(key: str) -> bool:
-        return key not in passing and not key.startswith(aside)
-
-    for key in dict.fromkeys(key for ours in every for key in _differing(ours, theirs, counts)):
-        said = some(list(dict.fromkeys(_shown(ours.get(key)) for ours in every)), 3)
-        yield key, f"{key} {said} (published {_shown(theirs.get(key))})"
-
-
-def _scale_of(publication: Publication, run: RunRecord) -> str:
-    """How a run of this publication was shrunk, in words; nothing for any other run, and one in full size."""
-    option = run.option
-    named = as_text(option(NAMED)).replace("\\", "/").rpartition("/")[2].removesuffix(".yaml")
-    scale, network = option(SCALE), option(NETWORK)
-    if named != publication.name:
-        return ""
-    told = [] if scale is None or _same(scale, 1) else [f"at scale {_shown(scale)}"]
-    if network is not None:
-        told.append(f"with the network {_shown(network)}")
-    return " ".join(told)
-
-
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     """Whether two values are one, however they are written: 0.1 is 1e-1."""
     try:
         return as_text(one) == as_text(other) or float(one) == float(other)
@@ -213,9 +156,36 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
+def _scale_of(publication: Publication, run: RunRecord) -> str:
+    """How a run of this publication was shrunk, in words; nothing for any other run, and one in full size."""
+    named = as_text(run.option("published.name")).replace("\\", "/").rpartition("/")[2]
+    scale, network = run.option("published.scale"), run.option("published.network")
+    if named.removesuffix(".yaml") != publication.name:
+        return ""
+    told = [] if scale in (None, 1) else [f"at scale {_shown(scale)}"]
+    return " ".join([*told, *([] if network is None else [f"with the network {_shown(network)}"])])
+
+
 def _shown(value: Any) -> str:
     return short(printable(as_text(value)), 60)
 
 
-def _name(run: RunRecord) -> str:
-    return short(printable(f"{run.name or 'run'} ({run.id})"), 80)
+def is_same_card(published: str, devices: Iterable[str]) -> bool:
+    """Whether all devices are the published one: the same words, of which one name may leave out memory and
+    form. An unknown name is no other's.
+
+    >>> is_same_card("Tesla V100", ["Tesla V100-SXM2-16GB"]), is_same_card("RTX 2080", ["RTX 2080 Ti"])
+    (True, False)
+    >>> is_same_card("H100 PCIe", ["NVIDIA H100 SXM"])
+    False
+    """
+    theirs, ours = _words(published), [_words(device) for device in devices]
+    return bool(theirs and ours) and all(
+        (theirs <= here or here <= theirs) and all(map(_MORE.fullmatch, theirs ^ here)) for here in ours
+    )
+
+
+def _words(name: str) -> frozenset[str]:
+    text = re.sub(r"\((?:r|tm|c)\)|[®™]", " ", name.lower())
+    text = re.sub(r"(\d+)[ -]?gi?b\b", r" \1gb ", text)
+    return frozenset(word for word in re.split(r"[^a-z0-9.]+", text) if word and word not in MAKERS)

@@ -1,4 +1,4 @@
-"""What may be wrong with runs although they finished: at chance, one after the other, stalled, spoilt."""
+"""What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
 
 from __future__ import annotations
 
@@ -6,30 +6,17 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from statistics import median
 
 import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
+from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
-from ampcompare.report.runs.shared import cards, cards_of
-from ampcompare.report.runs.table import (
-    CLASSES,
-    IMAGES,
-    LARGEST,
-    QUALITY,
-    RUN,
-    SECONDS,
-    SPEED,
-    STARTED,
-    STEPS,
-    environment_of,
-    shares_machine,
-    steady_rows,
-)
+from ampcompare.report.runs.shared import cards_of
+from ampcompare.report.runs.table import QUALITY, RUN, SPEED, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import plural
 
@@ -37,15 +24,9 @@ FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a smal
 SATURATION = 0.995  # from here on a constant accuracy is no wonder
 ERRORS_ABOVE_CHANCE = 3.0
 MOST_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
-# A stall takes 1.25 times the median or more, and five times the spread of the others more: of noise with a
-# standard deviation of 15 % none in 2,000 runs of 200 intervals lost 2 %.
-STALL_FACTOR, STALL_SPREADS, STALL_SHARE = 1.25, 5.0, 0.02
-WARM_START, FEWEST_INTERVALS = 0.1, 10  # share of the intervals left out; how many there must be after it
-ODD_SHARE, ODD_SPREADS = 0.15, 5.0
 MEDIAN_GAP = 0.03
 FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
-DRIFT_LEVEL, DRIFT_SAID = 0.99, 0.01  # every report asks this, and few have any
-Pair = tuple[str, str]
+DRIFT_LEVEL = 0.99  # every report asks this, and few have any
 
 
 def learned_nothing(group: Group, metric: ComparedMetric) -> str:
@@ -57,7 +38,7 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
     metrics other than accuracies only constancy can be told.
     """
     rows = group.rows[group.rows[QUALITY].notna()]
-    is_accuracy = metric.is_share and not metric.falls
+    is_accuracy = metric.is_accuracy
     low = [_chance(row, metric.key) for _, row in rows.iterrows() if is_accuracy and _at_chance(row, metric)]
     if low:
         return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low[0] * 100:g} % by guessing)"
@@ -68,16 +49,16 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
 
 def _at_chance(row: pd.Series, metric: ComparedMetric) -> bool:
     p = _chance(row, metric.key)
-    above = ERRORS_ABOVE_CHANCE * math.sqrt(p * (1 - p) / row[IMAGES]) if row[IMAGES] > 0 else 0.0
+    above = ERRORS_ABOVE_CHANCE * math.sqrt(p * (1 - p) / row[table.IMAGES]) if row[table.IMAGES] > 0 else 0.0
     return 0 < p < 1 and row[QUALITY] / 100 <= p + above
 
 
 def _chance(row: pd.Series, key: str) -> float:
     """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
-    if not row[CLASSES] >= 1 or not says_accuracy(key):
+    if not row[table.CLASSES] >= 1 or not says_accuracy(key):
         return 0.0
     top = re.search(r"top[_-]?(\d{1,6})", key.lower())
-    return min(1.0, (int(top[1]) if top else 1) / row[CLASSES])
+    return min(1.0, (int(top[1]) if top else 1) / row[table.CLASSES])
 
 
 def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
@@ -95,147 +76,81 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     else the last decimal that was logged; 0 of a metric that is continuous.
     """
     known = rows[rows[QUALITY].notna()]
-    if metric.is_share and len(known) and known[IMAGES].notna().all():
-        return float(100 / known[IMAGES].min())
-    decimals = -1
-    for value in (value for run in known[RUN] for value in run.values(metric.key)):
-        decimals = max(decimals, _decimals(float(value)))
-        if decimals > MOST_DECIMALS:
-            return 0.0
-    return metric.factor * 10.0**-decimals if decimals >= 0 else 0.0
-
-
-def _decimals(value: float) -> int:
-    text = np.format_float_positional(value, trim="-") if math.isfinite(value) and value else "0"
-    return len(text.partition(".")[2])
-
-
-def stalled_share(run: RunRecord) -> float | None:
-    """The share of its time after warm-up that a run lost in stalled log intervals; None if below 2 %.
-
-    An interval is stalled if it took 1.25 times the median or more, and is off it by five robust standard
-    deviations of the logarithms (1.4826 times the median absolute deviation).
-    """
-    speeds = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
-    speeds = speeds[(speeds > 1 / LARGEST) & (speeds < LARGEST)]
-    times = 1 / speeds[math.ceil(WARM_START * len(speeds)) :]
-    if len(times) < FEWEST_INTERVALS:
-        return None
-    usual = float(np.median(times))
-    off = np.log(times / usual)
-    spread = 1.4826 * float(np.median(np.abs(off)))
-    stalls = times[off >= max(math.log(STALL_FACTOR), STALL_SPREADS * spread)]
-    share = float(np.sum(stalls - usual) / np.sum(times))
-    return share if share >= STALL_SHARE else None
-
-
-def odd_ones(group: Group) -> list[tuple[pd.Series, float]]:
-    """Runs whose throughput is unlike that of all others of the group, as ratios to the others' median: off
-    by 15 % and by five times the range of the others. Of three runs or more that had their machine.
-    """
-    rows = group.rows[~shares_machine(group.rows) & (group.rows[SPEED] > 0)]
-    speeds, found = np.log(rows[SPEED].to_numpy(float)), []
-    for number, (_, row) in enumerate(rows.iterrows() if len(rows) > 2 else ()):
-        others = np.delete(speeds, number)
-        off = float(speeds[number] - median(others))
-        if abs(off) > max(-math.log1p(-ODD_SHARE), ODD_SPREADS * float(np.ptp(others))):
-            found.append((row, math.exp(off)))
-    return found
+    if metric.is_share and len(known) and known[table.IMAGES].notna().all():
+        return float(100 / known[table.IMAGES].min())
+    values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
+    values = values[np.isfinite(values)]
+    decimals = (n for n in range(MOST_DECIMALS + 1) if np.array_equal(np.round(values, n), values))
+    least = next(decimals, None) if len(values) else None
+    return 0.0 if least is None else metric.factor * 10.0**-least
 
 
 def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     """The ratio of two groups' throughputs, of medians, and that of their whole training seconds a step,
-    where these differ by more than 3 %: by what a median leaves out.
+    where these differ by more than 3 %: by what a median leaves out, start-up and stalls.
     """
     both = []
     for side in (group, base):
         rows = side.rows[~shares_machine(side.rows)]
-        rows = rows[(rows[SPEED] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
+        rows = rows[(rows[SPEED] > 0) & (rows[table.STEPS] > 0) & (rows[table.SECONDS] > 1e-9)]
         if rows.empty:
             return None
-        both.append((np.log(rows[SPEED]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
+        both.append((np.log(rows[SPEED]).mean(), np.log(rows[table.STEPS] / rows[table.SECONDS]).mean()))
     by_median, by_seconds = (math.exp(both[0][i] - both[1][i]) for i in (0, 1))
     return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
 
 
-def spoiled_at(run: RunRecord) -> tuple[int, float] | None:
-    """How many buffers (BatchNorm's statistics) an overflow left non-finite for good, and by which step; None
-    where nothing is recorded, or all was put back.
+def spoiled_buffers(run: RunRecord) -> int:
+    """How many buffers (BatchNorm's statistics) an overflow left non-finite for good."""
+    count = table.figure_of(run, metrics.NONFINITE_BUFFERS)
+    return 0 if run.option("training.on_nonfinite_buffers") == "restore" or not count >= 1 else int(count)
+
+
+def apart_in_time(groups: Sequence[Group]) -> list[str]:
+    """Labels of groups of two runs or more of which all of one were half done before any of another began: a
+    machine drifts, and no interval of theirs knows of it.
     """
-    if run.option("training.on_nonfinite_buffers") == "restore":
-        return None
-    counts = run.numbers(metrics.NONFINITE_BUFFERS)
-    rows = np.flatnonzero((counts >= 1) & (counts <= LARGEST))
-    told = run.summary_number(metrics.NONFINITE_BUFFERS)
-    most = float(counts[rows].max()) if len(rows) else told if told is not None else 0.0
-    if not 1 <= most <= LARGEST:
-        return None
-    exact = run.summary_number(metrics.NONFINITE_AT)
-    by_row = float(run.numbers(metrics.STEP)[rows[0]]) if len(rows) else math.nan
-    return int(most), exact if exact is not None else by_row
+    return _any_pair(groups, _is_before)
 
 
-def apart_in_time(groups: Sequence[Group]) -> list[Pair]:
-    """Pairs of labels, the earlier first, of groups of two runs or more of which all of one began before any
-    of the other, and not all at once: a machine drifts, and no interval of theirs knows of it.
-    """
-    return _pairs(groups, _is_before)
-
-
-def on_other_cards(groups: Sequence[Group]) -> list[Pair]:
-    """Pairs of labels of groups that have no card, or host, in common."""
+def on_other_cards(groups: Sequence[Group]) -> list[str]:
+    """Labels of groups that have no card, or host, in common with another."""
 
     def differ(one: Group, other: Group) -> bool:
-        ours, theirs = cards(one.rows), cards(other.rows)
+        ours, theirs = cards_of(one.rows), cards_of(other.rows)
         return bool(ours and theirs and not ours & theirs)
 
-    return _pairs(groups, differ)
+    return _any_pair(groups, differ)
 
 
-def _pairs(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[Pair]:
+def _any_pair(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[str]:
     by_start = sorted((g for g in groups if g.n), key=lambda g: float(g.rows[STARTED].min()))
-    return [(a.label, b.label) for a, b in combinations(by_start, 2) if holds(a, b)]
+    found = [pair for pair in combinations(by_start, 2) if holds(*pair)]
+    return list(dict.fromkeys(group.label for pair in found for group in pair))
 
 
 def _is_before(early: Group, late: Group) -> bool:
-    first, then = (g.rows[STARTED][np.isfinite(g.rows[STARTED])] for g in (early, late))
-    if min(len(first), len(then)) < 2 or first.max() >= then.min():
-        return False
-    return not _at_once(pd.concat([early.rows, late.rows]))
-
-
-def _at_once(rows: pd.DataFrame) -> bool:
-    """Whether there was a moment at which all runs went on, each on cards of its own."""
-    each = [cards_of(row) for _, row in rows.iterrows()]
-    have_own = all(each) and len(frozenset().union(*each)) == sum(map(len, each))
-    ends = [row[STARTED] + _seconds(row[RUN]) for _, row in rows.iterrows()]
-    return have_own and bool(rows[STARTED].max() < min(ends))
-
-
-def _seconds(run: RunRecord) -> float:
-    clock = run.values(metrics.ELAPSED)
-    clock = clock[np.isfinite(clock)]
-    return max(0.0, float(clock[-1])) if len(clock) else 0.0
+    first, then = (g.rows[np.isfinite(g.rows[STARTED])] for g in (early, late))
+    half_done = first[STARTED] + first[table.SECONDS].fillna(0.0) / 2
+    return min(len(first), len(then)) > 1 and bool(half_done.max() < then[STARTED].min())
 
 
 def drift_of(groups: Sequence[Group]) -> Estimate | None:
     """The throughput of the last run to that of the first by a straight line of its logarithm over the
     starting times, with a level for each group on each of its cards; at 99 %. None where it cannot be told.
     """
-    found = []
-    for group in groups:
-        for _, row in group.rows[~shares_machine(group.rows)].iterrows():
-            if row[SPEED] > 0 and math.isfinite(row[STARTED]):
-                found.append((group.label, cards_of(row), row[STARTED], math.log(row[SPEED])))
-    frame = pd.DataFrame(found, columns=["label", "cards", "x", "y"])
-    by = frame.groupby(["label", "cards"])
-    frame = frame[by["x"].transform("size") >= 2]
-    by = frame.groupby(["label", "cards"])
+    if not groups:
+        return None
+    frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
+    frame = frame[(frame[SPEED] > 0) & np.isfinite(frame[STARTED]) & ~shares_machine(frame)]
+    level = ["group", table.CARDS]
+    frame = frame[frame.groupby(level)[SPEED].transform("size") > 1]
+    frame = frame.assign(x=frame[STARTED], y=np.log(frame[SPEED]))
+    by = frame.groupby(level)
     df, span = len(frame) - by.ngroups - 1, float(np.ptp(frame["x"])) if len(frame) else 0.0
     if len(frame) < FEWEST_TO_DRIFT or df < 1 or span <= 0:
         return None
-    x = (frame["x"] - by["x"].transform("mean")) / span
-    y = frame["y"] - by["y"].transform("mean")
+    x, y = (frame["x"] - by["x"].transform("mean")) / span, frame["y"] - by["y"].transform("mean")
     if (squares := float(x @ x)) <= 1e-9:  # every group at one moment of its own
         return None
     slope = float(x @ y) / squares
@@ -248,10 +163,3 @@ def leaves_out(found: Estimate | None, null: float) -> bool:
     """Whether an interval leaves a value out."""
     low, high = found.ends if found else (None, None)
     return low is not None and high is not None and not low <= null <= high
-
-
-def commits_of(rows: pd.DataFrame) -> list[str]:
-    """The states of the code that the runs were recorded with, seven characters each."""
-    said = (environment_of(run).get("git_commit") for run in rows[RUN])
-    heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
-    return list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))

@@ -57,7 +57,10 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
         return Outcome.RUNNING, GOING_ON[word]
     if why := _refusal(run):
         return Outcome.REFUSED, why
-    if (run.exit_code == 0 or word == "finished") and _is_without_step(run):
+    # In a loop under the recorder each row of its steps has a loss scale.
+    is_recorded, scale = run.option("recorder") is not None, run.summary_number(metrics.SCALE)
+    is_whole = run.exit_code == 0 or word == "finished"
+    if is_whole and is_recorded and scale is None and not len(run.values(metrics.SCALE)):
         return Outcome.REFUSED, NO_STEP
     if spoiled := _last_not_finite(run, metric):
         return Outcome.FAILED, spoiled
@@ -84,12 +87,6 @@ def _refusal(run: RunRecord) -> str:
     return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
 
 
-def _is_without_step(run: RunRecord) -> bool:
-    """Whether a loop under the recorder ended before any step: each row of its steps has a loss scale."""
-    is_recorded = run.option("recorder") is not None
-    return is_recorded and not len(run.values(metrics.SCALE)) and run.summary_number(metrics.SCALE) is None
-
-
 def _has_trained(run: RunRecord) -> bool:
     """Whether there is a row of training; of a program that logs other names, any row."""
     if metrics.LOSS in run.logged:
@@ -100,15 +97,10 @@ def _has_trained(run: RunRecord) -> bool:
 def _last_not_finite(run: RunRecord, metric: str) -> str:
     """Which last value is NaN or infinite, in words; nothing if none is."""
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
-        for value in (last_logged(run, key), run.summary_number(key)):
+        for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
                 found = metrics.find(key)
-                words = found.words if found else key
-                return f"its last {words} is {'NaN' if math.isnan(value) else 'infinite'}"
+                return (
+                    f"its last {found.words if found else key} is {'NaN' if value != value else 'infinite'}"
+                )
     return ""
-
-
-def last_logged(run: RunRecord, key: str) -> float | None:
-    """The last number logged under a key, NaN included; None where there is none."""
-    _, numbers = run.logged_numbers(key)
-    return float(numbers[-1]) if len(numbers) else None

@@ -22,24 +22,8 @@ from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import (
-    BACKEND,
-    NOT_SET,
-    arm_of,
-    differing_keys,
-    follows,
-    labels_of,
-)
-from ampcompare.report.runs.table import (
-    OF_THE_SEED,
-    OUTCOME,
-    ROWS,
-    RUN,
-    SEED,
-    STARTED,
-    TIMED,
-    shares_machine,
-)
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows, labels_of
+from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, TIMED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
@@ -48,6 +32,7 @@ from ampcompare.report.words import plural
 UNLIKE = "unlike"  # column: a run's values of the settings that its group ignores, by which it is paired
 RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
 Settings = Sequence[Mapping[str, str]]
+Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
 
 @dataclass(frozen=True)
@@ -83,7 +68,8 @@ class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
     differs from others of the same value. `is_control`: the baseline once more (A/A). `metric` is the
-    compared one, `floor` the least that its spread is taken for, in its shown unit.
+    compared one, `floor` the least that its spread is taken for, in its shown unit. `measured` are figures
+    that go before those of its runs.
     """
 
     label: str
@@ -94,12 +80,13 @@ class Group:
     apart: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
     floor: float = 0.0
+    measured: Mapping[str, Estimate] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The runs whose figures count: the finished. Where none did, those stopped or going on, as far as
         they came; where all failed, these, but for what a seed decides (`sample`)."""
-        said, has_rows = self.all_rows[OUTCOME], self.all_rows[ROWS] > 0
+        said, has_rows = self.all_rows[OUTCOME], self.all_rows[table.ROWS] > 0
         finished = said == Outcome.FINISHED.value
         others = [
             said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows,
@@ -137,17 +124,12 @@ class Group:
         """Names of the devices of the counted runs; an empty name where none was recorded."""
         return frozenset(self.rows[table.DEVICE])
 
-    @property
-    def times_are_shared(self) -> bool:
-        """Whether every counted run shared its machine: then none of its times is to be compared."""
-        return self.n > 0 and bool(shares_machine(self.rows).all())
-
     @cached_property
     def figures(self) -> dict[str, Estimate]:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
         stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
         every = {name: self._mean(name) for name in table.FIGURES}
-        return {name: found for name, found in every.items() if found}
+        return {name: found for name, found in every.items() if found} | dict(self.measured)
 
     def _mean(self, name: str) -> Estimate | None:
         values = self.sample(name)
@@ -156,7 +138,7 @@ class Group:
         if name != table.QUALITY:
             return mean(values, log=name in RATIOS)
         found = mean(values, resolution=self.floor)
-        return found and replace(found, bounds=self.metric.shown_bounds)
+        return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
         """One figure of the counted runs that have it, by what it is paired by: the seed and the values of
@@ -164,23 +146,26 @@ class Group:
         mean; of a machine at work every process is one, and its number among those of the same seed belongs
         to the index. Times are those of runs that had their machine to themselves; else of all.
         """
-        rows = self.rows.sort_values(STARTED, kind="stable")
+        rows = self.rows.sort_values(table.STARTED, kind="stable")
         counts = rows[column].notna()
         if column in OF_THE_SEED:
             counts &= rows[OUTCOME] != Outcome.FAILED.value
         if column in TIMED and own_times:
             counts &= ~shares_machine(rows)
         found: dict[Any, list[float]] = {}
-        every = zip(rows.index, rows[SEED], rows[UNLIKE], rows[column], counts, strict=True)
-        for place, seed, unlike, value, is_counted in every:
-            if is_counted:  # a run without a recorded seed is paired with none
-                found.setdefault((seed or place, unlike), []).append(float(value))
+        rows = rows[counts]
+        for place, seed, unlike, value in zip(
+            rows.index, rows[SEED], rows[UNLIKE], rows[column], strict=True
+        ):
+            # A run without a recorded seed is paired with none.
+            found.setdefault((seed or place, unlike), []).append(float(value))
         if column in OF_THE_SEED:
-            pairs = [(key, math.fsum(values) / len(values)) for key, values in found.items()]
+            pairs = {key: math.fsum(values) / len(values) for key, values in found.items()}
         else:
-            pairs = [((*key, n), value) for key, values in found.items() for n, value in enumerate(values)]
-        index = pd.Index([key for key, _ in pairs], tupleize_cols=False, dtype=object)
-        return pd.Series([value for _, value in pairs], index, dtype=float)
+            pairs = {(*key, n): value for key, values in found.items() for n, value in enumerate(values)}
+        return pd.Series(
+            [*pairs.values()], pd.Index([*pairs], tupleize_cols=False, dtype=object), dtype=float
+        )
 
 
 def group_runs(
@@ -198,25 +183,31 @@ def group_runs(
     varying = _varying(settings_of, keys[0], ignored)
     unlike = [tuple(one.get(key, NOT_SET) for key in varying) for one in settings_of]
     rows = rows.assign(**{UNLIKE: pd.Series(unlike, index=rows.index, dtype=object)})
-    pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
-    for number, every in enumerate(settings_of):
-        own = {k: v for k, v in every.items() if k not in ignored}
-        value, is_control = every.get(keys[0], NOT_SET), bool(arm_of(rows[RUN].iloc[number]))
+    pools: dict[tuple[str, bool], dict[Pool, list[int]]] = {}
+    refused = list(rows[OUTCOME] == Outcome.REFUSED.value)
+    for number in sorted(range(len(rows)), key=refused.__getitem__):
+        own = {k: v for k, v in settings_of[number].items() if k not in ignored}
+        value, is_control = settings_of[number].get(keys[0], NOT_SET), bool(arm_of(rows[RUN].iloc[number]))
         if is_control and keys[0] in own:
             own[keys[0]] = again(value)
-        pools.setdefault((value, is_control, tuple(sorted(own.items()))), []).append(number)
-    _join_refused(pools, rows)
+        alike = pools.setdefault((value, is_control), {})
+        pool = tuple(sorted(own.items()))
+        if refused[number]:  # the record may have no more than what was asked
+            config = rows[RUN].iloc[number].config
+            asked = {(k, v) for k, v in pool if lookup(config, k, None) is not None}
+            pool = pool if pool in alike else next((one for one in alike if asked <= {*one}), pool)
+        alike.setdefault(pool, []).append(number)
     groups: list[Group] = []
-    for value in ordered(value for value, *_ in pools):
+    for value in ordered(value for value, _ in pools):
         for control in (False, True):
-            alike = [(dict(p[2]), runs) for p, runs in pools.items() if p[:2] == (value, control)]
-            differing = differing_keys([own for own, _ in alike])
-            shown = again(value) if control else value
+            found = [(dict(pool), numbers) for pool, numbers in pools.get((value, control), {}).items()]
+            shown, differing = again(value) if control else value, differing_keys([own for own, _ in found])
             taken = [g.label for g in groups]
-            labels = labels_of(shown, [own for own, _ in alike], keys[1:], differing, taken)
-            for label, (own, numbers) in zip(labels, alike, strict=True):
+            labels = labels_of(shown, [own for own, _ in found], keys[1:], differing, taken)
+            for label, (own, numbers) in zip(labels, found, strict=True):
                 apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
-                groups.append(Group(label, rows.iloc[numbers], metric, shown, own, apart, control, floor))
+                members = rows.iloc[sorted(numbers)]
+                groups.append(Group(label, members, metric, shown, own, apart, control, floor))
     return groups
 
 
@@ -234,33 +225,11 @@ def check_keys(option: str, keys: Sequence[str], settings_of: Settings) -> None:
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
 
 
-def lacking(group: Group, column: str) -> list[str]:
-    """The counted runs that a figure lacks although others of the group have it, by seed or name."""
-    rows = group.rows
-    without = rows[rows[column].isna()]
-    return [name_in(group, row) for _, row in without.iterrows()] if len(without) < len(rows) else []
-
-
 def name_in(group: Group, row: pd.Series) -> str:
     """`seed 2`, or the run's name and id where the group has several of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
         return f"{row[table.NAME]} ({row[RUN].id})"
     return f"seed {row[SEED]}"
-
-
-def _join_refused(pools: dict[Any, list[int]], rows: pd.DataFrame) -> None:
-    """Put runs that were refused, of which the record has no more than what was asked, to those of the same
-    value that say nothing else: they are no setting of their own.
-    """
-    for pool, numbers in [*pools.items()]:
-        if any(rows[OUTCOME].iloc[n] != Outcome.REFUSED.value for n in numbers):
-            continue
-        config = rows[RUN].iloc[numbers[0]].config
-        asked = {k: v for k, v in pool[2] if k != BACKEND and lookup(config, k, pool) is not pool}
-        for other in pools:
-            if other != pool and other[:2] == pool[:2] and {**dict(other[2]), **asked} == dict(other[2]):
-                pools[other] += pools.pop(pool)
-                break
 
 
 def _varying(settings_of: Settings, compared: str, ignored: Collection[str]) -> list[str]:

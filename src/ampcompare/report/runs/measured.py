@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,40 +10,38 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import JUMPS, LARGEST, RUN
+
+# Of what a publication measures (`published.publication.MEASURED`) the column that it is sampled like.
+SAMPLED_AS = {
+    "seconds": table.SECONDS,
+    "seconds_in_all": table.SECONDS,
+    "seconds_per_epoch": table.SECONDS,
+    "images_per_second": table.SPEED,
+    "peak_memory": table.MEMORY,
+    "final_accuracy": table.QUALITY,
+    "best_accuracy": table.BEST,
+}
 
 
 def measured(group: Group, what: str) -> pd.Series:
-    """The counted runs' measurements of what publications give (`published.publication.MEASURED`), in its
-    unit: per process, accuracies per seed.
+    """The counted runs' measurements of what publications give, in its unit: per process, accuracies per
+    seed.
     """
-    column, take = TAKEN[what]
-    taken = [take(row) for _, row in group.all_rows.iterrows()]
-    return replace(group, all_rows=group.all_rows.assign(**{column: taken})).sample(column)
-
-
-def _final_accuracy(row: pd.Series) -> float:
-    return 100 * table.last_of(row[RUN], metrics.EVAL_ACCURACY)
+    column, rows = SAMPLED_AS[what], group.all_rows
+    taken = rows[column]
+    if what == "seconds_in_all":
+        taken = rows.apply(_in_all, axis=1)
+    elif what == "seconds_per_epoch":
+        taken = taken / rows[table.EPOCHS].where(rows[table.EPOCHS] >= 1)
+    elif what == "best_accuracy":
+        taken = 100 * taken
+    elif what == "final_accuracy":  # whatever metric is compared
+        taken = rows[table.RUN].map(lambda run: 100 * table.last_of(run, metrics.EVAL_ACCURACY))
+    return replace(group, all_rows=rows.assign(**{column: taken})).sample(column)
 
 
 def _in_all(row: pd.Series) -> float:
     """The wall clock at the last row, evaluations in it; NaN where the clock went backwards."""
-    clock = row[RUN].values(metrics.ELAPSED)
-    clock = clock[(clock >= 0) & (clock <= LARGEST)]
-    return float(clock.max()) if len(clock) and not row[JUMPS] else np.nan
-
-
-def _per_epoch(row: pd.Series) -> float:
-    return row[table.SECONDS] / row[table.EPOCHS] if row[table.EPOCHS] >= 1 else np.nan
-
-
-# By what a publication measures: the column that decides how it is sampled, and how it is had of a run.
-TAKEN: Mapping[str, tuple[str, Callable[[pd.Series], float]]] = {
-    "seconds": (table.SECONDS, lambda row: row[table.SECONDS]),
-    "seconds_in_all": (table.SECONDS, _in_all),
-    "seconds_per_epoch": (table.SECONDS, _per_epoch),
-    "images_per_second": (table.SPEED, lambda row: row[table.SPEED]),
-    "peak_memory": (table.MEMORY, lambda row: row[table.MEMORY]),
-    "final_accuracy": (table.QUALITY, _final_accuracy),
-    "best_accuracy": (table.BEST, lambda row: 100 * row[table.BEST]),
-}
+    clock = row[table.RUN].values(metrics.ELAPSED)
+    clock = clock[(clock >= 0) & (clock <= table.LARGEST)]
+    return float(clock.max()) if len(clock) and not row[table.JUMPS] else np.nan

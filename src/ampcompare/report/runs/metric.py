@@ -39,49 +39,40 @@ class ComparedMetric:
     """A logged metric, in the unit in which it is shown: what is logged as a fraction is shown in percent.
 
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
-    tested. `read_as` says how the values are logged; None leaves it to the name. `goal` is maximize or
-    minimize where somebody said which, or the runs of a metric that is not ours; else the name decides.
-    `words` are what such runs call it.
+    tested. `scale` says how the values are logged. `goal` is maximize or minimize where somebody said which,
+    or the runs of a metric that is not ours; else the name decides. `words` are what such runs call it.
     """
 
     key: str = DEFAULT_METRIC
     margin: float | None = ACCURACY_MARGIN
-    read_as: Unit | None = None
+    scale: Unit = Unit.FRACTION
     goal: str = ""
     words: str = ""
 
     @property
     def name(self) -> str:
         """The metric in words: `eval accuracy`."""
-        if listed := metrics.find(self.key):
-            return listed.words
-        if self.words:
-            return self.words
-        return self.key.replace("/", " ").replace("_", " ")
+        listed = metrics.find(self.key)
+        return listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
 
     @property
     def noun(self) -> str:
         """What it is, beside speed and memory: `accuracy`, or its name."""
-        return "accuracy" if self.is_share and not self.falls else self.name
+        return "accuracy" if self.is_accuracy else self.name
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a share of which more is better."""
+        return self.is_share and not self.falls
 
     @property
     def direction(self) -> str:
         """Which way is better, as a sentence; nothing of an accuracy, of which everybody knows, and where
         nobody does.
         """
-        if (self.is_share and not self.falls) or not (self.goal or says_direction(self.key)):
+        if self.is_accuracy or not (self.goal or says_direction(self.key)):
             return ""
         return f"Of {self.name} {'lower' if self.falls else 'higher'} is better."
-
-    @property
-    def scale(self) -> Unit:
-        """How the values are logged."""
-        return self.read_as or unit_of(self.key, ())
-
-    @property
-    def is_fraction(self) -> bool:
-        """Whether it is logged as a fraction and shown in percent."""
-        return self.scale is Unit.FRACTION
 
     @property
     def is_share(self) -> bool:
@@ -91,12 +82,7 @@ class ComparedMetric:
     @property
     def factor(self) -> float:
         """From the logged unit to the shown one."""
-        return 100.0 if self.is_fraction else 1.0
-
-    @property
-    def shown_bounds(self) -> tuple[float, float]:
-        """The least and the largest value that there can be, as shown."""
-        return (0.0, 100.0) if self.is_share else (-math.inf, math.inf)
+        return 100.0 if self.scale is Unit.FRACTION else 1.0
 
     def show_value(self, shown: float | None) -> str:
         """A value in the shown unit: `93.62 %`."""
@@ -132,7 +118,7 @@ class ComparedMetric:
 
     def as_shown(self, value: float) -> float:
         """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""
-        return value * 100 if self.is_fraction and abs(value) <= 1 else value
+        return value * self.factor if abs(value) <= 1 else value
 
     @property
     def falls(self) -> bool:
@@ -153,16 +139,15 @@ def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit |
     A key that a run has as it stands is that key, whatever it ends with. Raises UserError for another word.
     """
     key, goal, unit = said, "", None
-    while not is_logged(key, runs) and (head := key.rpartition(":")[0]):
-        word = key.rpartition(":")[2]
+    while ":" in key and not is_logged(key, runs):
+        head, _, word = key.rpartition(":")
         if word in GOAL_WORDS and not goal:
             goal = GOAL_WORDS[word]
         elif word in UNIT_WORDS and unit is None:
             unit = UNIT_WORDS[word]
         elif is_logged(head, runs):
-            raise UserError(
-                f"--metric {said!r}: expected {head}:min or :max, and :percent, :fraction or :plain"
-            )
+            expected = f"expected {head}:min or :max, and :percent, :fraction or :plain"
+            raise UserError(f"--metric {said!r}: {expected}")
         else:
             break
         key = head
@@ -193,7 +178,13 @@ def choose_metric(
         known = ", ".join(logged[:MAX_NAMES]) or "nothing"
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
     values = list(_values(key, runs))
-    _check_unit(key, unit, values)
+    if unit in (Unit.FRACTION, Unit.PERCENT):
+        most = 1.0 if unit is Unit.FRACTION else 100.0
+        if "loss" in metrics.parts_of(key.rpartition("/")[2]):
+            raise UserError(f"--metric {key}:{unit.value}: a loss is no share; leave :{unit.value} out")
+        if values and (max(values) > most or min(values) < 0):
+            found = f"it is logged as {min(values):g} to {max(values):g}"
+            raise UserError(f"--metric {key}:{unit.value}: {found}; leave :{unit.value} out")
     chosen = ComparedMetric(key, None, unit or unit_of(key, values), goal=goal)
     default = ACCURACY_MARGIN if chosen.is_share else None
     return replace(chosen, margin=next((m for m in (margin, planned, default) if m is not None), None))
@@ -208,17 +199,6 @@ def nearest_key(asked: str, keys: Sequence[str]) -> str:
 def is_logged(key: str, runs: Sequence[RunRecord]) -> bool:
     """Whether any of the runs has a number under a key, in its rows or its summary."""
     return any(len(run.values(key)) or run.summary_number(key) is not None for run in runs)
-
-
-def _check_unit(key: str, unit: Unit | None, values: Sequence[float]) -> None:
-    if unit not in (Unit.FRACTION, Unit.PERCENT):
-        return
-    if "loss" in metrics.parts_of(key.rpartition("/")[2]):
-        raise UserError(f"--metric {key}:{unit.value}: a loss is no share; leave :{unit.value} out")
-    most = 1.0 if unit is Unit.FRACTION else 100.0
-    if values and (max(values) > most or min(values) < 0):
-        found = f"{min(values):g} to {max(values):g}"
-        raise UserError(f"--metric {key}:{unit.value}: it is logged as {found}; leave :{unit.value} out")
 
 
 def unit_of(key: str, values: Iterable[float]) -> Unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import PurePath
 from typing import Any
 
@@ -16,14 +17,7 @@ from ampcompare.data import sources
 from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.runs.table import (
-    DEVICE,
-    NO_DEVICE,
-    RUN,
-    device_words,
-    environment_of,
-    label_of,
-)
+from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words, environment_of, label_of
 from ampcompare.report.words import printable, short
 
 BACKEND = "backend"
@@ -51,16 +45,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.data_",),
 }
 NO_DATA = "data not recorded"
-# Labels: settings whose value says enough, and others in words.
-WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
-NAMES = {
-    "optimizer.fused": "fused optimizer",
-    "environment.fused": "fused optimizer",
-    "environment.backend_source": "source",
-    "environment.model_source": "source of the model",
-    "environment.model_parameters": "parameters",
-}
-SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a number stands in
+SUFFIX_CHARS = 32  # of a longer list of what sets a group apart, a number stands in
 
 
 def settings_of(
@@ -85,7 +70,6 @@ def settings_of(
 
 
 def _text(value: Any) -> str:
-    """A value as text; of names in any order one text for all orders."""
     return (",".join(map(as_text, value)) or NULL) if isinstance(value, list) else as_text(value)
 
 
@@ -124,31 +108,19 @@ def labels_of(
     """
     # Another backend has other precision settings; its name says enough.
     told = tuple(begins for key in differing for begins in follows(key))
-    shown = [*always, *(key for key in differing if not key.startswith(told) and key not in always)]
+    others = [key for key in differing if not key.startswith(told) and key not in always]
     labels: list[str] = []
     for number, one in enumerate(settings):
-        parts = [_part(key, one.get(key, NOT_SET)) for key in shown]
-        if len(", ".join(parts)) > SUFFIX_CHARS + sum(len(part) + 2 for part in parts[: len(always)]):
-            parts = [*parts[: len(always)], f"setting {number + 1}"]
-        name = " · ".join(part for part in (value, ", ".join(parts)) if part)
-        free, n = name, 1
-        while free in taken or free in labels:
-            n += 1
-            free = f"{name} ({n})"
-        labels.append(free)
+        fixed, more = (
+            [f"{key.removesuffix('.name').rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
+            for keys in (always, others)
+        )
+        if len(", ".join(more)) > SUFFIX_CHARS:
+            more = [f"setting {number + 1}"]
+        name = " · ".join(part for part in (value, ", ".join([*fixed, *more])) if part)
+        again = (f"{name} ({n})" for n in count(2))
+        labels.append(next(free for free in chain([name], again) if free not in {*taken, *labels}))
     return labels
-
-
-def _part(key: str, value: str) -> str:
-    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009`, `fc in fp32`."""
-    if key == "precision.keep_fp32":
-        return f"{'nothing' if value in (NULL, NOT_SET) else value} in fp32"
-    if key in WORDS_THAT_TELL:
-        return value
-    name = NAMES.get(key, key.rpartition(".")[2])
-    if value in ("True", "False"):
-        return f"{name} {'on' if value == 'True' else 'off'}"
-    return f"{name} {brief(value)}"
 
 
 def brief(value: str) -> str:
@@ -161,20 +133,13 @@ def brief(value: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """The common setting of a set of runs, in words."""
+    """The common setting of a set of runs: model, data, batch size and length in `words`, the data always;
+    where the runs differ, every value is named.
+    """
 
-    model: str
-    data: str
-    is_synthetic: bool
-    batch: str
-    epochs: str
+    words: str
     devices: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """Model, data, batch size and length in one line; the data always."""
-        learned = f"{self.model} on {self.data}" if self.model else self.data
-        return ", ".join(part for part in (learned, self.batch, self.epochs) if part)
+    is_synthetic: bool
 
     @property
     def machine(self) -> str:
@@ -190,26 +155,23 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 
 
 def describe(rows: pd.DataFrame) -> Setting:
-    """The setting of the runs. Where they differ, every value is named."""
+    """The setting of the runs."""
     runs: list[RunRecord] = list(rows[RUN])
 
     def said(keys: Sequence[str]) -> list[str]:
-        found = ([_one(run.option(key)) for run in runs] for key in keys)
-        return next((_distinct(values) for values in found if any(values)), [])
+        found = (dict.fromkeys(_one(run.option(key)) for run in runs) for key in keys)
+        return next((known for values in found if (known := [value for value in values if value])), [])
 
-    steps, epochs = ([v for v in said(keys) if _is_count(v)] for keys in (("max_steps",), EPOCHS))
-    counted = (steps, "step") if steps else (epochs, "epoch")
-    length = f"{', '.join(counted[0])} {counted[1]}{'s' * (counted[0] != ['1'])}" if counted[0] else ""
-    batch = ", ".join(said(BATCHES))
-    devices = _distinct(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
-    return Setting(
-        model=", ".join(said(MODELS)),
-        data=" and ".join(_distinct(map(_data_of, runs)) or said(DATASETS)) or NO_DATA,
-        is_synthetic=any((source := _source_of(run)) and source.is_made_up for run in runs),
-        batch=f"batch {batch}" if batch else "",
-        epochs=length,
-        devices=tuple(devices or [NO_DEVICE]),
-    )
+    model, batch = ", ".join(said(MODELS)), ", ".join(said(BATCHES))
+    own = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
+    data = " and ".join(own or said(DATASETS)) or NO_DATA
+    steps, epochs = ([n for n in said(keys) if _is_count(n)] for keys in (("max_steps",), EPOCHS))
+    counted, unit = (steps, "step") if steps else (epochs, "epoch")
+    length = f"{', '.join(counted)} {unit}{'s' * (counted != ['1'])}" if counted else ""
+    parts = (f"{model} on {data}" if model else data, f"batch {batch}" if batch else "", length)
+    devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
+    is_synthetic = any((source := _source_of(run)) and source.is_made_up for run in runs)
+    return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
 
 
 def _one(value: Any) -> str:
@@ -220,10 +182,7 @@ def _one(value: Any) -> str:
 
 
 def _is_count(text: str) -> bool:
-    try:
-        return 0 < float(text) < 1e15
-    except ValueError:
-        return False
+    return text[:1] != "-" and text.strip("0.").replace(".", "").isdecimal()  # -1 stands for none
 
 
 def _source_of(run: RunRecord) -> sources.Source | None:
@@ -233,16 +192,12 @@ def _source_of(run: RunRecord) -> sources.Source | None:
 
 
 def _data_of(run: RunRecord) -> str:
-    recorded = run.option("data.source")
+    recorded, source = run.option("data.source"), _source_of(run)
     if not isinstance(recorded, str) or not recorded:
         return ""
-    name, source = printable(sources.label_of(recorded)), _source_of(run)
+    name = printable(sources.label_of(recorded))
     if source and source.needs_root:  # the name alone: a report leaves the machine
         name = f"{name} {_one(run.option('data.root'))}".strip()
     limit = run.option("data.train_limit")
     is_count = isinstance(limit, int) and not isinstance(limit, bool) and abs(limit) < 1e15
     return f"{name} ({limit:,} training images)" if is_count else name
-
-
-def _distinct(values: Any) -> list[str]:
-    return list(dict.fromkeys(value for value in values if value))

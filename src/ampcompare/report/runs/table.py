@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.data.sources import SOURCES, Source
+from ampcompare.data.sources import SOURCES
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
@@ -32,10 +32,12 @@ QUALITY, BEST, TO_TARGET = "quality", "best_accuracy", "seconds_to_target"
 OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed is no second measurement
 TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
 FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
-# And what else is known of a run.
-RUN, NAME, LABEL, SEED, OUTCOME, WHY = "run", "name", "label", "seed", "outcome", "why"
+# And what else is known of a run: HALF is its type of less than 32 bits (`bf16`), ARITHMETIC what that ran
+# on, CARDS what it computed on (`shared`).
+RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
-OVERLAP, BAD_LOSSES, BAD_FROM, JUMPS = "overlap", "nan_losses", "nan_from", "clock_jumps"
+ON_CPU, HALF, ARITHMETIC, CARDS = "on_cpu", "half", "arithmetic", "cards"
+OVERLAP, JUMPS = "overlap", "clock_jumps"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
@@ -67,38 +69,38 @@ def table_of(
 def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
     environment = environment_of(run)
     outcome, why = outcome_of(run, metric.key)
-    bad_losses, bad_from = _bad_losses(run)
     clock = run.values(metrics.ELAPSED)
+    jumps = int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
-        LABEL: label_of(run),
         SEED: _seed(seed),
         OUTCOME: outcome.value,
         WHY: why,
         DEVICE: as_text(environment.get("device_name") or ""),
         DEVICE_TYPE: as_text(environment.get("device_type") or "").lower(),
+        ON_CPU: "cpu" in (as_text(environment.get("device_type") or "").lower(), run.option("device")),
+        HALF: SHORT.get(dtype_of(run), ""),
+        ARITHMETIC: _arithmetic(run),
         ROWS: run.rows,
         EPOCHS: _history(run, metrics.EPOCH, np.max),
         STEPS: _history(run, metrics.STEP, np.max),
         SPEED: _images_per_second(run),
         STEP_TIME: _summary(run, metrics.STEP_TIME_P50),
         STEP_TIME_95: _summary(run, metrics.STEP_TIME_P95),
-        MEMORY: _above_0(_figure(run, metrics.PEAK_MEMORY)),
+        MEMORY: _above_0(figure_of(run, metrics.PEAK_MEMORY)),
         ENERGY: _history(run, metrics.ENERGY, np.median),
-        SKIPPED: _figure(run, metrics.SKIPPED),
-        SECONDS: _figure(run, metrics.TRAIN_SECONDS),
+        SKIPPED: figure_of(run, metrics.SKIPPED),
+        SECONDS: figure_of(run, metrics.TRAIN_SECONDS),
         QUALITY: last_of(run, metric.key) * metric.factor,
         BEST: _best_accuracy(run),
         TO_TARGET: math.nan,
         OVERLAP: math.nan,
-        BAD_LOSSES: bad_losses,
-        BAD_FROM: bad_from,
-        JUMPS: int((np.diff(clock[np.isfinite(clock)]) < 0).sum()),
-        IMAGES: _of_data(run, metrics.TEST_IMAGES, _test_images),
-        CLASSES: _of_data(run, metrics.CLASSES, lambda source, run: source.classes),
+        JUMPS: jumps,
+        IMAGES: _of_data(run, metrics.TEST_IMAGES, "test_images"),
+        CLASSES: _of_data(run, metrics.CLASSES, "classes"),
         STARTED: _started(run),
-        PROBLEMS: _problems(run, bad_losses),
+        PROBLEMS: _problems(run, jumps),
     }
 
 
@@ -127,16 +129,10 @@ def dtype_of(run: RunRecord) -> str:
     return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
 
 
-def half_type(run: RunRecord) -> str:
-    """Its type of less than 32 bits, as people say it (`bf16`); nothing of a run in fp32."""
-    return SHORT.get(dtype_of(run), "")
-
-
-def arithmetic_of(run: RunRecord) -> str:
+def _arithmetic(run: RunRecord) -> str:
     """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
-    half, recorded = half_type(run), environment_of(run).get(metrics.ARITHMETIC)
-    long = next((name for name, short_name in SHORT.items() if short_name == half), "")
-    found = recorded.get(long) if isinstance(recorded, Mapping) else None
+    recorded = environment_of(run).get(metrics.ARITHMETIC)
+    found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
@@ -154,22 +150,9 @@ def device_words(row: pd.Series) -> str:
     return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
 
 
-def is_on_cpu(row: pd.Series) -> bool:
-    """Whether it ran on a CPU, as recorded or at least asked for."""
-    return bool(row[DEVICE_TYPE] == "cpu" or row[RUN].option("device") == "cpu")
-
-
 def shares_machine(rows: pd.DataFrame) -> pd.Series:
     """Of which runs the times are not their own: others of the set were on their card or CPU too long."""
     return rows[OVERLAP] > MOST_SHARED
-
-
-def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
-    warmup = run.option("log.warmup_steps")
-    if metrics.STEP not in run.logged or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
-        return np.ones(run.rows, dtype=bool)
-    return ~(run.numbers(metrics.STEP) <= warmup)
 
 
 def last_of(run: RunRecord, key: str) -> float:
@@ -188,23 +171,19 @@ def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric
     """
     if target is None:
         return rows
-    return rows.assign(**{TO_TARGET: [_seconds_to(row, target, metric) for _, row in rows.iterrows()]})
+    found = []
+    for run, jumps in zip(rows[RUN], rows[JUMPS], strict=True):
+        there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
+        known = clock[: there[0] + 1] if len(there) and not jumps else clock[:0]
+        known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
+        found.append(float(known[-1]) if len(known) else math.nan)
+    return rows.assign(**{TO_TARGET: found})
 
 
 def reaching(run: RunRecord, target: float, metric: ComparedMetric) -> np.ndarray:
     """The numbers of the rows in which the metric is at `target` (shown unit) or better."""
     values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
     return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
-
-
-def _seconds_to(row: pd.Series, target: float, metric: ComparedMetric) -> float:
-    run = row[RUN]
-    there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
-    if row[JUMPS] or not len(there):
-        return math.nan
-    known = clock[: there[0] + 1]
-    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
-    return float(known[-1]) if len(known) else math.nan
 
 
 def _seed(value: Any) -> str | None:
@@ -217,24 +196,17 @@ def _seed(value: Any) -> str | None:
 def _started(run: RunRecord) -> float:
     """Seconds since 1970, in UTC unless the record says otherwise; infinity where that is not known."""
     began = run.started_at
-    if not isinstance(began, datetime):
-        return math.inf
-    return (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
+    return began.replace(tzinfo=began.tzinfo or UTC).timestamp() if isinstance(began, datetime) else math.inf
 
 
-def _test_images(source: Source, run: RunRecord) -> int:
-    limit = run.option("data.test_limit")
-    is_limited = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < source.test_images
-    return limit if is_limited else source.test_images
-
-
-def _of_data(run: RunRecord, key: str, known: Callable[[Source, RunRecord], int]) -> float:
+def _of_data(run: RunRecord, key: str, known: str) -> float:
     """A count as recorded, else what is known of the source; NaN if neither."""
-    told, named = run.summary_number(key), run.option("data.source")
-    if told is not None and math.isfinite(told) and told >= 1:
+    if (told := run.summary_number(key)) is not None and math.isfinite(told) and told >= 1:
         return float(int(told))
-    source = SOURCES.get(named) if isinstance(named, str) else None
-    return (known(source, run) or math.nan) if source else math.nan
+    named, limit = run.option("data.source"), run.option("data.test_limit")
+    count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
+    is_limit = known == "test_images" and isinstance(limit, int) and not isinstance(limit, bool)
+    return min(count, limit) if is_limit and limit > 0 and count else count or math.nan
 
 
 def _measured(value: float | None) -> float:
@@ -254,15 +226,19 @@ def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> f
     return _measured(float(reduce(values))) if len(values) else math.nan
 
 
-def _figure(run: RunRecord, key: str) -> float:
+def figure_of(run: RunRecord, key: str) -> float:
+    """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
     value = _summary(run, key)
     return _history(run, key, np.max) if math.isnan(value) else value
 
 
 def _images_per_second(run: RunRecord) -> float:
-    found = _summary(run, metrics.THROUGHPUT_MEDIAN)
+    """The median as recorded, else of the rows after warm-up."""
+    found, warmup = _summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
     if math.isnan(found):
-        windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
+        windows = run.numbers(metrics.THROUGHPUT)
+        if isinstance(warmup, int | float) and abs(warmup) <= LARGEST:  # others' runs may log these, too
+            windows = windows[~(run.numbers(metrics.STEP) <= warmup)]
         windows = windows[np.abs(windows) <= LARGEST]
         found = float(np.median(windows)) if len(windows) else math.nan
     return _above_0(found)
@@ -279,15 +255,10 @@ def _best_accuracy(run: RunRecord) -> float:
     return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
 
 
-def _bad_losses(run: RunRecord) -> tuple[int, float]:
-    """How many logged losses were NaN or infinite, and the first step of them."""
-    rows = run.nonfinite(metrics.LOSS)
-    return len(rows), float(run.numbers(metrics.STEP)[rows[0]]) if len(rows) else math.nan
-
-
-def _problems(run: RunRecord, bad_losses: int) -> list[str]:
+def _problems(run: RunRecord, jumps: int) -> list[str]:
     """Everything that is wrong with the run's record, a sentence each."""
     found = [] if run.rows else ["No history."]
-    if bad_losses:
+    if bad_losses := len(run.nonfinite(metrics.LOSS)):
         found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    found += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
     return [*found, *run.problems]

@@ -10,6 +10,11 @@ from scipy.special import stdtrit
 ALPHA = 0.05  # the error of each question, all its groups and looks together
 
 
+def quantile(probability: float, df: float) -> float:
+    """Of Student's t, of the normal distribution where no degrees of freedom are known."""
+    return float(stdtrit(min(df, 1e9), probability))
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean, a difference, or (`log`) a ratio, with Student's interval at `level`.
@@ -70,17 +75,14 @@ class Estimate:
     @property
     def basis(self) -> str:
         """What it rests on: `n = 5, paired by seed`, `n = 5 and 4, not paired`, `n = 2, no interval`."""
-        n = f"{self.n}"
+        n, how = f"{self.n}", "not paired" if self.sizes else ""
         if self.by:
             alone = sum(self.sizes or ()) - 2 * self.n
             how = f"paired by {self.by}" + (f", {alone} without a partner left out" if alone else "")
-        else:
-            if self.sizes and self.sizes[0] != self.sizes[1]:
-                n = f"{self.sizes[0]} and {self.sizes[1]}"
-            how = "not paired" if self.sizes else ""
-        if not self.has_interval:
-            how = "no interval"
-        return ", ".join(part for part in (f"n = {n}", how) if part)
+        elif self.sizes and self.sizes[0] != self.sizes[1]:
+            n = f"{self.sizes[0]} and {self.sizes[1]}"
+        how = how if self.has_interval else "no interval"
+        return f"n = {n}{how and ', '}{how}"
 
     def at(self, level: float) -> Estimate:
         """The same with its interval at another level, a fraction."""
@@ -107,6 +109,6 @@ class Estimate:
     def _around(self, error: float, df: float) -> tuple[float, float]:
         if error == 0:
             return self.value, self.value
-        half = float(stdtrit(df, (1 + self.level) / 2)) * error
+        half = quantile((1 + self.level) / 2, df) * error
         low, high = (self.from_scale(end) for end in (self.center - half, self.center + half))
         return max(low, self.bounds[0]), min(high, self.bounds[1])

@@ -35,10 +35,9 @@ def more_seeds(found: Estimate, *, null: float | None = None, margin: float | No
     spread, spread_df = found.spread, found.spread_df
     if not spread or not spread_df:
         return None
+    distances = [abs(found.center - found.on_scale(null or 0.0))]
     if margin is not None:
         distances = [found.center + margin, margin - found.center]
-    else:
-        distances = [abs(found.center - found.on_scale(0.0 if null is None else null))]
     if min(distances) <= 0 or not all(map(math.isfinite, distances)):
         return None
     sizes = found.sizes or (found.n, found.n)

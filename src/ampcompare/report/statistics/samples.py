@@ -26,18 +26,8 @@ def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimat
     `resolution` is the least that the standard deviation is taken for: what a figure cannot tell apart is no
     certainty.
     """
-    values = _known(a, log)
-    if not len(values):
-        return None
-    n, seen = len(values), (float(values.min()), float(values.max()))
-    scaled = np.log(values) if log else values
-    made = Estimate(float(np.exp(scaled.mean())) if log else float(scaled.mean()), seen, n, log=log)
-    if n == 1:
-        made = replace(made, value=seen[0])
-    if n < FEWEST:
-        return made
-    spread = max(_deviation(scaled), resolution)
-    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+    values = _scaled(a, log).to_numpy()
+    return _of_one(values, log, max(_deviation(values), resolution)) if len(values) else None
 
 
 def difference(
@@ -51,67 +41,55 @@ def difference(
     """
     for side in (a, b):
         assert side.index.is_unique, "pandas would multiply equal labels"
-    a, b = (side[_is_known(side, log)] for side in (a, b))
+    a, b = _scaled(a, log), _scaled(b, log)
     if a.empty or b.empty:
         return None
-    scaled = [np.log(side) if log else side for side in (a, b)]
-    common = a.index.intersection(b.index)
-    sizes, fewer = (len(a), len(b)), min(len(a), len(b))
+    common, sizes = a.index.intersection(b.index), (len(a), len(b))
+    fewer = min(sizes)
     if by and len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
-        pairs = (scaled[0][common] - scaled[1][common]).to_numpy(float)
-        largest = max(float(side[common].abs().max()) for side in scaled)
-        return _paired(pairs, log, sizes, by, max(_deviation(pairs, largest), resolution))
-    ours, theirs = (side.to_numpy(float) for side in scaled)
-    value, seen = ours.mean() - theirs.mean(), (ours.min() - theirs.max(), ours.max() - theirs.min())
-    made = _made(value, seen, fewer, log, sizes)
+        pairs, largest = (a[common] - b[common]).to_numpy(), max(a[common].abs().max(), b[common].abs().max())
+        paired = _of_one(pairs, log, max(_deviation(pairs, largest), resolution))
+        return replace(paired, sizes=sizes, by=by)
+    found = replace(_of_one(np.array([a.mean() - b.mean()]), log, 0.0), n=fewer, sizes=sizes)
+    found = replace(found, seen=(found.from_scale(a.min() - b.max()), found.from_scale(a.max() - b.min())))
     if fewer < FEWEST:
-        return made
-    deviations = [max(_deviation(side), resolution) for side in (ours, theirs)]
-    errors = [s / math.sqrt(n) for s, n in zip(deviations, sizes, strict=True)]
-    nexts = [s * math.sqrt(1 + 1 / n) for s, n in zip(deviations, sizes, strict=True)]
-    df, spread_df = (_satterthwaite(parts, sizes) for parts in (errors, nexts))
-    return replace(
-        made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df
-    )
+        return found
+    spreads = [max(_deviation(side.to_numpy()), resolution) for side in (a, b)]
+    parts = [(spread / math.sqrt(n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
+    next_ones = [(spread * math.sqrt(1 + 1 / n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
+    error, df = both_errors(*parts)
+    _, spread_df = both_errors(*next_ones)
+    return replace(found, error=error, df=df, spread=math.hypot(*spreads), spread_df=spread_df)
 
 
-def _paired(pairs: np.ndarray, log: bool, sizes: tuple[int, int], by: str, spread: float) -> Estimate:
-    n = len(pairs)
-    made = _made(pairs.mean(), (pairs.min(), pairs.max()), n, log, sizes, by)
+def both_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """The error of a difference of two figures, each with (error, degrees of freedom), and its degrees of
+    freedom by Satterthwaite.
+    """
+    error = math.hypot(one[0], other[0])
+    if error == 0:
+        return 0.0, one[1] + other[1]
+    return error, 1 / (sum((part / error) ** 4 / df for part, df in (one, other)) or 1e-9)
+
+
+def _of_one(values: np.ndarray, log: bool, spread: float) -> Estimate:
+    """The mean of values on the scale of the computation that vary by `spread`."""
+    n, scale = len(values), Estimate(0.0, (0.0, 0.0), 0, log=log).from_scale
+    least, center, most = (scale(float(value)) for value in (values.min(), values.mean(), values.max()))
+    found = Estimate(center, (least, most), n, log=log)
     if n < FEWEST:
-        return made
-    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+        return found
+    return replace(found, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
-def _made(
-    value: float, seen: tuple[float, float], n: int, log: bool, sizes: tuple[int, int], by: str = ""
-) -> Estimate:
-    least, most = float(seen[0]), float(seen[1])
-    made = Estimate(float(value), (least, most), n, log=log, sizes=sizes, by=by)
-    if not log:
-        return made
-    return replace(
-        made, value=made.from_scale(float(value)), seen=(made.from_scale(least), made.from_scale(most))
-    )
-
-
-def _known(a: pd.Series, log: bool) -> np.ndarray:
-    return a[_is_known(a, log)].to_numpy(float)
-
-
-def _is_known(a: pd.Series, log: bool) -> pd.Series:
-    values = a.astype(float).abs() <= LARGEST  # NaN is not either
-    return values & (a.astype(float) > 0) if log else values
+def _scaled(a: pd.Series, log: bool) -> pd.Series:
+    """What of a sample are numbers, on the scale of the computation."""
+    values = a.astype(float)
+    values = values[values.abs() <= LARGEST]  # NaN is not either
+    return np.log(values[values > 0]) if log else values
 
 
 def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
     """The standard deviation, 0 where it is only the rounding of figures as large as `largest`."""
     deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return 0.0 if deviation <= ROUNDING * max(largest, float(np.abs(values).max())) else deviation
-
-
-def _satterthwaite(parts: list[float], sizes: tuple[int, int]) -> float:
-    whole = math.hypot(*parts)
-    if whole == 0:
-        return float(sum(sizes) - 2)
-    return 1 / sum((part / whole) ** 4 / (n - 1) for part, n in zip(parts, sizes, strict=True))

@@ -1,0 +1,120 @@
+"""Speed and memory measured by `ampcompare bench`, in the place of those of whole runs minutes apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from ampcompare.errors import UserError, reason
+from ampcompare.report import words
+from ampcompare.report.runs import table
+from ampcompare.report.runs.groups import BACKEND, Group
+from ampcompare.report.statistics.estimate import Estimate
+
+
+class Arm(BaseModel):
+    """What `bench` writes of a training: `ratio` above 1 is faster than its baseline."""
+
+    label: str
+    options: dict[str, str]
+    ratio: float | None
+    low: float | None
+    high: float | None
+    images_per_second: float | None
+    peak_mib: float | None
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Benched(Estimate):
+    """A ratio whose interval is that of rounds in turns, None below twelve of them."""
+
+    span: tuple[float, float] | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        return self.span is not None
+
+    @property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        return self.span or (None, None)
+
+    @property
+    def basis(self) -> str:
+        return f"{self.n} rounds in turns"
+
+
+class Bench(BaseModel):
+    """A file of `ampcompare bench --json`."""
+
+    baseline: str
+    level: float
+    machine: str
+    control: Arm
+    arms: list[Arm]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the control came out as it should: no change where nothing changed."""
+        low, high = self.control.low, self.control.high
+        return low is None or high is None or low <= 1 <= high
+
+    @property
+    def words(self) -> str:
+        """Where these figures are from."""
+        rounds = max(arm.rounds for arm in self.arms)
+        said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
+        control = words.ratio(self.control.ratio or 1.0)
+        if not self.is_even:
+            return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
+        return f"{said}, intervals at {words.level(self.level)}, its control {control}."
+
+    def arm_of(self, group: Group) -> Arm | None:
+        """The arm with the group's backend, and none of its other options otherwise."""
+        for arm in self.arms:
+            others = {key: value for key, value in arm.options.items() if key != BACKEND}
+            alike = all(group.settings.get(key, value) == value for key, value in others.items())
+            if arm.ratio is not None and arm.options.get(BACKEND) == group.value and alike:
+                return arm
+        return None
+
+    def figures(self, group: Group) -> dict[str, Estimate]:
+        """A group's own speed, and its memory where its runs have none."""
+        arm = self.arm_of(group)
+        if arm is None:
+            return {}
+        values = {table.SPEED: arm.images_per_second, table.MEMORY: arm.peak_mib}
+        own = {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
+        return own if group.sample(table.MEMORY).empty else {table.SPEED: own[table.SPEED]}
+
+    def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
+        """Those of a group to the baseline of the bench, by column."""
+        arm, other = self.arm_of(group), self.arm_of(base)
+        if arm is None or other is None or other.label != self.baseline or arm.ratio is None:
+            return {}
+        span = None
+        if self.is_even and arm.low is not None and arm.high is not None:
+            span = (arm.low, arm.high)
+        found = {table.SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
+        if arm.peak_mib and other.peak_mib:
+            found[table.MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
+        return found
+
+
+def _of(value: float, n: int, span: tuple[float, float] | None = None, level: float = 0.95) -> Estimate:
+    return Benched(value, span or (value, value), n, log=True, level=level, span=span)
+
+
+def read_bench(file: str | Path) -> Bench:
+    """Raises UserError where it is none."""
+    try:
+        return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
+    except ValidationError as problem:
+        where = ".".join(map(str, problem.errors()[0]["loc"]))
+        why = f"not what `ampcompare bench --json` writes ({where}: {problem.errors()[0]['msg']})"
+    except (OSError, ValueError) as problem:
+        why = f"cannot be read ({reason(problem)})"
+    raise UserError(f"--bench {str(file)!r}: {why}; give it the file of `ampcompare bench --json`")
