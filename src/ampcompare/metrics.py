@@ -231,5 +231,3 @@ TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
 MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
 EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
-# Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
-PREDICTIONS_FILE = "predictions.npy"

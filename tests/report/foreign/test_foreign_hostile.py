@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.foreign import FULL, MIXED, foreign, several
 
 from ampcompare.errors import UserError
-from ampcompare.records.machine import Machine, arrays_of, facts_of_metadata, sample_of
+from ampcompare.records.machine import Machine, facts_of
 from ampcompare.records.run import columns_of
 from ampcompare.report import analyse_runs, exports, text
 
@@ -62,11 +62,14 @@ def test_any_values_in_any_column_and_summary_are_analysed(key: str, values: lis
 
 
 @settings(max_examples=40)
-@given(event=ANYTHING | st.dictionaries(st.sampled_from(["system.gpu.0.powerWatts", "_timestamp"]), ANYTHING))
+@given(
+    event=ANYTHING
+    | st.dictionaries(st.sampled_from(["system.gpu.0.memoryAllocatedBytes", "gpu_nvidia"]), ANYTHING)
+)
 def test_any_event_and_any_metadata_of_the_server_is_read(event: Any):
     figures = event if isinstance(event, dict) else {}
-    samples = [sample_of(figures.get("_timestamp"), {str(key)[7:]: v for key, v in figures.items()})]
-    machine = Machine(arrays_of([sample for sample in samples if sample]), facts_of_metadata(event))
+    machine = Machine(facts=facts_of(event))
+    machine.sample({str(key)[7:]: v for key, v in figures.items()})
     assert answer(several(1, steps=4, machine=machine)) == 2
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.machine import OF_GPUS, OF_PROCESS, RESIDENT
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
 from ampcompare.report.runs.metric import nearest_key
@@ -21,13 +22,13 @@ SPEED = (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN)
 MEMORY = (metrics.PEAK_MEMORY, metrics.PEAK_MEMORY)
 BLOCKS = 20  # of a run's log intervals, each with a rate of its own
 OWN_STEP = "_step"  # W&B's: one a call of log()
-# What W&B's client samples of a machine, the best first: keys, what makes MiB of them, the least that counts
-# (a GPU of which less is in use computes nothing), and what it is.
-SAMPLES = (
-    (r"gpu\.process\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the process on its GPUs"),
-    (r"gpu\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the GPUs, whatever else ran there"),
-    (r"proc\.memory\.rssMB", 1.0, 0, "the process's resident memory"),
-)
+# What W&B's client samples of a machine, the best first: the least MiB that count (a GPU of which less is in
+# use computes nothing), and what it is.
+SAMPLES = {
+    OF_PROCESS: (64, "the process on its GPUs"),
+    OF_GPUS: (64, "the GPUs, whatever else ran there"),
+    RESIDENT: (0, "the process's resident memory"),
+}
 
 
 def take_figures(reading: Reading, throughput: str | None, memory: str | None) -> None:
@@ -148,9 +149,9 @@ def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
 
 def _take_samples(reading: Reading) -> None:
     """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
-    sampled = [n for n in reading.theirs if reading.runs[n].machine.samples]
-    for keys, factor, least, what in SAMPLES:
-        peaks = {n: factor * _peak(reading.runs[n], keys) for n in sampled}
+    sampled = [n for n in reading.theirs if reading.runs[n].machine.peaks]
+    for kind, (least, what) in SAMPLES.items():
+        peaks = {n: reading.runs[n].machine.peaks.get(kind, 0.0) for n in sampled}
         if not peaks or not all(least < peak < np.inf for peak in peaks.values()):
             continue
         for n, peak in peaks.items():
@@ -161,12 +162,6 @@ def _take_samples(reading: Reading) -> None:
             "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
         )
         return
-
-
-def _peak(run: RunRecord, keys: str) -> float:
-    """The largest sum over GPUs; W&B writes a sample of all of them at once."""
-    columns = [column for key, column in run.machine.samples.items() if re.fullmatch(keys, key)]
-    return float(np.nansum(columns, axis=0).max(initial=0.0)) if columns else 0.0
 
 
 def add_machines(reading: Reading) -> None:
