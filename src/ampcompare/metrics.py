@@ -12,12 +12,12 @@ from typing import Any
 
 # When a metric is logged.
 ALWAYS = "every row"
-INTERVAL = "every `log.every` steps"
-SKIP = "on a skipped step"
-DIAGNOSIS = "every `diagnostics.every` steps"
-EPOCH_END = "every epoch"
-EVALUATION = "every `eval.every` epochs"
-END = "in the summary"  # alone; the summary also has the last value of each metric of the rows
+INTERVAL = "interval"  # of `log.every` steps
+SKIP = "skipped step"
+DIAGNOSIS = "look"  # every `diagnostics.every` steps
+EPOCH_END = "epoch"
+EVALUATION = "evaluation"
+END = "summary"  # alone; the summary also has the last value of each metric of the rows
 
 HIGHER, LOWER = "higher", "lower"
 SHARE = "0..1"
