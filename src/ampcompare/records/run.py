@@ -202,8 +202,7 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
     if not (before and after and changed):
         return []
-    more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
-    told = ", ".join(changed[:MAX_KEYS_TOLD]) + more
+    told = ", ".join(changed[:MAX_KEYS_TOLD]) + (", ..." if len(changed) > MAX_KEYS_TOLD else "")
     return [f"Its parts differ in config: {told}; the later values are shown."]
 
 
