@@ -55,6 +55,7 @@ def test_what_a_training_began_with_tells_runs_apart(key, one, other):
         ("run_name", lambda run, n: f"{run.name} {min(n, 10)}"),
         ("run_name", lambda run, n: "small" if n < 6 else "large"),
         ("comment", lambda run, n: f"try {n}"),
+        ("start", lambda run, n: 1_700_000_000 + n),
     ],
 )
 def test_hosts_places_and_names_of_what_is_tried_again_split_nothing(key, of):

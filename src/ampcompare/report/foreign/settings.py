@@ -25,6 +25,7 @@ SWITCH = frozenset({"True", "False", NOT_SET})
 OFF = frozenset({"False", "none", "null", "off", NOT_SET})
 NEITHER = "none"  # the value of switches that are all off
 MOST_NAMED, MOST_KEYS = 6, 12
+MOMENTS = 1e8  # from which a number may be seconds since 1970
 OFFER = (
     "Nothing in their settings tells these runs apart: name them where they come from, as in "
     "`ampcompare report fp32=logs/a bf16=logs/b`."
@@ -169,7 +170,7 @@ def _joined(columns: Columns, keys: Sequence[str]) -> tuple[str, ...]:
 
 def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, list[str]]:
     """The differing settings that tell no groups apart, by the reason. A number that is new in every run may
-    be a setting; so may a word, where no value of the compared key has two runs.
+    be a setting, but for a moment in seconds; so may a word, where no value of the compared key has two runs.
     """
     values = columns[compared]
     new, place = "another value in every run", "a name or a place of the run"
@@ -180,7 +181,7 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
     for key in keys:
         column = columns[key]
         is_new = is_repeated and len(set(column)) == len(column)
-        if is_new and not all(_size(value)[0] == 0 for value in column if value != NOT_SET):
+        if is_new and not all(_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
             found[new].append(key)
         elif names.is_label(key):
             found[place].append(key)
