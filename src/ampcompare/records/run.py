@@ -15,7 +15,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.former import config_now
 from ampcompare.records.machine import Machine, joined
-from ampcompare.records.tree import as_float, flatten, is_number, lookup, plain, with_floats
+from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,6 @@ class RunRecord:
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.config, self.summary = plain(self.config), plain(self.summary)
         told = next((e for of in (self.summary, self.config) if (e := of.get(metrics.ENVIRONMENT))), None)
         self.config = config_now(self.config, told if isinstance(told, dict) else {})
 
