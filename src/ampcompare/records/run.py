@@ -209,17 +209,15 @@ def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]
     """The rows of all parts that no later one logged again, and how many fell out."""
     if len(ordered) == 1:
         return ordered[0].rows, ordered[0].logged, 0
+    import pandas as pd  # not of a run in one part
+
     masks = []
     begin = math.inf  # the lowest first step of the parts after this one
     for part in reversed(ordered):
-        steps = part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP))
-        known = np.flatnonzero(~np.isnan(steps))
+        steps = pd.Series(part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP)))
         # A row without a step belongs to the step before it, the first ones to the beginning.
-        before = np.searchsorted(known, np.arange(part.rows), side="right") - 1
-        reached = np.full(part.rows, -math.inf)
-        reached[before >= 0] = steps[known[before[before >= 0]]]
-        masks.append((reached < begin) | (begin == math.inf))
-        begin = min([begin, *steps[known[:1]]])
+        masks.append((steps.ffill().fillna(-math.inf) < begin).to_numpy() | (begin == math.inf))
+        begin = min([begin, *steps.dropna()[:1]])
     found: dict[str, list[Column]] = {}
     rows = 0
     for part, mask in zip(ordered, reversed(masks), strict=True):
