@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import math
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -24,7 +22,6 @@ from ampcompare.experiment import Result, run
 from ampcompare.machine.device import effective_numerics, is_channels_last
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.tracking import wandb_run
 
 
 @pytest.fixture
@@ -86,17 +83,6 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
 
 
 @pytest.mark.slow
-def test_predictions_of_the_last_evaluation_are_kept_with_the_run(quick):
-    _, record, _ = quick("backend=native", "epochs=2")
-    kept = record.predictions
-    assert kept.classes is not None
-    assert (kept.classes.dtype, len(kept.classes)) == (np.uint8, record.summary[metrics.TEST_IMAGES])
-    assert (record.summary[metrics.CLASSES], kept.test_set) == (10, record.summary[metrics.TEST_SET])
-    right = kept.classes == build_dataset("synthetic", test_limit=len(kept.classes)).test.labels.numpy()
-    assert right.mean() == pytest.approx(record.summary[metrics.EVAL_ACCURACY])
-
-
-@pytest.mark.slow
 def test_only_the_same_test_images_have_the_same_fingerprint():
     def fingerprint(**options: Any) -> str:
         data = build_dataset("synthetic", **options)
@@ -110,24 +96,11 @@ def test_only_the_same_test_images_have_the_same_fingerprint():
     assert len({one.fingerprint(()) for one in (data, turned, other)}) == 3
 
 
-def test_a_run_that_fails_has_told_its_test_set_and_keeps_no_predictions(quick):
+def test_a_run_that_fails_has_told_its_test_set(quick):
     result, record, _ = quick("optimizer.lr=1e30", "epochs=1")
     assert result.exit_code == 1
     assert {metrics.TEST_IMAGES, metrics.CLASSES, metrics.TEST_SET} <= record.summary.keys()
     assert record.summary["environment"]["machine"]["host"]
-    assert (record.predictions.classes, record.predictions.problem) == (None, "")
-
-
-def test_predictions_that_cannot_be_written_are_said_and_end_nothing(quick, monkeypatch: pytest.MonkeyPatch):
-    def full(path: Path) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(wandb_run, "replacing", full)
-    result, record, said = quick()
-    assert (result.exit_code, record.state) == (0, "finished")
-    assert "predictions.npy could not be written to " in said
-    assert "(No space left on device): the record ends without it" in said.replace("\n", " ")
-    assert record.predictions.classes is None
 
 
 def test_rows_come_at_their_steps(quick):

@@ -142,8 +142,6 @@ def _run(
                 exit_code = _train(fit, stop, say)
             finally:
                 summary = facts | fit.summary()
-                if predictions := fit.predictions():
-                    tracker.keep(metrics.PREDICTIONS_FILE, predictions)
                 exit_code = _finish(tracker, fit, summary, exit_code, stop, say)
                 if exit_code == 0 and world.leads:
                     store.end(fit.step, say)

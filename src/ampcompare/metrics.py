@@ -12,12 +12,12 @@ from typing import Any
 
 # When a metric is logged.
 ALWAYS = "every row"
-INTERVAL = "every `log.every` steps"
-SKIP = "on a skipped step"
-DIAGNOSIS = "every `diagnostics.every` steps"
-EPOCH_END = "every epoch"
-EVALUATION = "every `eval.every` epochs"
-END = "in the summary"  # alone; the summary also has the last value of each metric of the rows
+INTERVAL = "interval"  # of `log.every` steps
+SKIP = "skipped step"
+DIAGNOSIS = "look"  # every `diagnostics.every` steps
+EPOCH_END = "epoch"
+EVALUATION = "evaluation"
+END = "summary"  # alone; the summary also has the last value of each metric of the rows
 
 HIGHER, LOWER = "higher", "lower"
 SHARE = "0..1"
@@ -231,5 +231,3 @@ TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
 MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
 EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
-# Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
-PREDICTIONS_FILE = "predictions.npy"

@@ -180,19 +180,17 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Pa
     assert "does not fit this program" in refusal(play, "resume=auto")
 
 
-def test_a_run_that_goes_on_elsewhere_keeps_its_predictions_and_the_machine_of_before(play, tmp_path: Path):
+def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, tmp_path: Path):
     play(until=6)
     store = Store(tmp_path / "checkpoints" / folders(tmp_path)[0])
     state = store.load(print)
     assert state
-    assert len(state["fit"]["answers"]) > 0  # of the evaluation at step 4
     machine, elsewhere = state["machine"], {"host": "0123456789ab", "gpu": None}
     store.save(state | {"machine": elsewhere}, {}, best=True)
     out = tmp_path / "out"
     shutil.copytree(tmp_path / "checkpoints", out / "checkpoints")
     assert "at step 4" in play("resume=auto", "wandb.mode=offline", f"output_dir={out}")
     (record,) = load_runs([out])
-    assert record.predictions.classes is not None
     assert record.config["environment"]["machine"] == machine | {"earlier": [elsewhere]}
 
 

@@ -240,9 +240,6 @@ def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tupl
     one, two = record_of("one"), record_of("two")
     for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy"):
         assert one.values(key).tolist() == pytest.approx(two.values(key).tolist(), rel=1e-4)
-    assert (one.predictions.classes is None) == (two.predictions.classes is None)
-    if one.predictions.classes is not None:
-        assert one.predictions.classes.tolist() == two.predictions.classes.tolist()
 
 
 LATE = """

@@ -50,14 +50,6 @@ def test_sync_of_an_offline_run_changes_nothing_in_it(runs, tmp_path: Path, wand
     after = read_back(wandb_server, tmp_path, "wandb:tester/offline")
     assert len(after.history) > 4
     assert_same(before, after)
-    with asking(wandb_server, tmp_path):
-        sent = after.predictions
-    assert sent.classes is not None
-    assert before.predictions.classes is not None
-    assert (sent.test_set, sent.classes.tolist()) == (
-        before.predictions.test_set,
-        before.predictions.classes.tolist(),
-    )
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

@@ -14,7 +14,6 @@ from support.client_form import client_records
 from support.log_writer import frame
 from support.offline_runs import plan
 
-from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs, sources
 
 LOADS = """
@@ -129,13 +128,3 @@ def test_several_processes_read_what_one_reads(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "WORTH_BYTES", 0)
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "other"))
     assert [as_text(run) for run in load_runs([tmp_path / "runs"])] == alone
-
-
-def test_process_that_the_system_ends_is_one_line(tmp_path, monkeypatch):
-    for number in range(3):
-        write(tmp_path / "runs", number)
-    monkeypatch.setattr(sources, "WORTH_BYTES", 0)
-    monkeypatch.setattr(sources, "_quietly", lambda *call: os._exit(9))
-    with pytest.raises(UserError, match="no memory left") as caught:
-        load_runs([tmp_path / "runs"])
-    assert len(str(caught.value).splitlines()) == 1

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ampcompare.records.run import NAMELESS, RunRecord, columns_of, merge
 
@@ -38,29 +39,21 @@ def test_later_fragment_wins_from_its_first_step_on():
     assert run.problems == ["2 rows were logged again by a later part of the run; the later ones count."]
 
 
-def test_third_fragment_that_goes_further_back_wins_over_both():
-    parts = [
-        fragment(1, {"global_step": [0, 10, 20]}),
-        fragment(2, {"global_step": [20, 30]}),
-        fragment(3, {"global_step": [10, 20]}),
-    ]
-    assert steps(merge(parts)) == [0, 10, 20]
+NAN = float("nan")
 
 
-def test_rows_with_one_step_in_one_fragment_are_all_kept():
-    run = merge([fragment(1, {"global_step": [0, 5, 5, 10]}), fragment(2, {"global_step": [10, 10]})])
-    assert steps(run) == [0, 5, 5, 10, 10]
-
-
-def test_row_without_a_step_belongs_to_the_step_before_it():
-    early = fragment(1, {"global_step": [None, 0, float("nan"), 10, None], "a": [1, 2, 3, 4, 5]})
-    run = merge([early, fragment(2, {"global_step": [10], "a": [6]})])
-    assert list(run.values("a")) == [1, 2, 3, 6]
-
-
-def test_fragment_without_steps_replaces_nothing():
-    run = merge([fragment(1, {"global_step": [0, 10]}), fragment(2, {"a": [1]})])
-    assert len(run.history) == 3
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ([[0, 10, 20], [20, 30], [10, 20]], [0, 10, 20]),  # the third goes back beyond both
+        ([[0, 5, 5, 10], [10, 10]], [0, 5, 5, 10, 10]),
+        ([[None, 0, NAN, 10, None], [10]], [None, 0, NAN, 10]),  # a row without a step is of the one before
+        ([[0, 10], [None]], [0, 10, None]),
+    ],
+)
+def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], kept: list):
+    run = merge([fragment(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
+    np.testing.assert_array_equal(steps(run), [NAN if step is None else step for step in kept])
 
 
 def test_columns_of_one_fragment_alone_are_missing_in_the_other():

@@ -52,28 +52,20 @@ def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
     assert said == ["read 2 runs from TensorBoard event files; whether a run came to its end is not in them"]
 
 
-def test_new_style_scalars_are_tensors(tmp_path):
-    """As TensorFlow 2 writes them."""
+def test_scalars_of_both_styles_are_columns_and_what_is_no_scalar_is_passed_over(tmp_path):
     with SummaryWriter(str(tmp_path)) as writer:
-        for step in range(3):
-            writer.add_scalar("score", step / 2, step, new_style=True, double_precision=True)
-    (run,), _ = _load(tmp_path)
-    assert run.history["score"].tolist() == [0.0, 0.5, 1.0]
-
-
-def test_what_is_no_scalar_is_passed_over(tmp_path):
-    with SummaryWriter(str(tmp_path)) as writer:
-        writer.add_scalar("score", 1.0, 0)
+        for step, loss in enumerate((1.0, math.nan, math.inf)):
+            writer.add_scalar("loss", loss, step)
+            writer.add_scalar(
+                "score", step / 2, step, new_style=True, double_precision=True
+            )  # TensorFlow 2's
         writer.add_histogram("weights", np.arange(10.0), 0)
         writer.add_image("picture", np.zeros((3, 4, 4)), 0)
         writer.add_text("note", "words", 0)
+        writer.add_scalar("acc", 0.5, 0)
     (run,), _ = _load(tmp_path)
-    assert list(run.history) == ["global_step", "_timestamp", "score"]
-
-
-def test_nan_that_was_logged_is_told_from_no_value(tmp_path):
-    _write(tmp_path, {"loss": [1.0, math.nan, math.inf], "acc": [0.5]})
-    (run,), _ = _load(tmp_path)
+    assert {*run.history} == {"global_step", "_timestamp", "loss", "score", "acc"}
+    assert run.history["score"].tolist() == [0.0, 0.5, 1.0]
     assert run.nonfinite("loss").tolist() == [1, 2]
     assert (run.history["loss"][2], run.nonfinite("acc").tolist()) == (math.inf, [])
 
@@ -248,16 +240,6 @@ def _csv(folder: Path, content: str | bytes, name: str = "metrics.csv") -> Path:
     return path
 
 
-def test_two_tables_of_one_folder_are_two_runs(tmp_path):
-    _csv(tmp_path, "step,loss\n1,2\n")
-    _csv(tmp_path, "step,loss\n1,3\n", "progress.csv")
-    runs, _ = _load(tmp_path)
-    assert {Path(run.name).name: run.values("loss").tolist() for run in runs} == {
-        "metrics": [2.0],
-        "progress": [3.0],
-    }
-
-
 @pytest.mark.parametrize("step", ["global_step", "step", "Step", "_step", "iteration", "iter", "epoch"])
 def test_column_of_steps_is_found_by_its_usual_names(step, tmp_path):
     _csv(tmp_path, f"loss,{step}\n3,10\n2,20\n", "anything.csv")
@@ -289,8 +271,10 @@ def test_every_folder_and_every_other_file_is_a_run(tmp_path):
     _csv(tmp_path, "step,loss\n1,2\n", "one.csv")
     _csv(tmp_path, "step,loss\n1,2\n", "two.csv")
     _csv(tmp_path, "pixel,label\n1,2\n", "data.csv")
+    _csv(tmp_path / "c", "step,loss\n1,2\n")
+    _csv(tmp_path / "c", "step,loss\n1,3\n", "progress.csv")  # beside another of the trainers'
     runs, _ = _load(tmp_path)
-    assert sorted(Path(run.name).name for run in runs) == ["a", "b", "one", "two"]
+    assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
 
 
 HOSTILE_CSV: dict[str, bytes] = {
@@ -326,7 +310,7 @@ def test_hostile_table_is_a_sentence_of_its_run(kind, tmp_path):
         ('a: !!int ""', "cannot be read"),
         ('a: !!float ""', "cannot be read"),
         ("a: !!timestamp foo", "cannot be read"),
-        ("&a\nself: *a\n", "values"),
+        ("&a\nself: *a\n", "cannot be read"),
         (
             "a: &a [1,1,1,1,1,1,1,1,1]\n"
             + "".join(

@@ -1,4 +1,4 @@
-"""What W&B's client sampled of the machine: from a run's file, and from the server."""
+"""What W&B's client saw of the machine: from a run's file, and from the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from support.log_writer import frame
 from support.wandb_server import Server, Sweep
 from support.wandb_server.clients import asking
@@ -14,9 +13,10 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.records import load_runs
 
+PROCESS, GPU = "gpu.process.{}.memoryAllocatedBytes", "gpu.{}.memoryAllocatedBytes"
 EVENTS = [
-    {"_timestamp": 5.0, "_runtime": 1, "system.gpu.0.memoryAllocatedBytes": 2**30, "system.cpu": 3.0},
-    {"_timestamp": 20.0, "_runtime": 16, "system.gpu.0.memoryAllocatedBytes": 2**31},
+    {"_timestamp": 5.0, "system.gpu.0.memoryAllocatedBytes": 2**31, "system.cpu": 3.0},
+    {"_timestamp": 20.0, "system.gpu.0.memoryAllocatedBytes": 2**30},
 ]
 METADATA = {
     "gpu": "NVIDIA A100",
@@ -34,9 +34,8 @@ def write(folder: Path, *records: Any) -> None:
     file.write_bytes(frame([r.SerializeToString() for r in (begin, *records)]))
 
 
-def stats(seconds: int, **items: float) -> Any:
+def stats(**items: float) -> Any:
     record = Record()
-    record.stats.timestamp.seconds = seconds
     for key, value in items.items():
         record.stats.item.add(key=key, value_json=json.dumps(value))
     return record
@@ -51,14 +50,20 @@ def machine_of(gpus: int) -> Any:
     return record
 
 
-def test_samples_that_stand_in_for_figures_are_kept_and_no_others(tmp_path: Path):
-    power, memory = "gpu.0.powerWatts", "gpu.process.0.memoryAllocatedBytes"
-    write(tmp_path, stats(5, **{power: 200.0, "cpu": 3.0}), stats(9, cpu=1.0), stats(20, **{memory: 7.0}))
+def test_the_peak_of_each_kind_of_memory_is_that_of_a_sample_over_all_gpus(tmp_path: Path):
+    one, two = (
+        {PROCESS.format(0): 3 * 2**20, GPU.format(0): 9 * 2**20},
+        {PROCESS.format(1): 2**20, "cpu": 3.0},
+    )
+    write(
+        tmp_path,
+        stats(**one, **two),
+        stats(cpu=1.0),
+        stats(**{PROCESS.format(0): float("nan")}),
+        stats(**two),
+    )
     (run,) = load_runs([tmp_path])
-    samples = run.machine.samples
-    assert set(samples) == {"_timestamp", power, memory}
-    assert samples["_timestamp"].tolist() == [5, 20]
-    np.testing.assert_array_equal(samples[power], [200, np.nan])
+    assert run.machine.peaks == {"process": 4, "gpus": 9}
     assert run.problems == []
 
 
@@ -72,17 +77,20 @@ def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_p
     assert "box" not in json.dumps(one)
 
 
-def test_the_server_is_asked_for_its_samples_when_somebody_wants_them(wandb_server: Server, tmp_path: Path):
-    run = wandb_server.project("tester", "p").run("one")
-    run.rows, run.state = {0: {"_step": 0, "loss": 1.0}}, "finished"
-    run.events = [json.dumps(event) for event in EVENTS]
-    run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
+def test_the_server_is_asked_for_the_machine_of_other_programs_runs(wandb_server: Server, tmp_path: Path):
+    project = wandb_server.project("tester", "p")
+    for name, config in (("theirs", {}), ("ours", {"environment": {"device_name": "CPU"}})):
+        run = project.run(name)
+        run.rows, run.state, run.config = {0: {"_step": 0, "loss": 1.0}}, "finished", config
+        run.events = [json.dumps(event) for event in EVENTS]
+        run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
     with asking(wandb_server, tmp_path / "client"):
-        (found,) = load_runs("wandb:tester/p")
-        samples, facts = found.machine.samples, found.machine.facts
-    assert samples["gpu.0.memoryAllocatedBytes"].tolist() == [2**30, 2**31]
-    assert (facts["device_name"], facts["platform"]) == ("NVIDIA A100", "Linux")
-    assert found.problems == []
+        found = {run.id: run for run in load_runs("wandb:tester/p")}
+    machine = found["theirs"].machine
+    assert machine.peaks == {"gpus": 2048}
+    assert (machine.facts["device_name"], machine.facts["platform"]) == ("NVIDIA A100", "Linux")
+    assert found["ours"].machine.facts == {}
+    assert found["theirs"].problems == []
 
 
 def test_a_sweep_on_the_server_tells_its_metric(wandb_server: Server, tmp_path: Path):

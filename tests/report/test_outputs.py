@@ -12,6 +12,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import full, make
 
@@ -20,6 +22,13 @@ from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.outputs import write_report
 from ampcompare.report.text import print_table, to_markdown
 
+ODD = (float("nan"), float("inf"), 10**400, "x", None, True, 0.0, -1.0, 1e-300, 1e308, 5e-324, 40.0, 41.0)
+FIGURES = """throughput/images_per_second_median eval/accuracy memory/peak_mib time/train_seconds
+amp/skipped_steps""".split()
+RUN = st.tuples(
+    st.sampled_from(("none", "native", "fp16")),
+    st.dictionaries(st.sampled_from(FIGURES), st.sampled_from(ODD) | st.floats()),
+)
 HOSTILE = "=1+1|</script>\x1b*🚀"
 
 
@@ -89,6 +98,26 @@ def test_json_has_no_number_that_is_none():
     run.summary["throughput/step_time_ms_p50"] = float("inf")
     content = json.loads(to_json(analyse_runs([make("none"), run])), parse_constant=pytest.fail)
     assert content["runs"][1]["step_time_ms_p50"] is None
+
+
+@pytest.mark.slow
+@example([("none", {"memory/peak_mib": 5e-324}), ("native", {"memory/peak_mib": 1.0})], None)
+@settings(max_examples=200)
+@given(st.lists(RUN, min_size=2, max_size=9), st.sampled_from((None, 0.5, 1e-300, 1e300)))
+def test_any_figures_make_every_output_and_none_is_shown_that_is_no_number(made, margin):
+    def record(number: int, backend: str, figures: dict):
+        def edit(plan):
+            plan["rows"] = [{k: v for k, v in row.items() if k not in FIGURES} for row in plan["rows"]]
+            plan["summary"] |= figures
+
+        return make(backend, number % 4, id=f"r{number}", edit=edit, steps=20, epochs=2)
+
+    analysis = analyse_runs([record(n, *one) for n, one in enumerate(made)], margin=margin)
+    json.loads(to_json(analysis), parse_constant=pytest.fail)
+    screen = io.StringIO()
+    print_table(analysis, Console(file=screen, width=80))
+    for text in (to_markdown(analysis), to_csv(analysis), screen.getvalue()):
+        assert not any(odd in text for odd in (" nan", "(nan", "inf×", " inf "))
 
 
 @pytest.mark.slow

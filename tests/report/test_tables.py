@@ -174,8 +174,8 @@ def test_every_output_shows_the_same_figures():
 def test_a_run_is_shown_as_it_was_recorded():
     run = make("none", 1.0)
     run.problems.append("Torn at byte 33.")
-    table = runs_table(analyse_runs([run, make("native", name="a\x1b[31mb", state="failed")]))
-    first, second = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
+    heads, *rows = runs_table(analyse_runs([run, make("native", name="a\x1b[31mb", state="failed")]))
+    first, second = (dict(zip(heads, row, strict=True)) for row in rows)
     assert (first["seed"], first["problems"]) == ("1", "Torn at byte 33.")
     assert first["peak MiB"] == "9,200"
     assert second["outcome"].startswith("failed: ")
@@ -210,6 +210,6 @@ def test_what_a_task_is_scored_by_is_no_fact_of_the_machine():
     run = make("none", 1)
     told = {"metric": "eval/mse", "metrics": {"eval/mse": {"better": "lower"}}}
     run.summary["environment"] = run.summary["environment"] | {"task": told}
-    facts = dict(machines_table(analyse_runs([run])).rows)
+    facts = dict(machines_table(analyse_runs([run])))
     assert "device_name" in facts
     assert not [fact for fact in facts if fact.startswith("task")]

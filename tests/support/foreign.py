@@ -6,8 +6,6 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
-
 from ampcompare.records import RunRecord
 from ampcompare.records.machine import Machine
 from ampcompare.records.run import columns_of
@@ -70,8 +68,7 @@ def foreign(
         "rows": count,
         "logged": logged,
     }
-    found = machine or Machine()
-    return RunRecord(**(made | {"observe": lambda: found} | given))
+    return RunRecord(**(made | {"machine": machine or Machine()} | given))
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
@@ -81,8 +78,8 @@ def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
     ]
 
 
-def sampled(**columns: list[float]) -> Machine:
-    """A machine with samples; `_` in a name stands for a dot."""
-    length = len(next(iter(columns.values())))
-    samples = {name.replace("_", "."): np.array(values, float) for name, values in columns.items()}
-    return Machine({"_timestamp": np.arange(length, dtype=float)} | samples)
+def sampled(**figures: float) -> Machine:
+    """A machine with a sample of these; `_` in a name stands for a dot."""
+    machine = Machine()
+    machine.sample({name.replace("_", "."): value for name, value in figures.items()})
+    return machine

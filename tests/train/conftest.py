@@ -23,13 +23,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         compute = weakref.WeakMethod(step.func)  # a real launch knows its graph alone, not the trainer
         (plan,) = step.args
         if step.func.__name__ == "_add_plan":  # an evaluation, which adds to its sums in place
-            answers = torch.zeros(16, dtype=torch.uint8)
 
             def evaluate() -> None:
                 calls.append("launch")
-                answers.copy_(compute()(plan))  # type: ignore[misc]
+                compute()(plan)  # type: ignore[misc]
 
-            return evaluate, answers
+            return evaluate, None
         out = Result(torch.zeros(()), 0, [(torch.zeros(8, dtype=torch.bool), torch.zeros(8).long())], {})
 
         def launch() -> None:

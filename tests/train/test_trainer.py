@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import io
-import math
 import warnings
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,7 +21,7 @@ from ampcompare.data.splits import TensorSet
 from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.evaluation import Evaluation, as_npy
+from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor, micro_batches
 from ampcompare.train.task import classification
 
@@ -194,39 +191,6 @@ def test_evaluation_is_untouched_by_autocast(backend: str):
     )
     Evaluation(made.model, Loader(), made.precision, task=classification(), autocast=True).run()
     assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
-
-
-@pytest.mark.parametrize(("classes", "kind"), [(10, np.uint8), (256, np.uint8), (300, np.uint16)])
-def test_an_evaluation_keeps_the_class_given_to_each_image_in_order(classes: int, kind: type):
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(20, 6, generator=generator)
-    images[7] = math.nan  # some class is given all the same
-
-    class Loader:
-        def __len__(self) -> int:
-            return 3
-
-        def epoch(self, epoch: int, start: int = 0):
-            yield from zip(images.split(8), torch.zeros(20, dtype=torch.int64).split(8), strict=True)
-
-    model = nn.Linear(6, classes)
-    evaluation = Evaluation(model, Loader(), build_precision("none"), task=classification())
-    assert evaluation.answers is None
-    evaluation.run()
-    given = model(images).argmax(1)
-    assert evaluation.answers is not None
-    answers = np.load(io.BytesIO(as_npy(evaluation.answers)), allow_pickle=False)
-    assert answers.dtype == kind
-    whole = np.arange(20) != 7
-    assert answers[whole].tolist() == given.numpy()[whole].tolist()
-    assert answers[7] < classes
-
-    nn.init.zeros_(model.weight)
-    batches = iter([False, False, True])
-    assert evaluation.run(lambda: next(batches)) is None
-    assert evaluation.answers[whole].tolist() == given[whole].tolist()  # those of the last whole one
-    evaluation.run()
-    assert evaluation.answers[whole].unique().tolist() == [model.bias.argmax().item()]
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 9, 24])

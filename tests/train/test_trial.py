@@ -13,7 +13,7 @@ from ampcompare.data.dataset import Dataset
 from ampcompare.data.splits import TensorSet
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.train.task import build_task, who_is_right
+from ampcompare.train.task import build_task
 from ampcompare.train.trial import try_out
 
 
@@ -61,17 +61,10 @@ def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_answers_are_kept_of_samples_and_not_of_tokens():
-    task = look(Frozen(), torch.zeros(8, dtype=torch.int64))
-    assert (task.judge, task.answers) == (who_is_right, True)
-    tokens = look(Frozen(6), torch.zeros(8, 6, dtype=torch.int64))
-    assert (tokens.judge, tokens.answers) == (who_is_right, False)
-
-
 def test_shares_of_classes_are_learned_without_an_accuracy():
     shares = torch.softmax(torch.randn(8, 4), 1)
     task = look(Frozen(), shares, "task.metrics=[]")
-    assert (task.judge, task.answers, task.compared.key) == (None, False, "eval/loss")
+    assert (task.judge, task.compared.key) == (None, "eval/loss")
 
 
 @pytest.mark.parametrize(

@@ -101,30 +101,24 @@ class BatchLoader(_FromHost):
         count = len(data) * size if data.samples is None else data.samples
         super().__init__(sample_count=count, batch_size=size, **how)
         self.data, self.name, self.trains = data, data.name, trains
-        self._sizes: list[int] = []  # of the batches of the last whole epoch
 
     def __len__(self) -> int:
         return len(self.data)
-
-    def positions(self) -> Tensor:
-        """Where this process's samples lay in the last whole epoch, int64 [own] on the CPU."""
-        every = torch.arange(sum(self._sizes)).split(self._sizes)
-        return torch.cat([batch[self.rank :: self.processes] for batch in every])
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         yield from (batch for batch, _ in self.shares(epoch, start))
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        sizes: list[int] = []
+        samples = 0
         batches = read(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:
                 why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
                 todo = "it has to begin anew each time, and to tell its length"
                 raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
-            sizes.append(size := count_samples(whole[0]))
-            if len(sizes) == len(self):
-                self._sizes, self.sample_count = sizes, sum(sizes)
+            samples += (size := count_samples(whole[0]))
+            if number + 1 == len(self):
+                self.sample_count = samples
             if number < start:
                 continue
             if self.trains and size < self.processes:

@@ -73,11 +73,6 @@ class Shares:
         sizes = (min(self.batch_size, self.sample_count - first) for first in self._firsts(start))
         return zip(self.epoch(epoch, start), sizes, strict=True)
 
-    def positions(self) -> Tensor:
-        """Where this loader's samples lie in an epoch of all processes, int64 [own] on the CPU."""
-        every = torch.arange(self.sample_count)
-        return torch.cat([every[batch] for batch in self.slices()])
-
     def slices(self, start: int = 0) -> list[slice]:
         """Where this process's share of each batch from number `start` on lies in an epoch."""
         size, count = self.batch_size, self.sample_count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -15,13 +15,13 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.former import config_now
 from ampcompare.records.machine import Machine, joined
-from ampcompare.records.predictions import Download, Predictions, Unusable, read_predictions
-from ampcompare.records.tree import as_float, flatten, is_number, lookup, plain, with_floats
+from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MAX_KEYS_TOLD = 5
+STAMP = "_timestamp"  # W&B's column of the seconds since 1970
 # The optimizer's step, as we, Lightning and Hugging Face's Trainer log it. W&B's own `_step` begins again in
 # each part of a run that is recorded offline.
 STEPS = (metrics.STEP, "trainer/global_step", "train/global_step")
@@ -38,9 +38,8 @@ class RunRecord:
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
     sentences what was wrong with the record. `objective` is the metric of its sweep and the goal (`maximize`,
-    or nothing), where these are known; `sweep_config` the sweep as W&B's server has it. `download` fetches
-    the run's predictions and `observe` what W&B sampled of the machine, when somebody asks for it; both raise
-    `Unusable`. `is_named` says whether its file has the run's name and config.
+    or nothing), where these are known; `sweep_config` the sweep as W&B's server has it; `machine` what W&B's
+    client saw of the machine. `is_named` says whether its file has the run's name and config.
     """
 
     id: str
@@ -66,28 +65,11 @@ class RunRecord:
     last_write: datetime | None = None
     is_named: bool = True
     sweep_config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
-    download: Download | None = field(default=None, repr=False, compare=False)
-    observe: Callable[[], Machine] = field(default=Machine, repr=False, compare=False)
+    machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.config, self.summary = plain(self.config), plain(self.summary)
         told = next((e for of in (self.summary, self.config) if (e := of.get(metrics.ENVIRONMENT))), None)
         self.config = config_now(self.config, told if isinstance(told, dict) else {})
-
-    @cached_property
-    def predictions(self) -> Predictions:
-        """What it answered to each test image in its last evaluation; read when it is first asked for."""
-        images, classes = map(self.summary_number, (metrics.TEST_IMAGES, metrics.CLASSES))
-        return read_predictions(self.summary, self.paths, self.download, images=images, classes=classes)
-
-    @cached_property
-    def machine(self) -> Machine:
-        """What W&B's client knows of the machine; read when it is first asked for."""
-        try:
-            return self.observe()
-        except Unusable as problem:
-            self.problems.append(f"W&B's system metrics {problem}.")
-            return Machine()
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -194,7 +176,6 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         name: next((v for part in reversed(ordered) if (v := getattr(part, name))), getattr(last, name))
         for name in names
     }
-    machine = joined([part.machine for part in ordered])
     return replace(
         last,
         **newest | {"name": newest["name"] or last.id},
@@ -206,7 +187,7 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         problems=problems,
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
-        observe=lambda: machine,
+        machine=joined(part.machine for part in ordered),
     )
 
 
@@ -220,8 +201,7 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
     if not (before and after and changed):
         return []
-    more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
-    told = ", ".join(changed[:MAX_KEYS_TOLD]) + more
+    told = ", ".join(changed[:MAX_KEYS_TOLD]) + (", ..." if len(changed) > MAX_KEYS_TOLD else "")
     return [f"Its parts differ in config: {told}; the later values are shown."]
 
 
@@ -229,17 +209,15 @@ def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]
     """The rows of all parts that no later one logged again, and how many fell out."""
     if len(ordered) == 1:
         return ordered[0].rows, ordered[0].logged, 0
+    import pandas as pd  # not of a run in one part
+
     masks = []
     begin = math.inf  # the lowest first step of the parts after this one
     for part in reversed(ordered):
-        steps = part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP))
-        known = np.flatnonzero(~np.isnan(steps))
+        steps = pd.Series(part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP)))
         # A row without a step belongs to the step before it, the first ones to the beginning.
-        before = np.searchsorted(known, np.arange(part.rows), side="right") - 1
-        reached = np.full(part.rows, -math.inf)
-        reached[before >= 0] = steps[known[before[before >= 0]]]
-        masks.append((reached < begin) | (begin == math.inf))
-        begin = min([begin, *steps[known[:1]]])
+        masks.append((steps.ffill().fillna(-math.inf) < begin).to_numpy() | (begin == math.inf))
+        begin = min([begin, *steps.dropna()[:1]])
     found: dict[str, list[Column]] = {}
     rows = 0
     for part, mask in zip(ordered, reversed(masks), strict=True):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
-from ampcompare.records.machine import STAMP, Machine, arrays_of, facts_of_metadata, sample_of
-from ampcompare.records.predictions import Unusable, check_size, read_small
+from ampcompare.records.machine import facts_of
 from ampcompare.records.run import RunRecord, columns_of
-from ampcompare.records.tree import flatten, lookup, with_floats
+from ampcompare.records.tree import flatten, with_floats
 from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
 API_PREFIX = "wandb:"
@@ -108,7 +105,6 @@ def _asking(source: str) -> Iterator[None]:
 
 def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
     entity, project, sweep = parse_source(source)
-    files, machines = _Later(source, _fetch_predictions), _Later(source, _fetch_machine)
     runs = []
     with _client(source) as api:
         with _asking(source):
@@ -126,10 +122,8 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
             record = _record_of(run, rows, problems)
             if of_sweep:
                 record.objective, record.sweep_config = _objective(config), config
-            place = f"{run.entity}/{run.project}/{run.id}"
-            record.observe = machines.of(place)
-            if lookup(record.summary, metrics.TEST_SET):
-                record.download = files.of(place)
+            if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
+                _take_machine(run, record)
             runs.append(record)
     return config, runs
 
@@ -214,58 +208,12 @@ def _moment(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-class _Later:
-    """What `fetch(api, run)` gives for each run of a source (`entity/project/id`): fetched for all of them by
-    one connection when the first is asked for, as a report wants them together.
-    """
-
-    def __init__(self, source: str, fetch: Callable[[Any, str], Any]) -> None:
-        self._source, self._fetch = source, fetch
-        self._runs: list[str] = []
-        self._found: dict[str, Any] | None = None
-
-    def of(self, run: str) -> Callable[[], Any]:
-        """What gives it for one run. Raises Unusable where it cannot be had."""
-        self._runs.append(run)
-        return lambda: self._get(run)
-
-    def _get(self, run: str) -> Any:
-        if self._found is None:
-            self._found = {}
-            try:
-                with _client(self._source) as api:
-                    self._found = {name: self._try(api, name) for name in self._runs}
-            except UserError as problem:
-                self._found = dict.fromkeys(self._runs, Unusable(f"cannot be had ({problem.lines[0]})"))
-        found = self._found[run]
-        if isinstance(found, Unusable):
-            raise found
-        return found
-
-    def _try(self, api: Any, run: str) -> Any:
-        try:
-            return self._fetch(api, run)
-        except Unusable as problem:
-            return problem
-        except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
-            return Unusable(f"cannot be had ({reason(problem)})")
-
-
-def _fetch_predictions(api: Any, run: str) -> bytes | None:
-    name = metrics.PREDICTIONS_FILE
-    file = next((f for f in api.run(run).files(names=[name]) if f.name == name), None)
-    if file is None or not file.size:  # the server's word for a file that it does not have
-        return None
-    check_size(file.size)
-    with TemporaryDirectory() as folder:
-        file.download(root=folder).close()
-        return read_small(Path(folder) / name)
-
-
-def _fetch_machine(api: Any, name: str) -> Machine:
-    run, samples = api.run(name), []
-    for event in run.history(samples=MOST_SAMPLES, pandas=False, stream="system"):
-        event = json.loads(event) if isinstance(event, str) else event
-        figures = {key.removeprefix("system."): value for key, value in event.items()}
-        samples.append(sample_of(event.get(STAMP), figures))
-    return Machine(arrays_of(list(filter(None, samples))), facts_of_metadata(run.metadata))
+def _take_machine(run: Any, record: RunRecord) -> None:
+    """Ask for what W&B's client saw of the machine."""
+    try:
+        for event in run.history(samples=MOST_SAMPLES, pandas=False, stream="system"):
+            event = json.loads(event) if isinstance(event, str) else event
+            record.machine.sample({key.removeprefix("system."): value for key, value in event.items()})
+        record.machine.facts = facts_of(run.metadata)
+    except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
+        record.problems.append(f"W&B's system metrics cannot be had ({reason(problem)}).")

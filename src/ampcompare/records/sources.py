@@ -10,7 +10,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
-from ampcompare.records.machine import STAMP
-from ampcompare.records.run import RunRecord, merge
+from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
 from ampcompare.records.tables import STATE, is_table, read_csv_file, read_trainer_states
 from ampcompare.records.tensorboard import is_event_file, read_event_files
 from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.wandb_client import framing
 
 if TYPE_CHECKING:
     import joblib
@@ -44,26 +44,16 @@ log = logging.getLogger("ampcompare")
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Reader:
-    """How files of a kind are known and read. `is_one` asks the name, `is_run` looks inside where the name
-    tells too little (and is told the step column); `read` gives the runs.
-    """
-
-    is_one: Callable[[str], bool]
-    read: Callable[[list[Path], str | None], list[RunRecord]]
-    is_run: Callable[[Path, str | None], bool] = lambda path, step: True
-
-
-# What else than W&B's records is read as runs, in order of preference.
-READERS: dict[str, Reader] = {
-    "TensorBoard event files": Reader(is_event_file, lambda paths, step: read_event_files(paths)),
-    "CSV files with a step column": Reader(
+# What else than W&B's records is read as runs, in order of preference: how a file of the kind is known by its
+# name, and what reads some of them.
+EVENTS, TABLES = "TensorBoard event files", "CSV files with a step column"
+READERS: dict[str, tuple[Callable[[str], bool], Callable[[list[Path], str | None], list[RunRecord]]]] = {
+    EVENTS: (is_event_file, lambda paths, step: read_event_files(paths)),
+    TABLES: (
         lambda name: name.lower().endswith(".csv"),
         lambda paths, step: [read_csv_file(path, step) for path in paths],
-        is_table,
     ),
-    STATE: Reader(lambda name: name == STATE, lambda paths, step: read_trainer_states(paths)),
+    STATE: (lambda name: name == STATE, lambda paths, step: read_trainer_states(paths)),
 }
 
 
@@ -160,7 +150,7 @@ def _read_folders(given: list[str | Path], step: str | None, say: Say) -> list[R
     parts = []
     for kind, files in found.items():
         paths = list(files.values())
-        read = READERS[kind].read(paths, step) if kind else read_wandb_files(paths)
+        read = READERS[kind][1](paths, step) if kind else read_wandb_files(paths)
         for part in read:
             is_empty = not part.rows and (kind or not part.is_named)
             if is_empty and os.path.realpath(part.paths[0]) in named:
@@ -175,36 +165,26 @@ def _read_folders(given: list[str | Path], step: str | None, say: Say) -> list[R
 def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     """The part of a run in each file, in order. Large amounts are read by several processes, and what was not
     written just now is kept in the cache, which is safe to delete.
-
-    Raises UserError where the system ends one of these processes.
     """
     import joblib
-    from joblib.externals.loky.process_executor import BrokenProcessPool
 
     now, memory = time.time(), _memory()
     kept = memory.cache(_read_as_it_is)
-    signs = {path: _signs(path, now) for path in paths}
-    known = [path for path in paths if signs[path] and kept.check_call_in_cache(*signs[path])]
-    left = [path for path in paths if path not in known]
-    is_much = sum(signs[path][1] for path in left if signs[path]) > WORTH_BYTES
-    calls = [(kept, *signs[path]) if signs[path] else (read_wandb_file, path) for path in (*known, *left)]
-    count = min(joblib.cpu_count(), len(left)) if is_much else 1
-    try:
-        with joblib.Parallel(count, idle_worker_timeout=1) as pool:
-            read = [_quietly(*call) for call in calls[: len(known)]]
-            read += pool(joblib.delayed(_quietly)(*call) for call in calls[len(known) :])
-    except BrokenProcessPool:
-        why = "the system ended a process that read runs (no memory left?)"
-        raise UserError(f"{why}; name fewer runs") from None
-    if left:
+    signs = [_signs(path, now) for path in paths]
+    is_new = [not sign or not kept.check_call_in_cache(*sign) for sign in signs]
+    is_much = sum(sign[1] for sign, new in zip(signs, is_new, strict=True) if sign and new) > WORTH_BYTES
+    calls = [
+        (kept, *sign) if sign else (read_wandb_file, path) for path, sign in zip(paths, signs, strict=True)
+    ]
+    # The worker processes end at once: who reads again has their memory.
+    with joblib.Parallel(-1 if is_much else 1, idle_worker_timeout=1) as pool:
+        read = pool(joblib.delayed(_quietly)(*call) for call in calls)
+    if any(is_new):
         memory.reduce_size(MOST_CACHED)
-    if said := next(filter(None, (said for _, said in read)), ""):
-        log.warning("the cache %s is of no use (%s): runs are read again", memory.location, said)
-    found = dict(zip((*known, *left), (run for run, _ in read), strict=True))
-    for run in found.values():
+    for run in read:
         if run.exit_code is None and _is_going_on(run, now):
             run.state = "running"
-    return [found[path] for path in paths]
+    return read
 
 
 def _memory() -> joblib.Memory:
@@ -238,21 +218,16 @@ def _read_as_it_is(path: str, size: int, written: int, changed: int, version: st
 @cache
 def _version() -> str:
     """What tells this program's readers from those of another version: a hash of their text."""
-    package = Path(__file__).resolve().parents[1]
-    texts = [
-        file.read_bytes()
-        for room in ("records", "wandb_client")
-        for file in sorted((package / room).glob("*.py"))
-    ]
+    rooms = (Path(__file__).parent, Path(framing.__file__).parent)
+    texts = [file.read_bytes() for room in rooms for file in sorted(room.glob("*.py"))]
     return hashlib.sha256(b"".join(texts)).hexdigest()
 
 
-def _quietly(read: Callable[..., RunRecord], *signs: Any) -> tuple[RunRecord, str]:
-    """What was read, and what the cache had to say to it: that a disk is full, that an entry is broken."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        run = read(*signs)
-    return run, next((str(warning.message).splitlines()[-1] for warning in said), "")  # above it a traceback
+def _quietly(read: Callable[..., RunRecord], *signs: Any) -> RunRecord:
+    """What was read; a cache on a full disk has warnings to say, and the run is read again next time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read(*signs)
 
 
 def _is_going_on(run: RunRecord, now: float) -> bool:
@@ -289,7 +264,7 @@ def _files(source: str | Path, step: str | None, say: Say) -> tuple[list[Path], 
             os.scandir(top).close()  # os.walk passes over what it may not read
             found = _search(top, step)
         elif top.exists():
-            found = {next((kind for kind, r in READERS.items() if r.is_one(top.name)), None): [top]}
+            found = {_kind_of(top.name): [top]}
         else:
             raise UserError(f"{source}: no such folder; name the output_dir of a run (runs by default)")
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
@@ -326,11 +301,13 @@ def _search(top: Path, step: str | None) -> dict[str | None, list[Path]]:
             path = Path(folder, name)
             if is_run and name.startswith("run-") and name.endswith(".wandb"):
                 found.setdefault(None, []).append(path)
-                continue
-            kind = next((kind for kind, reader in READERS.items() if reader.is_one(name)), None)
-            if kind and READERS[kind].is_run(path, step):
+            elif (kind := _kind_of(name)) and (kind != TABLES or is_table(path, step)):
                 found.setdefault(kind, []).append(path)
     return found
+
+
+def _kind_of(name: str) -> str | None:
+    return next((kind for kind, (is_one, _) in READERS.items() if is_one(name)), None)
 
 
 def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ MOST_HEAD = 1_000_000  # bytes of the first line
 STATE = "trainer_state.json"
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
 SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # Lightning's, timm's, accelerate's
-MOST_BYTES, MOST_VALUES = 4_000_000, 100_000  # of settings
+MOST_BYTES, MOST_VALUES = 4_000_000, 300_000  # of settings; in pieces of JSON
 # The last two: yaml's own, of a tag with a value that is none, `!!bool maybe`, `!!int ""`, `!!timestamp x`.
 UNREADABLE = (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, LookupError, AttributeError)
 
@@ -181,20 +181,16 @@ def settings_beside(folder: Path) -> tuple[dict[str, Any], list[str]]:
         found = yaml.load(path.read_bytes(), _Loader) or {}  # noqa: S506 - a SafeLoader
         if not isinstance(found, dict):
             raise ValueError(f"it is a {type(found).__name__}")
-        if _size(found, ()) > MOST_VALUES:
-            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
-        return {str(key): value for key, value in found.items()}, []
+        return _as_json(found), []
     except UNREADABLE as problem:
         return {}, [f"{path.name} cannot be read: {reason(problem)}."]
 
 
-def _size(value: Any, above: tuple[int, ...]) -> float:
-    """How many values there are when references are written out; endless for one that contains itself."""
-    if not isinstance(value, dict | list):
-        return 1
-    size = math.inf if id(value) in above else 1.0
-    for inner in value.values() if isinstance(value, dict) else value:
-        if size > MOST_VALUES:
-            break
-        size += _size(inner, (*above, id(value)))
-    return size
+def _as_json(found: dict[Any, Any]) -> dict[str, Any]:
+    """The settings as JSON has them. Raises ValueError for such as contain themselves, or hold more than
+    MOST_VALUES when references are written out.
+    """
+    chunks = list(itertools.islice(json.JSONEncoder(default=str).iterencode(found), MOST_VALUES))
+    if len(chunks) == MOST_VALUES:
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    return json.loads("".join(chunks))

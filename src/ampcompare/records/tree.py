@@ -9,7 +9,6 @@ from typing import Any
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
-MOST_BITS = 14_000  # of a whole number; Python writes none of more than 4,300 digits
 Path = tuple[str, ...]
 
 _ABSENT = object()
@@ -51,8 +50,8 @@ def as_float(number: float) -> float:
 
 
 def path_of(item: Any) -> Path:
-    """The key of a protobuf item: its parts, of which most keys have one."""
-    return tuple(item.nested_key) or (item.key,)
+    """The key of a protobuf item: its parts, of which most keys have one. Those beyond MAX_DEPTH go."""
+    return tuple(item.nested_key[:MAX_DEPTH]) or (item.key,)
 
 
 def write(tree: dict[str, Any], path: Path, value: Any) -> None:
@@ -85,24 +84,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -
 
 
 def as_text(value: Any) -> str:
-    """Any value of a record as text: Python has none for a number of 5,000 digits, or for deep nesting."""
+    """Any value of a record as text: Python has none for deep nesting."""
     try:
         return "null" if value is None else str(value)
-    except (ValueError, RecursionError):
+    except RecursionError:
         return f"{type(value).__name__} that cannot be written"
-
-
-def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """The value as JSON has it: keys are texts; so is what JSON lacks, or is nested deeper than `depth`."""
-    if value is None or isinstance(value, str | bool | float):
-        return value
-    if isinstance(value, int):
-        return value if value.bit_length() < MOST_BITS else as_text(value)
-    if isinstance(value, Mapping) and depth:
-        return {as_text(key): plain(inner, depth - 1) for key, inner in value.items()}
-    if isinstance(value, list | tuple) and depth:
-        return [plain(inner, depth - 1) for inner in value]
-    return as_text(value)
 
 
 def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:

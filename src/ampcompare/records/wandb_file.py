@@ -1,8 +1,9 @@
 """One `.wandb` file read as a part of a run, however much of it is whole.
 
-The client writes a row and two summaries for every call of `log`, each with an item for every metric. Here
-an item stays bytes: cut between its key and its value, it adds one text to a column, and a column is read as
-one JSON list. Of summaries only the last value of each key is read.
+The client writes a row and two summaries for every call of `log`, each with an item for every metric. Most
+items are a known key of one part and a short value: such an item stays bytes, cut in two, and adds one text
+to a column, which is read as one JSON list. Protobuf takes the others apart. Of summaries only the last value
+of each key is read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ampcompare.errors import reason
-from ampcompare.records.machine import Machine, arrays_of, facts_of_record, sample_of
+from ampcompare.records import tree
+from ampcompare.records.machine import facts_of_record
 from ampcompare.records.run import Column, RunRecord, as_array, sharing_rows
-from ampcompare.records.tree import parse_json, path_of, remove, write
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
 AT_ONCE = 6_000  # records whose values are kept as texts: some MB
-KEY, NESTED_KEY, VALUE = 0x0A, 0x12, b"\x82\x01"  # tags of an item's fields, by protobuf's encoding
+KEYS, VALUE = (0x0A, 0x12), 0x82  # begin the fields of an item's key and value, by protobuf's encoding
+LONG = 128  # bytes from which a length takes more than one byte
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BAD = object()
 
 
 def read_wandb_file(path: Path) -> RunRecord:
@@ -74,7 +76,7 @@ class _Column:
             at, values = [], []
             for row, text in zip(self.at, self.texts, strict=True):
                 try:
-                    value = parse_json(text, parse_int=float)
+                    value = tree.parse_json(text, parse_int=float)
                 except ValueError:
                     bad += 1
                     continue
@@ -115,8 +117,6 @@ class _Reading:
         self.columns: dict[str, _Column] = {}
         self.by_head: dict[bytes, _Column] = {}
         self.summaries: list[Any] = []
-        self.samples: list[dict[str, Any]] = []
-        self.facts: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
         self.bad_values = self.undecodable = 0
@@ -144,12 +144,13 @@ class _Reading:
             try:
                 end = item[1] + 2
                 column = by_head.get(item[:end])
-                # Most are a known key of one part and below 128 bytes, and a value as short.
-                if column and item[end] == VALUE[0] and item[end + 2] == len(item) - end - 3:
+                if column and item[end] == VALUE and item[end + 2] == len(item) - end - 3:
                     text = item[end + 3 :]
                 else:
-                    head, text = _cut(item)
-                    column = by_head.get(head) or self._new_column(head)
+                    path, text = _parsed(item)
+                    column = self.columns.setdefault(".".join(path), _Column())
+                    if _is_short(item, path):
+                        by_head[item[:end]] = column
             except (DecodeError, IndexError):
                 self.bad_values += 1
                 continue
@@ -157,39 +158,32 @@ class _Reading:
             column.texts.append(text)
         self.run.rows += 1
 
-    def _new_column(self, head: bytes) -> _Column:
-        """The column of a key that comes in this form for the first time. Raises DecodeError."""
-        name = ".".join(path_of(Item.FromString(head)))
-        column = self.by_head[head] = self.columns.setdefault(name, _Column())
-        return column
-
     def _take_summary(self, summary: Any) -> None:
         self.summaries.append(summary.update)
         if summary.remove:
             self._read_summaries()
             for item in summary.remove:
-                remove(self.summary, path_of(item))
+                tree.remove(self.summary, tree.path_of(item))
 
     def _take_other(self, record: Any) -> None:
+        run = self.run
         if record.HasField("config"):
             self._take_config(record.config)
         elif record.HasField("run"):
             self._take_run(record.run)
         elif record.HasField("exit"):
-            self.run.exit_code = record.exit.exit_code
+            run.exit_code = record.exit.exit_code
         elif record.HasField("stats"):
-            stats = record.stats
-            figures = {item.key: self._value(item.value_json) for item in stats.item}
-            self.samples.append(sample_of(stats.timestamp.seconds + stats.timestamp.nanos / 1e9, figures))
+            run.machine.sample({item.key: self._value(item.value_json) for item in record.stats.item})
         elif record.HasField("environment"):
-            self.facts |= facts_of_record(record.environment)
+            run.machine.facts |= facts_of_record(record.environment)
 
     def _take_config(self, config: Any) -> None:
         for item in config.update:
             if (value := self._value(item.value_json)) is not _BAD:
-                write(self.config, path_of(item), value)
+                tree.write(self.config, tree.path_of(item), value)
         for item in config.remove:
-            remove(self.config, path_of(item))
+            tree.remove(self.config, tree.path_of(item))
 
     def _take_run(self, said: Any) -> None:
         run = self.run
@@ -207,7 +201,7 @@ class _Reading:
 
     def _value(self, text: str | bytes) -> Any:
         try:
-            return parse_json(text)
+            return tree.parse_json(text)
         except ValueError:
             self.bad_values += 1
             return _BAD
@@ -218,31 +212,30 @@ class _Reading:
         self._read_summaries()
 
     def _read_summaries(self) -> None:
-        last: dict[bytes, bytes] = {}
+        last: dict[bytes | tree.Path, tuple[tree.Path, bytes]] = {}
         for items in reversed(self.summaries):
             for item in reversed(items):
                 try:
-                    if item[: item[1] + 2] in last:  # it, or the group that it is in, was written later
+                    head = item[: item[1] + 2]
+                    if head in last:  # it, or the group that it is in, was written later
                         continue
-                    head, text = _cut(item)
+                    path, text = _parsed(item)
+                    last.setdefault(head if _is_short(item, path) else path, (path, text))
                 except (DecodeError, IndexError):
                     self.bad_values += 1
-                    continue
-                last.setdefault(head, text)
         self.summaries = []
-        for head, text in reversed(last.items()):
+        for path, text in reversed(last.values()):
             if (value := self._value(text)) is not _BAD:
-                write(self.summary, path_of(Item.FromString(head)), value)
+                tree.write(self.summary, path, value)
 
     def finish(self) -> None:
         """Put what was read into the run."""
         self._read()
         run = self.run
         run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
-        for tree in (self.config, self.summary):
-            tree.pop("_wandb", None)  # the client's own
+        for told in (self.config, self.summary):
+            told.pop("_wandb", None)  # the client's own
         run.config, run.summary = self.config, self.summary
-        run.observe = partial(Machine, arrays_of([sample for sample in self.samples if sample]), self.facts)
         if run.exit_code is not None:
             run.state = "finished" if run.exit_code == 0 else "failed"
         if self.undecodable:
@@ -252,39 +245,12 @@ class _Reading:
             run.problems.append(f"{self.bad_values:,} values {why}.")
 
 
-_BAD = object()
+def _parsed(item: bytes) -> tuple[tree.Path, bytes]:
+    """Key and value of an item of any form, by protobuf. Raises DecodeError."""
+    found = Item.FromString(item)
+    return tree.path_of(found), found.value_json.encode()
 
 
-def _cut(item: bytes) -> tuple[bytes, bytes]:
-    """The wire bytes of an item's key, and the text of its value.
-
-    By walking over the fields of the key, each a tag, its length and as many bytes. An item in which anything
-    but its value comes then, with a length of up to three bytes, is taken apart by protobuf.
-    """
-    at = 0
-    try:
-        while item[at] == NESTED_KEY or item[at] == KEY:
-            length = item[at + 1]
-            at += 2
-            if length > 127:
-                if item[at] > 127:  # more than 16,383 bytes
-                    break
-                length += (item[at] - 1) << 7
-                at += 1
-            at += length
-        begin = at + 3
-        length = item[at + 2]
-        if length > 127:
-            length += (item[begin] - 1) << 7
-            begin += 1
-            if length > 16_383:
-                length += (item[begin] - 1) << 14
-                begin += 1
-        if item[at : at + 2] == VALUE and begin + length == len(item):
-            return item[:at], item[begin:]
-    except IndexError:  # cut short
-        pass
-    whole = Item.FromString(item)
-    text = whole.value_json.encode()
-    whole.ClearField("value_json")
-    return whole.SerializeToString(), text
+def _is_short(item: bytes, path: tree.Path) -> bool:
+    """Whether it begins with its whole key, of one part and a byte of length. Raises IndexError."""
+    return len(path) == 1 and item[0] in KEYS and item[1] < LONG and item[item[1] + 2] == VALUE

@@ -14,10 +14,12 @@ def report(**words: Any) -> None:
     """Compare runs: a table here, a page with charts in DIR."""
     from rich.console import Console
 
-    from ampcompare.report.command import make_report, watch_report
+    from ampcompare.report.command import make_report
 
     request, console = Request(**words), Console(highlight=False)
     if request.watch:
+        from ampcompare.report.watch import watch_report
+
         watch_report(request, console)
     elif status := make_report(request, console):
         raise typer.Exit(status)

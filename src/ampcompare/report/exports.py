@@ -58,7 +58,7 @@ def to_json(analysis: Analysis) -> str:
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
         "setting": analysis.setting.words,
         "devices": analysis.setting.devices,
-        "groups": _groups(analysis),
+        "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(row, analysis.group_of(place)) for place, row in analysis.table.iterrows()],
     }
     if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
@@ -75,18 +75,15 @@ def to_json(analysis: Analysis) -> str:
 def to_csv(analysis: Analysis) -> str:
     """One row a group: its figures and how they compare, each with its interval and what it rests on."""
     rows = []
-    for group in _groups(analysis):
+    for group in (_group(one, analysis) for one in analysis.groups):
         compared = group["compared"] or {}
         row = {"group": group["label"], "runs": group["counted_runs"], "seeds": group["seeds"]}
         for name in table.FIGURES:
             row |= _flat(name, group["figures"].get(name), "n")
         for name in COMPARED:
             row |= _flat(name, compared.get(name), "n", "method", "shown")
-        row |= {
-            "verdict": group["verdict"],
-            "quality_kept": compared.get("quality_kept"),
-            **group["outcomes"],
-        }
+        row |= {"verdict": group["verdict"], "quality_kept": compared.get("quality_kept")}
+        row |= group["outcomes"]
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
         row |= {"metric": analysis.metric.key, "margin": analysis.metric.margin, "confidence": analysis.level}
         row["not_compared_because"] = compared.get("not_compared_because")
@@ -95,8 +92,8 @@ def to_csv(analysis: Analysis) -> str:
 
 
 def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
-    ends = {"": "value", "_low": "low", "_high": "high"} | {f"_{key}": key for key in more}
-    return {f"{name}{end}": (figure or {}).get(key) for end, key in ends.items()}
+    figure = figure or {}
+    return {name: figure.get("value")} | {f"{name}_{key}": figure.get(key) for key in ("low", "high", *more)}
 
 
 def _cell_text(value: Any) -> Any:
@@ -105,10 +102,6 @@ def _cell_text(value: Any) -> Any:
         value = " ".join(value)
     is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
     return f"'{value}" if is_formula else value
-
-
-def _groups(analysis: Analysis) -> list[dict[str, Any]]:
-    return [_group(group, analysis) for group in analysis.groups]
 
 
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
 from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
+from ampcompare.report.page.render import render_page
 from ampcompare.report.text import to_markdown
 from ampcompare.report.words import capital
 from ampcompare.wandb_client.client import api_errors, api_reason
@@ -40,24 +41,19 @@ def panels_of(analysis: Analysis) -> list[Any]:
     by = wr.Config(analysis.keys[0])
     group: dict[str, Any] = {"groupby": by, "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     metric = analysis.metric.key
-    titles = {key: one.title for key, one in metrics.METRICS.items()} | {
-        metric: capital(analysis.metric.name)
-    }
+    titles = {key: one.title for key, one in metrics.METRICS.items()}
+    titles[metric] = capital(analysis.metric.name)
     lines = (metric, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE, metrics.UNDERFLOW)
     x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
-    panels = [
-        *(
-            wr.LinePlot(title=titles[k], x=metrics.STEP, y=[k], log_y=k == metrics.SCALE or None, **group)
-            for k in lines
-        ),
-        *(
-            wr.BarPlot(title=titles[k], metrics=[k], **group)
-            for k in (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
-        ),
-        wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y),
-        wr.RunComparer(diff_only=True),
-        wr.MediaBrowser(title="Page of the report", media_keys=[PAGE]),
+    panels: list[Any] = [
+        wr.LinePlot(title=titles[k], x=metrics.STEP, y=[k], log_y=k == metrics.SCALE or None, **group)
+        for k in lines
     ]
+    bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
+    panels += [wr.BarPlot(title=titles[k], metrics=[k], **group) for k in bars]
+    panels += [wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y)]
+    panels += [wr.RunComparer(diff_only=True)]
+    panels += [wr.MediaBrowser(title="Page of the report", media_keys=[PAGE])]
     for place, panel in enumerate(panels):
         panel.layout = wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9)
     return panels
@@ -112,7 +108,7 @@ def save(
         raise UserError(f"{entity}/{project}: W&B does not take it: {what}") from None
     for name, url in urls.items():
         say(f"{name}: {url}")
-    _keep_page(analysis, entity, project, urls, say)
+    _keep_page(analysis, where, urls, say)
 
 
 def _saved(kind: Any, url: Any) -> Any:
@@ -124,19 +120,17 @@ def _saved(kind: Any, url: Any) -> Any:
 
 
 def _keep_page(
-    analysis: Analysis, entity: str, project: str, urls: dict[str, str], say: Callable[[str], None]
+    analysis: Analysis, where: dict[str, Any], urls: dict[str, str], say: Callable[[str], None]
 ) -> None:
     """Log the page in the run that is kept for it, with where view and Report are."""
     import wandb
 
-    from ampcompare.report.page.render import render_page
-
     quiet: dict[str, Any] = {"console": "off", "quiet": True, "x_disable_stats": True, "disable_git": True}
-    what: dict[str, Any] = {"entity": entity, "project": project, "id": PAGE_RUN, "job_type": CHARTS_JOB}
+    what: dict[str, Any] = {"id": PAGE_RUN, "job_type": CHARTS_JOB, "name": "page of AMP Compare", **where}
     what["settings"] = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
     page = wandb.Html(render_page(analysis).decode(), inject=False)
     try:
-        with wandb.init(name="page of AMP Compare", resume="allow", **what) as run:
+        with wandb.init(resume="allow", **what) as run:
             run.log({PAGE: page})
             run.summary.update(urls)
     except Exception as problem:  # whatever the client has against an upload: the view is saved

@@ -6,52 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import make_folder, replacing
+from ampcompare.program.files import replacing
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.charts import charts_of
+from ampcompare.report.charts.draw import picture
 from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.page.render import render_page
 from ampcompare.report.request import FORMATS
 from ampcompare.report.text import to_markdown
 
 PAGE_NAME = "index.html"
-
-
-def _page(analysis: Analysis) -> bytes:
-    from ampcompare.report.page.render import render_page
-
-    return render_page(analysis)
-
-
-TABLES: Mapping[str, tuple[str, Callable[[Analysis], str | bytes]]] = {
-    "html": (PAGE_NAME, _page),
+FILES: Mapping[str, tuple[str, Callable[[Analysis], str | bytes]]] = {
+    "html": (PAGE_NAME, render_page),
     "csv": ("comparison.csv", to_csv),
     "md": ("comparison.md", to_markdown),
     "json": ("comparison.json", to_json),
 }
 
 
-def prepare_folder(out: str | Path) -> Path:
-    """The folder for the report, created if need be. Raises UserError where it cannot be written to."""
-    return make_folder(Path(out), f"--out {str(out)!r}")
-
-
 def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write the chosen parts, the page first; returns what was written. Raises UserError."""
     written = []
-    for name in (name for name in FORMATS if name in formats):
-        if name in TABLES:
-            path, make = TABLES[name]
-            written.append(write_file(folder / path, make(analysis)))
+    for kind in (kind for kind in FORMATS if kind in formats):
+        if kind in FILES:
+            name, make = FILES[kind]
+            written.append(write_file(folder / name, make(analysis)))
         else:
-            written += _pictures(analysis, folder / "charts", name)
+            charts = charts_of(analysis).items()
+            written += [
+                write_file(folder / f"charts/{name}.{kind}", picture(spec, kind)) for name, spec in charts
+            ]
     return written
-
-
-def _pictures(analysis: Analysis, folder: Path, kind: str) -> list[Path]:
-    from ampcompare.report.charts import charts_of
-    from ampcompare.report.charts.draw import picture
-
-    charts = charts_of(analysis)
-    return [write_file(folder / f"{name}.{kind}", picture(spec, kind)) for name, spec in charts.items()]
 
 
 def write_file(path: Path, content: str | bytes) -> Path:

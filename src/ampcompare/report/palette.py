@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ampcompare.precision.backends import REGISTRY, Backend
 
+Look = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
 
 
@@ -30,7 +31,7 @@ class Style:
 # Looks of the built-in backends by label; what is not in here takes a spare one. Those beyond Okabe and Ito's
 # were chosen by the least difference to any other (CIE L*a*b*, also as seen without red or green cones, by
 # Machado 2009): 18; that among the others is 11.
-_LOOKS: dict[str, tuple[str, tuple[int, ...]]] = {
+_LOOKS: dict[str, Look] = {
     "none": ("#767c88", SOLID),
     "native": ("#0072b2", SOLID),
     "native_bf16": ("#56b4e9", (9, 3)),
@@ -41,7 +42,7 @@ _LOOKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "bf16": ("#5f3dc4", (12, 4)),
     "bf16_sr": ("#a83232", (3, 2, 1, 2)),
 }
-_SPARE_LOOKS: tuple[tuple[str, tuple[int, ...]], ...] = (
+_SPARE_LOOKS: tuple[Look, ...] = (
     ("#17a2a2", (4, 2, 2, 2)),
     ("#b8a500", (1, 2)),
     ("#7a5195", (10, 3)),
@@ -82,16 +83,13 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
     base = {style.label: style for style in KNOWN}
-    free = [*_SPARE_LOOKS, *((style.colour, SOLID) for style in KNOWN if style.label not in values)]
-    others = [value for value in values if value not in base]
-    taken: set[int] = set()
-    for number, value in enumerate(others):
+    unused = [(style.colour, SOLID) for style in KNOWN if style.label not in values]
+    taken: list[Look] = []
+    for value in (value for value in values if value not in base):
         first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_LOOKS)
-        places = [(first + i) % len(_SPARE_LOOKS) for i in range(len(_SPARE_LOOKS))]
-        places += range(len(_SPARE_LOOKS), len(free))
-        place = next((p for p in places if p not in taken), number % len(free))
-        taken.add(place)
-        base[value] = Style(value, *free[place], (words or {}).get(value, ""))
+        free = [*_SPARE_LOOKS[first:], *_SPARE_LOOKS[:first], *unused]
+        taken.append(next((look for look in free if look not in taken), free[len(taken) % len(free)]))
+        base[value] = Style(value, *taken[-1], (words or {}).get(value, ""))
     seen: Counter[str] = Counter()
     found = []
     for label, value in pairs:

@@ -76,8 +76,8 @@ def _options(group: Group) -> dict[str, Any]:
     """What a group's runs were asked for, and what of it may be said of all: no seed, no folder."""
     found: dict[str, Any] = {}
     for key, leaf in LEAVES.items():
-        value = group.records[0].option(key, leaf.default)
         if key not in ASIDE and not key.startswith(("plan.", "published.")):
+            value = group.records[0].option(key, leaf.default)
             is_tree = leaf.is_tree and isinstance(value or {}, Mapping)
             found |= dict(flat(key, value or {})) if is_tree else {key: value}
     return found

@@ -6,7 +6,7 @@ axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
 NOT_REACHED = "not reached"
+TextRows = list[tuple[str, ...]]  # of a table of nothing but text, its heads first
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     caption: str
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of nothing but text."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -215,11 +208,11 @@ def _axis(key: str, asked: _Question, rows: tuple[Row, ...]) -> Axis | None:
     return axis_of(marks, asked.null, asked.tick, log=key != QUALITY, margin=asked.margin) if marks else None
 
 
-def runs_table(analysis: Analysis) -> TextTable:
+def runs_table(analysis: Analysis) -> TextRows:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
     heads = ["run", "group", "seed", "outcome", "epochs", units.speed, units.peak, metric.name, "trained"]
-    rows = []
+    rows: list[Sequence[str]] = [[*heads, "problems"]]
     for place, run in analysis.table.iterrows():
         cells = (
             f"{run[table.NAME]} ({run[table.RUN].id})",
@@ -233,22 +226,22 @@ def runs_table(analysis: Analysis) -> TextTable:
             _known(words.duration, run[table.SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
-        rows.append(tuple(map(words.printable, cells)))
-    return TextTable(tuple(map(words.printable, [*heads, "problems"])), tuple(rows))
+        rows.append(cells)
+    return [tuple(map(words.printable, row)) for row in rows]
 
 
 def _known(show: Callable[[float | None], str], value: float) -> str:
     return show(value) if value == value else words.NOTHING  # NaN: not recorded
 
 
-def machines_table(analysis: Analysis) -> TextTable:
+def machines_table(analysis: Analysis) -> TextRows:
     """What was recorded of machine and packages, a row a fact, with every value that it has."""
     facts: dict[str, dict[str, None]] = {}
     for run in analysis.table[table.RUN]:
         for key, value in flatten(environment_of(run)):
             if value is not None and key.partition(".")[0] != metrics.TASK:
                 facts.setdefault(key, {})[words.short(words.printable(as_text(value)))] = None
-    rows = (
-        (words.printable(key), words.some(list(values), MOST_VALUES)) for key, values in sorted(facts.items())
-    )
-    return TextTable(("recorded", "value"), tuple(rows))
+    told = [
+        (words.printable(key), words.some([*values], MOST_VALUES)) for key, values in sorted(facts.items())
+    ]
+    return [("recorded", "value"), *told]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.published import Reproduction
-from ampcompare.report.tables import Cell, Column, Row, Table, comparison_table
+from ampcompare.report.tables import Cell, Column, Table, comparison_table
 from ampcompare.report.words import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
@@ -75,19 +75,15 @@ def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
         grid.add_column("verdict", overflow="fold")
     for row in table.rows:
         name = Text(printable(row.label), style=analysis.styles[row.label].colour)
-        cells = [Text("\n".join(_lines(row.cells[column.key]))) for column in columns]
+        cells = [Text("\n".join(filter(None, _parts(row.cells[column.key])))) for column in columns]
         verdict = Text("\n".join(part for part in (row.chip, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
 
 
-def _lines(cell: Cell) -> Iterator[str]:
-    yield f"{cell.text} {cell.unit}".strip()
-    yield from (part for part in (cell.span, cell.also, _nothing_shown(cell)) if part)
-
-
-def _nothing_shown(cell: Cell) -> str:
-    return cell.answer if cell.why else ""
+def _parts(cell: Cell) -> list[str]:
+    """What a cell says, a part a line: figure, interval, the group's own figure, or that nothing is told."""
+    return [f"{cell.text} {cell.unit}".strip(), cell.span, cell.also, cell.answer if cell.why else ""]
 
 
 def _reasons(table: Table) -> Iterator[str]:
@@ -115,58 +111,49 @@ def _judged(beside: Reproduction) -> Iterator[str]:
 def to_markdown(analysis: Analysis) -> str:
     """The finding, a table to paste into a pull request or paper, and the reasons for doubt."""
     table = comparison_table(analysis)
-    lines = [f"# {_safe(analysis.headline)}", "", _safe(analysis.basis), "", *_markdown_table(table), ""]
-    lines += [_safe(" ".join([table.caption, *_reasons(table)])), ""]
-    lines += [*_required(analysis), *_published(analysis)]
-    lines += _list("", analysis.sentences.values())
-    lines += _list("Before you quote a figure:", analysis.remarks)
-    lines += _list("", [*analysis.notes, analysis.advice])
-    return "\n".join(lines).rstrip() + "\n"
+    head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
+    said = [_safe(" ".join([table.caption, *_reasons(table)]))]
+    doubts = [["Before you quote a figure:"], _list(analysis.remarks)] if analysis.remarks else []
+    rest = _list([*analysis.notes, analysis.advice])
+    return _paragraphs(*head, said, *_asked(analysis), _list(analysis.sentences.values()), *doubts, rest)
 
 
 def to_summary(analysis: Analysis) -> str:
     """A block for a pull request: the finding, whether each requirement is shown, the table."""
-    lines = [f"### {_safe(analysis.headline)}", "", *_required(analysis), *_published(analysis)]
-    table = comparison_table(analysis)
-    return (
-        "\n".join([*lines, *_markdown_table(table), "", _safe(f"{analysis.basis}. {table.caption}")]) + "\n"
-    )
+    table, head = comparison_table(analysis), [f"### {_safe(analysis.headline)}"]
+    said = [_safe(f"{analysis.basis}. {table.caption}")]
+    return _paragraphs(head, *_asked(analysis), _markdown_table(table), said)
+
+
+def _paragraphs(*parts: Sequence[str]) -> str:
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def _markdown_table(table: Table) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
-    rows += [
-        [row.label, *(_joined(row, column) for column in table.columns), row.chip, row.runs]
-        for row in table.rows
-    ]
+    for row in table.rows:
+        cells = [_parts(row.cells[column.key]) for column in table.columns]
+        told = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
+        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.chip, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
 
-def _joined(row: Row, column: Column) -> str:
-    cell = row.cells[column.key]
-    figure = f"{cell.text} {cell.unit}".strip() + (f" ({cell.span})" if cell.span else "")
-    return ", ".join(part for part in (figure, cell.also, _nothing_shown(cell)) if part)
-
-
-def _required(analysis: Analysis) -> list[str]:
-    said = []
+def _asked(analysis: Analysis) -> list[list[str]]:
+    """What was required and whether it is shown; which published figures are reproduced."""
+    required = []
     for answer in analysis.requirements:
         mark = "shown" if answer.is_shown else "**not shown**"
-        said.append(f"- {mark}: {_safe(f'{answer.term.label}: {answer.term.text} ({answer.why})')}")
-    return ["Required:", "", *said, ""] if said else []
+        required.append(f"- {mark}: {_safe(f'{answer.term.label}: {answer.term.text} ({answer.why})')}")
+    parts = [["Required:"], required] if required else []
+    if (beside := analysis.published) is not None:
+        source = _safe(f"{beside.publication.title}. {beside.publication.source}")
+        parts += [[f"**{_safe(beside.headline)}** ({source})"], _list(_judged(beside))]
+    return parts
 
 
-def _published(analysis: Analysis) -> list[str]:
-    if (beside := analysis.published) is None:
-        return []
-    source = f"{beside.publication.title}. {beside.publication.source}"
-    return [f"**{_safe(beside.headline)}** ({_safe(source)})", "", *_list("", _judged(beside))]
-
-
-def _list(head: str, lines: Any) -> list[str]:
-    said = [f"- {_safe(line)}" for line in lines if line]
-    return [*([head, ""] if head else []), *said, ""] if said else []
+def _list(lines: Iterable[str]) -> list[str]:
+    return [f"- {_safe(line)}" for line in lines if line]
 
 
 def _safe(text: str) -> str:

@@ -7,20 +7,26 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from ampcompare.errors import UserError, reason
+from ampcompare.program.files import make_folder
+from ampcompare.records.sources import split_arm
+from ampcompare.report.command import say, tell
+from ampcompare.report.outputs import write_report
+from ampcompare.report.request import PICTURES, Request
+from ampcompare.report.words import plural
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
 REST = 4.0  # of the processor time of the last build: the runs that are watched may be measured here
 AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while
-
-
 # What a report consists of; the folder may hold more, and on a shared machine others can ask, too.
 SERVED = re.compile(r"/(index\.html|comparison\.(csv|json|md)|charts/[a-z0-9-]+\.(png|svg))")
 
@@ -53,39 +59,46 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
         raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
 
 
-def watch(
-    sources: Sequence[str],
-    folder: Path,
-    build: Callable[[], None],
-    say: Callable[[str], None],
-    port: int = 0,
-) -> None:
-    """Call `build` now and whenever the sources change, and serve the folder, until interrupted.
+def watch_report(request: Request, console: Console) -> None:
+    """Write the page now and whenever the sources change, and serve it, until interrupted; the pictures at
+    the end. The page in the browser stays as it is until its reader reloads it.
 
-    What is wrong with the sources at the first build is raised; later it is said, and the last page stays.
-    The page in the browser stays as it is until its reader reloads it.
+    What is wrong with the sources at first is raised; later it is said, and the last page stays.
     """
-    with serve(folder, port) as server:
-        seen, began = signature(sources), time.process_time()
-        build()
+    folder = make_folder(Path(request.out), f"--out {request.out!r}")
+    places = [split_arm(source)[1] for source in request.sources]
+    quick = [kind for kind in request.kinds if kind not in PICTURES]
+    analysis, seen, said = None, None, ""
+    with serve(folder, request.port) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            say(f"watching: http://{HOST}:{server.server_port}/  (reload to see more; end with Ctrl-C)")
             while True:
-                time.sleep(max(POLL_SECONDS, REST * (time.process_time() - began)))
                 began = time.process_time()
-                if (now := signature(sources)) != seen:
-                    seen = now
+                if (now := signature(places)) != seen:
+                    is_first, seen = analysis is None, now
                     try:
-                        build()
+                        analysis = request.analyse()
+                        write_report(analysis, folder, quick)
                     except UserError as problem:
-                        say(f"not rebuilt: {problem}")
+                        if is_first:
+                            raise
+                        say(console, f"not rebuilt: {problem}")
+                    else:
+                        if (line := f"{plural(len(analysis.table), 'run')}: {analysis.headline}") != said:
+                            say(console, line)
+                        said = line
+                    if is_first:
+                        where = f"http://{HOST}:{server.server_port}/"
+                        say(console, f"watching: {where}  (reload to see more; end with Ctrl-C)")
+                time.sleep(max(POLL_SECONDS, REST * (time.process_time() - began)))
         except KeyboardInterrupt:
-            say("watching ended")
+            say(console, "watching ended")
         finally:
             signal.signal(signal.SIGTERM, before)
             server.shutdown()
+            if analysis is not None:
+                tell(write_report(analysis, folder, request.kinds), folder, console)
 
 
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:

@@ -33,11 +33,6 @@ class Tracker:
     def note(self, facts: Mapping[str, Any]) -> None:
         """Put into the summary at once what is known before the first row: a run that fails has it, too."""
 
-    def keep(self, name: str, content: bytes) -> None:
-        """Keep a small file with the record, to be written when that ends; the last of one name counts. One
-        that cannot be written is said, and is no failure of the run.
-        """
-
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row of `ampcompare.metrics`, whose step is its `global_step` (a step may have several);
         values are numbers and Histograms. The loop waits for this: keep the row and return. May raise what

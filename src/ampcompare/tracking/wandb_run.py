@@ -14,8 +14,6 @@ from typing import Any
 import wandb
 
 from ampcompare import metrics
-from ampcompare.errors import reason
-from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import is_preemption, is_stopped
 from ampcompare.tracking.lent_rows import LentRows
@@ -53,7 +51,6 @@ class WandbRun(Tracker):
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
-        self._files: dict[str, bytes] = {}
         self._thread = Worker()
         self._sent: deque[Future[None]] = deque()
         self._lent_rows = LentRows(run, self._log) if lent else None
@@ -77,10 +74,6 @@ class WandbRun(Tracker):
     def note(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
         self._run.summary.update(dict(facts))
-
-    def keep(self, name: str, content: bytes) -> None:
-        """As `Tracker.keep`: among the run's files, where W&B's page, its API and `wandb sync` have it."""
-        self._files[name] = content
 
     def log(self, row: Mapping[str, Any]) -> None:
         """As `Tracker.log`. Raises what W&B raised for an earlier row."""
@@ -194,7 +187,6 @@ class WandbRun(Tracker):
             if is_preemption(exit_code):
                 self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
             self._run.summary.update(dict(summary))
-            self._save_files()
             if self._lent:
                 return
             self._run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
@@ -205,18 +197,6 @@ class WandbRun(Tracker):
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
         # the client's service process is what can be relied on.
         end_service(STOPPED_SECONDS / 2 if stopped else SERVICE_SECONDS)
-
-    def _save_files(self) -> None:
-        folder = Path(self._run.dir)
-        for name, content in self._files.items():
-            try:
-                with replacing(folder / name) as file:
-                    file.write(content)
-            except OSError as problem:
-                where = f"could not be written to {folder} ({reason(problem)})"
-                self._say(f"{name} {where}: the record ends without it")
-                continue
-            self._run.save(str(folder / name), base_path=str(folder), policy="now", glob=False)
 
 
 class Worker:

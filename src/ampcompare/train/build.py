@@ -148,8 +148,8 @@ def build_trainer(
         with (world or World()).agree():
             task = try_out(task, model, precision, config, test, data)
         if world:  # the first process has samples, if any has
-            judge, answers = world.share([task.judge, task.answers])
-            task = dataclasses.replace(task, judge=judge, answers=answers)
+            (judge,) = world.share([task.judge])
+            task = dataclasses.replace(task, judge=judge)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):
         task = weighed(task, config.training.label_smoothing)

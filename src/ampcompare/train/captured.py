@@ -127,21 +127,21 @@ class GraphEvaluation(Evaluation):
         super().__init__(model, loader, precision, **options)
         self._plans, self._make_batch, self._stream = loader.plans, loader.batch, stream
         size = min(loader.batch_size, loader.sample_count)
-        self._graph: Captured[Tensor | None] = Captured(size, stream)
+        self._graph: Captured[None] = Captured(size, stream)
 
     def batches(self) -> Iterator[Any]:
         return self._plans(0)
 
-    def add(self, batch: Any) -> Tensor | None:
-        """Add the batch of a plan, int64 [4, B] on the device. Returns the classes given, [B], if any are."""
-        if not self._graph.takes(batch):
+    def add(self, batch: Any) -> None:
+        """Add the batch of a plan, int64 [4, B] on the device."""
+        if self._graph.takes(batch):
+            self._graph.launch(self._add_plan, batch)
+        else:
             with aside(self._stream):
-                return self._add_plan(batch)
-        given = self._graph.launch(self._add_plan, batch)
-        return None if given is None else given.clone()
+                self._add_plan(batch)
 
-    def _add_plan(self, plan: Tensor) -> Tensor | None:
-        return super().add(self._make_batch(plan))
+    def _add_plan(self, plan: Tensor) -> None:
+        super().add(self._make_batch(plan))
 
 
 @contextmanager

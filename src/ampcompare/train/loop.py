@@ -13,7 +13,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
 from ampcompare.machine.world import CollectiveFlags, World
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Loader, as_npy
+from ampcompare.train.evaluation import Loader
 from ampcompare.train.meter import Counted, Meter, Row
 from ampcompare.train.step import Trainer, micro_batches
 
@@ -130,13 +130,6 @@ class Fit:
         """A value of the compared metric as a number of which more is better."""
         return -value if self._compared.better == metrics.LOWER else value
 
-    def predictions(self) -> bytes | None:
-        """The class given to each test image in the last evaluation as a `.npy` file, None before it, and of
-        what is no classification.
-        """
-        answers = self.evaluation.answers
-        return None if answers is None else as_npy(answers)
-
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""
         config, meter = self.config, self.meter
@@ -199,7 +192,6 @@ class Fit:
             "evaluated": self.evaluated,
             "resumed_inexactly": self.resumed_inexactly,
             "evals": list(self._evals),
-            "answers": self.evaluation.answers,
             "meter": self.meter.state_dict(),
         }
 
@@ -216,7 +208,6 @@ class Fit:
             self._say(f"{what}: what it draws unseeded comes otherwise than it would have")
         self.meter.load_state_dict(state["meter"])
         self._evals = [(epoch, value) for epoch, value in state["evals"]]
-        self.evaluation.answers = state["answers"]
 
 
 def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], None]) -> None:

@@ -52,9 +52,8 @@ class Task:
     """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
     `compared` the one among them that runs are compared by.
 
-    `judge` tells who was right in training (`who_is_right`); None: there is no accuracy. Of one
-    that `answers`, an evaluation keeps which class was given to each sample. `sources` are the hashes of the
-    files of what comes from outside.
+    `judge` tells who was right in training (`who_is_right`); None: there is no accuracy. `sources` are the
+    hashes of the files of what comes from outside.
 
     `weigh` gives, 0-d on the device, of how many of the targets a loss is the mean; None: of as many in every
     sample.
@@ -65,15 +64,12 @@ class Task:
     compared: Score
     name: str  # of the loss, as the option has it
     judge: Judge | None = who_is_right
-    answers: bool = True
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
 
-    def look(self, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
-        """What a batch adds to each score: its sum and how many values that is of, [scores, 2]; and, if it
-        `answers`, the class given to each sample, uint8 or int32 [B].
-
-        Raises TrainingError for values of a wrong shape.
+    def look(self, outputs: Any, targets: Any) -> Tensor:
+        """What a batch adds to each score: its sum and how many values that is of, [scores, 2]. Raises
+        TrainingError for values of a wrong shape.
         """
         seen, sums = Seen(in_float(outputs), targets), []
         for score in self.scores:
@@ -84,10 +80,7 @@ class Task:
                 raise TrainingError(f"{option}={text!r}: {problem}") from None
             wide = total.to(widest_float(total.device))
             sums.append(torch.stack([wide, torch.zeros_like(wide) + count]))
-        if not self.answers:
-            return torch.stack(sums), None
-        given = seen.best[:, 0]
-        return torch.stack(sums), given.to(torch.uint8 if seen.classes[0].shape[1] <= 256 else torch.int32)
+        return torch.stack(sums)
 
     def record(self) -> dict[str, Any]:
         """What a record says of it, so that a reader needs none of its functions."""
@@ -122,7 +115,7 @@ def build_task(config: Config, device: torch.device) -> Task:
     compared = next(score for score in every if score.key == key)
     has_classes = of.loss == names.CROSS_ENTROPY or any(s.sums in scores.OF_CLASSES for s in every)
     judge = who_is_right if has_classes else None
-    return Task(loss, tuple(every), compared, of.loss, judge, answers=has_classes, sources=sources)
+    return Task(loss, tuple(every), compared, of.loss, judge, sources=sources)
 
 
 def weighed(task: Task, label_smoothing: float = 0.0) -> Task:

@@ -135,12 +135,11 @@ def _shapes(value: Any) -> str:
 
 
 def _fitted(task: Task, outputs: Any, targets: Field) -> Task:
-    """The task for outputs like these: shares of classes have no accuracy, answers of tokens are not kept."""
+    """The task for outputs like these: shares of classes have no accuracy."""
     if task.judge is None:
         return task
     try:
         by_class(outputs, targets)
     except TrainingError:  # an accuracy would have been refused
-        return dataclasses.replace(task, judge=None, answers=False)
-    logits = find_tensor(outputs, "logits")
-    return task if logits is not None and logits.ndim == 2 else dataclasses.replace(task, answers=False)
+        return dataclasses.replace(task, judge=None)
+    return task

@@ -7,9 +7,10 @@ import math
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import vl_convert
-from support.fakes import full, make
+from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
 from ampcompare.report import analyse_runs
@@ -40,6 +41,18 @@ def every(tmp_path_factory):
     paper = written(tmp_path_factory.mktemp("paper"), {"speed": throughput(), "memory": peaks()})
     runs = [make(b, seed, edit=rich, skip_steps=(10, 20)) for b in ("none", "native") for seed in (1, 2, 3)]
     return charts_of(analyse_runs(runs, reproduce=str(paper)))
+
+
+def drawn(*runs, name="train-loss", **options) -> dict:
+    """What a chart has of the only group of these runs."""
+    (row,) = charts(*runs, **options)[name]["data"]["values"]
+    return row
+
+
+def edited(**values):
+    """Rows that have these, where they have these keys."""
+    keys = {key.replace("_", "/", 1): value for key, value in values.items()}
+    return lambda plan: [row.update({k: v}) for row in plan["rows"] for k, v in keys.items() if k in row]
 
 
 def texts(spec) -> list[str]:
@@ -174,6 +187,65 @@ def test_a_published_ratio_is_drawn_whole_beside_ours(every):
     assert all(row["low"] <= row["x"] <= row["high"] for row in rows.values())
     assert "clip" not in json.dumps(spec)  # an interval is as long as it is, whatever its neighbours' are
     assert not [layer for layer in spec["layer"] if "domain" in layer["encoding"]["x"]["scale"]]
+
+
+def test_a_line_is_the_mean_of_the_runs_between_the_lowest_and_the_highest():
+    row = drawn(*(make("none", seed, edit=edited(train_loss=float(seed))) for seed in (1, 2, 6)))
+    assert ({*row["low"]}, {*row["y"]}, {*row["high"]}, row["of"]) == ({1}, {3}, {6}, "mean of 3 runs")
+    run = make("native")
+    row = drawn(run)
+    assert row["y"] == pytest.approx(run.values("train/loss"), rel=1e-4)
+    assert row["of"] == "one run"
+
+
+def test_runs_logged_at_other_steps_are_interpolated_as_far_as_all_of_them_go():
+    def later(plan):
+        edited(train_loss=4.0)(plan)
+        for row in plan["rows"]:
+            row["global_step"] += 2
+
+    first = make("none", 1, edit=edited(train_loss=2.0))
+    assert {*drawn(first, make("none", 2, edit=later))["y"]} == {3}
+    short = make("none", 1, edit=lambda plan: plan.update(rows=plan["rows"][:10]))
+    assert max(drawn(short, make("none", 2))["x"]) == 40
+
+
+def test_a_logged_nan_is_a_gap_and_rows_without_a_value_are_none():
+    def edit(plan):
+        plan["rows"][3]["train/loss"] = "NaN"
+
+    row = drawn(make("none", edit=edit), metric="eval/accuracy")
+    assert [x for x, y in zip(row["x"], row["y"], strict=True) if y is None] == [15]
+
+
+def test_a_failed_run_stretches_no_axis_and_a_clock_that_jumps_back_is_left_out():
+    def shifted(times=1.0, plus=0.0):
+        def edit(plan):
+            for row in plan["rows"]:
+                row["time/elapsed_seconds"] = row["time/elapsed_seconds"] * times + plus
+
+        return edit
+
+    def jumps(plan):
+        plan["rows"][-1]["time/elapsed_seconds"] = 0.0
+
+    alone = drawn(make("none", 1), name="quality-time")["x"]
+    both = drawn(make("none", 1), make("none", 2, edit=shifted(plus=120)), name="quality-time")["x"]
+    assert both == pytest.approx([minutes + 1 for minutes in alone], abs=0.02)
+    crashed = make("none", 3, state="crashed", edit=shifted(times=100))
+    assert drawn(make("none", 1), crashed, name="quality-time")["x"] == alone
+    assert "quality-time" not in charts(make("none", edit=jumps))
+
+
+def test_long_runs_are_thinned_and_the_extremes_of_what_is_left_out_stay():
+    runs = [make(b, seed, steps=4000) for b in ("none", "native", "apex_o1") for seed in (1, 2, 3)]
+    values = np.full(runs[0].rows, 1.0)
+    values[[401, 777]] = 50.0, -50.0
+    put(runs[0], "train/loss", values)
+    rows = charts(*runs)["train-loss"]["data"]["values"]
+    assert sum(len(row["x"]) for row in rows) <= 1500
+    assert (max(rows[0]["high"]), min(rows[0]["low"])) == (50, -50)
+    assert (rows[0]["x"][0], rows[0]["x"][-1]) == (0, 3995)
 
 
 def test_hostile_names_are_data_and_never_part_of_an_expression():

@@ -24,6 +24,7 @@ from ampcompare.report.words import capital
 if TYPE_CHECKING:
     from ampcompare.report.analysis.analysis import Analysis
 
+SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed
 MARKED = 12  # points on a line up to which each is marked
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # from how many seconds on
@@ -65,21 +66,10 @@ def lost_updates(of: Analysis) -> Spec | None:
 
 def underflow(of: Analysis) -> Spec | None:
     """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
-    sides = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}
-    found = [(side, line) for side, key in sides.items() for line in lines(of.groups, metrics.STEP, key, 100)]
+    pairs = [(side, line) for side, key in SIDES.items() for line in lines(of.groups, metrics.STEP, key, 100)]
+    found = [replace(line, side=side) for side, line in pairs]
     title, subtitle = "Gradients lost to underflow", "% of elements; dashed: without scaling"
-    axes = (of.quantities.step, "flushed to zero, %")
-    spec = line_chart(of, title, subtitle, [line for _, line in found], axes, least=0.0)
-    if spec is None:
-        return None
-    for row, (side, _) in zip(spec["data"]["values"], found, strict=True):
-        row["side"] = side
-    scale = {"domain": list(sides), "range": [[1, 0], [4, 3]]}
-    line = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "line")
-    line["encoding"]["strokeDash"] = {"field": "side", "type": "nominal", "scale": scale, "legend": None}
-    spec["encoding"]["detail"] = {"field": "side", "type": "nominal"}
-    spec["layer"][-1]["encoding"]["tooltip"].insert(1, tip("side", "gradients"))
-    return spec
+    return line_chart(of, title, subtitle, found, (of.quantities.step, "flushed to zero, %"), least=0.0)
 
 
 def loss_scale(of: Analysis) -> Spec | None:
@@ -135,15 +125,21 @@ def line_chart(
             rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
             layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
     shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
-    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
-    layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
+    side: Spec = {"field": "side", "type": "nominal"}
+    scale = {"domain": [*SIDES], "range": [[1, 0], [4, 3]]}
+    has_sides = any(line.side for line in drawn)
+    dash = side | {"scale": scale, "legend": None} if has_sides else by_backend(labels, of.styles, "dash")
+    mark: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
+    layers.append({"mark": mark, "encoding": shown | {"strokeDash": dash}})
     if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
         mark = {"type": "point", "filled": True, "size": 28, "opacity": 1}
         layers.append({"mark": mark, "encoding": shown})
     names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
     tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
-    layers.append(_hover(y_axis, [tip("backend"), tip("of", "line"), *tips]))
+    heads = [tip("backend"), *([tip("side", "gradients")] if has_sides else []), tip("of", "line")]
+    layers.append(_hover(y_axis, [*heads, *tips]))
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    encoding |= {"detail": side} if has_sides else {}
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
 

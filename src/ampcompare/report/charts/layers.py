@@ -32,7 +32,7 @@ ROW = 15  # pixels a layer
 def largest_activations(of: Analysis) -> Spec | None:
     """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
     runs = [(group.label, run) for group in of.groups for run in group.records]
-    keys = {key for _, run in runs for key in map(str, run.logged) if key.startswith(START)}
+    keys = sorted({key for _, run in runs for key in run.logged if key.startswith(START)})
     largest: dict[tuple[str, str], float] = {}
     for label, run in runs:
         for key in keys:

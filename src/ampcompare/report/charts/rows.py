@@ -33,16 +33,18 @@ class Line:
     y: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    side: str = ""  # of two lines of one group, which this is
 
-    def drawn(self, points: int, *, with_range: bool, **more: Any) -> dict[str, Any]:
+    def drawn(self, points: int, *, with_range: bool) -> dict[str, Any]:
         """The line as one datum for Vega-Lite's `flatten`, of at most about so many points."""
         kept = thin(self.y, points)
-        found: dict[str, Any] = {"backend": self.label, "of": _words(self.n), **more}
+        runs = "one run" if self.n == 1 else f"mean of {self.n} runs"
+        found: dict[str, Any] = {"backend": self.label, "of": runs}
         found |= {"x": _rounded(self.x[kept], 8), "y": _rounded(self.y[kept])}
         if with_range:  # of what is left out between two points, too
             found["low"] = _rounded(np.fmin.reduceat(self.low, kept))
             found["high"] = _rounded(np.fmax.reduceat(self.high, kept))
-        return found
+        return found | ({"side": self.side} if self.side else {})
 
 
 def lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> list[Line]:
@@ -162,7 +164,3 @@ def _rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | int | Non
 
 def _some(numbers: np.ndarray, most: int) -> np.ndarray:
     return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(int)]
-
-
-def _words(n: int) -> str:
-    return "one run" if n == 1 else f"mean of {n} runs"

@@ -12,6 +12,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.machine import OF_GPUS, OF_PROCESS, RESIDENT
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
 from ampcompare.report.runs.metric import nearest_key
@@ -21,26 +22,26 @@ SPEED = (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN)
 MEMORY = (metrics.PEAK_MEMORY, metrics.PEAK_MEMORY)
 BLOCKS = 20  # of a run's log intervals, each with a rate of its own
 OWN_STEP = "_step"  # W&B's: one a call of log()
-# What W&B's client samples of a machine, the best first: keys, what makes MiB of them, the least that counts
-# (a GPU of which less is in use computes nothing), and what it is.
-SAMPLES = (
-    (r"gpu\.process\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the process on its GPUs"),
-    (r"gpu\.\d+\.memoryAllocatedBytes", 2**-20, 64, "the GPUs, whatever else ran there"),
-    (r"proc\.memory\.rssMB", 1.0, 0, "the process's resident memory"),
-)
+# What W&B's client samples of a machine, the best first: the least MiB that count (a GPU of which less is in
+# use computes nothing), and what it is.
+SAMPLES = {
+    OF_PROCESS: (64, "the process on its GPUs"),
+    OF_GPUS: (64, "the GPUs, whatever else ran there"),
+    RESIDENT: (0, "the process's resident memory"),
+}
 
 
 def take_figures(reading: Reading, throughput: str | None, memory: str | None) -> None:
-    """Speed and memory of all runs, under our names, with their units. Raises UserError for a key that was
-    asked for and that no run has as a number.
+    """Speed and memory of all runs, under our names, with their units; of our own runs only what was asked
+    for. Raises UserError for a key that was asked for and that no run has as a number.
     """
     if (unit := _take(reading, "throughput", throughput, names.speed_of, SPEED)) is not None:
         reading.quantities = replace(reading.quantities, speed=unit)
-    else:
+    elif reading.is_foreign and not any(map(reading.logged.has, SPEED)):
         _take_pace(reading)
     if (unit := _take(reading, "memory", memory, names.memory_of, MEMORY)) is not None:
         reading.quantities = replace(reading.quantities, memory=unit)
-    else:
+    elif reading.is_foreign and not any(map(reading.logged.has, MEMORY)):
         _take_samples(reading)
 
 
@@ -52,22 +53,20 @@ def _take(
     ours: tuple[str, str],
 ) -> str | None:
     """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has
-    any, in the summary; of our own runs only what was asked for. Returns its unit, None where there is none.
+    any, in the summary. Returns its unit, None where there is none.
     """
-    logged = reading.logged
+    logged, key = reading.logged, asked
     if asked is not None and not logged.has(asked):
         near = nearest_key(asked, [*logged.keys])
         said = f"no run has it as a number; {near and near + ' '}logged: {logged.named()}"
         raise UserError(f"--{what} {asked!r}: {said}")
-    if asked is None and any(map(logged.has, ours)):
-        return reading.quantities.speed if ours == SPEED else reading.quantities.memory
-    found = {key: found.rank for key in logged.keys if (found := pattern_of(key)) and found.rank is not None}
-    key = asked or (logged.best(found) if reading.theirs else None)
+    if asked is None and reading.is_foreign and not any(map(logged.has, ours)):
+        found = {key: pattern.rank for key in logged.keys if (pattern := pattern_of(key)) and pattern.rank}
+        key = logged.best(found)
     if key is None:
         return None
     read_as = pattern_of(key) or names.Pattern("")
-    for n in reading.theirs if asked is None else range(len(reading.runs)):
-        reading.runs[n] = _renamed(reading.runs[n], key, ours, read_as.apply)
+    reading.runs = [_renamed(run, key, ours, read_as.apply) for run in reading.runs]
     if asked is None:
         reading.picked.append((f"{key}{read_as.how} as the {what}", f"--{what}"))
     else:
@@ -92,25 +91,23 @@ def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[
 
 def _take_pace(reading: Reading) -> None:
     """Speed by the moments of rows, in steps or epochs a second, where the runs logged one of these."""
-    keys = {n: key for n in reading.theirs if (key := step_key(reading.logged.runs[n])) != OWN_STEP}
-    kinds = {key in names.EPOCHS for key in keys.values()}
-    rates = {n: found for n, key in keys.items() if (found := _rates_of(reading.runs[n], key)) is not None}
-    if not rates or len(kinds) > 1:
-        if reading.is_foreign:
-            said = "Speed cannot be told, neither by a name nor by the moments of steps"
-            reading.doubts.append(
-                f"{said}: --throughput KEY takes one of those logged: {reading.logged.named()}."
-            )
+    keys = [step_key(run) for run in reading.logged.runs]
+    kinds = {key in names.EPOCHS for key in keys if key != OWN_STEP}
+    rates = [_rates_of(run, key) for run, key in zip(reading.runs, keys, strict=True)]
+    counted = next((key for key, found in zip(keys, rates, strict=True) if found is not None), None)
+    if counted is None or len(kinds) > 1:
+        said = "Speed cannot be told, neither by a name nor by the moments of steps"
+        logged = f"--throughput KEY takes one of those logged: {reading.logged.named()}."
+        reading.doubts.append(f"{said}: {logged}")
         return
-    for n, found in rates.items():
-        reading.runs[n] = reading.runs[n].adding({metrics.THROUGHPUT: found})
+    pairs = zip(reading.runs, rates, strict=True)
+    reading.runs = [run if found is None else run.adding({metrics.THROUGHPUT: found}) for run, found in pairs]
     unit = "epochs/s" if kinds.pop() else "steps/s"
     reading.quantities = replace(reading.quantities, speed=unit)
-    counted = printable(keys[min(rates)])
     reading.doubts.append(
-        f"No throughput is logged: speed, in {unit}, is taken from the moments of rows ({counted}). What "
-        "went on between two rows beside training counts as training, and nobody waited for the device. "
-        "--throughput KEY takes a logged one."
+        f"No throughput is logged: speed, in {unit}, is taken from the moments of rows ({printable(counted)})"
+        ". What went on between two rows beside training counts as training, and nobody waited for the "
+        "device. --throughput KEY takes a logged one."
     )
 
 
@@ -131,6 +128,8 @@ def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
     ends with a row without a training loss, where there is any with it. Of several intervals the first is
     left out, which has the start in it.
     """
+    if key == OWN_STEP:
+        return None
     stamped = "_timestamp" if "_timestamp" in run.logged else metrics.ELAPSED
     clock, steps, losses = (run.numbers(name) for name in (stamped, key, metrics.LOSS))
     rows = np.flatnonzero(np.isfinite(steps) & np.isfinite(clock))
@@ -148,34 +147,29 @@ def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
 
 def _take_samples(reading: Reading) -> None:
     """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
-    sampled = [n for n in reading.theirs if reading.runs[n].machine.samples]
-    for keys, factor, least, what in SAMPLES:
-        peaks = {n: factor * _peak(reading.runs[n], keys) for n in sampled}
-        if not peaks or not all(least < peak < np.inf for peak in peaks.values()):
-            continue
-        for n, peak in peaks.items():
-            run = reading.runs[n]
-            reading.runs[n] = replace(run, summary=run.summary | {metrics.PEAK_MEMORY: peak})
-        reading.doubts.append(
-            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
-            "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
-        )
-        return
+    sampled = [run.machine.peaks for run in reading.runs if run.machine.peaks]
+    for kind, (least, what) in SAMPLES.items():
+        if sampled and all(least < peaks.get(kind, 0.0) < np.inf for peaks in sampled):
+            pairs = [(run, run.machine.peaks.get(kind)) for run in reading.runs]
+            reading.runs = [
+                run if peak is None else replace(run, summary=run.summary | {metrics.PEAK_MEMORY: peak})
+                for run, peak in pairs
+            ]
+            reading.doubts.append(
+                f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
+                "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
+            )
+            return
 
 
-def _peak(run: RunRecord, keys: str) -> float:
-    """The largest sum over GPUs; W&B writes a sample of all of them at once."""
-    columns = [column for key, column in run.machine.samples.items() if re.fullmatch(keys, key)]
-    return float(np.nansum(columns, axis=0).max(initial=0.0)) if columns else 0.0
-
-
-def add_machines(reading: Reading) -> None:
-    """Let each run record the machine that W&B saw. Where some have none, and the others had one device, none
-    has: a run that died too early to say it would be set apart from its fellows.
+def with_machines(runs: list[RunRecord]) -> list[RunRecord]:
+    """The runs with a record of the machine that W&B saw. Where some have none, and the others had one
+    device, none has: a run that died too early to say it would be set apart from its fellows.
     """
-    facts = {n: reading.runs[n].machine.facts for n in reading.theirs}
-    devices = {found.get("device_name") for found in facts.values() if found}
-    for n, found in facts.items() if all(facts.values()) or len(devices) > 1 else ():
-        run = reading.runs[n]
-        if found and not isinstance(run.summary.get(metrics.ENVIRONMENT), dict):
-            reading.runs[n] = replace(run, summary=run.summary | {metrics.ENVIRONMENT: found})
+    facts = [run.machine.facts for run in runs]
+    if not all(facts) and len({found.get("device_name") for found in facts if found}) < 2:
+        return runs
+    return [
+        replace(run, summary={metrics.ENVIRONMENT: found, **run.summary}) if found else run
+        for run, found in zip(runs, facts, strict=True)
+    ]

@@ -162,38 +162,24 @@ def is_quality(key: str) -> bool:
 
 
 # Settings that are none of the training: where and when a run ran; what it is called, where its output is.
-_CIRCUMSTANCE = re.compile(
+_LABEL = re.compile(
     r"(?:.*_)?(?:host|hostname|user|username|uuid|guid|timestamp|date|datetime|pid|port|cwd|argv|command|cmd"
-    r"|cmdline|launcher|sha|commit|jobid|git_hash|git_branch)"
-)
-_NAME = re.compile(
-    r"(?:.*_)?(?:notes?|comments?|tags?|outdir|logdir|workdir|savedir|ckptdir)"
+    r"|cmdline|launcher|sha|commit|jobid|git_hash|git_branch"
+    r"|notes?|comments?|tags?|outdir|logdir|workdir|savedir|ckptdir)"
     r"|(?:.*_)?(?:output|out|logs?|logging|saved?|saving|ckpts?|checkpoints?|runs?|exp|experiment|wandb|tensorboard"
     r"|tb|results?|working|work|job|slurm|trial|session|hub|project|display|dump|cache|artifacts?|default)"
     r"_(?:\w+_)?(?:dirs?|dirpath|directory|path|folder|file|filename|root|name|id|url|title|location|tag|time)"
     r"|(?:name|id|title|group|job_type|group_name|outputs?|experiment)"
 )
-_NO_NAME = re.compile(  # what a training begins with
+_NO_LABEL = re.compile(  # what a training begins with
     r"(?:checkpoint|ckpt)s?_(?:path|file|filename|name)"
     r"|(?:.*_)?(?:init|initial|pretrained|resume|load|from|restore|input|source|weights|base|data)_\w+"
 )
 
 
-def is_circumstance(key: str) -> bool:
-    """Whether a setting is where, when or by whom a run was started, by its key alone."""
-    return bool(_CIRCUMSTANCE.fullmatch(spelled(key)))
-
-
 def is_label(key: str) -> bool:
-    """Whether a setting is a circumstance, the name of a run, or a place of its output, by its key alone."""
-    is_name = _NAME.fullmatch(spelled(key)) and not _NO_NAME.fullmatch(spelled(last_part(key)))
-    return bool(is_name) or is_circumstance(key)
-
-
-def looks_like_label(text: str) -> bool:
-    """Whether a value is a path, a stamp or an id: by its look alone."""
-    stamp = r"[-+]?\d{8,}(\.\d*)?|.*\d{4}-?\d{2}-?\d{2}[T _-]?\d{2}.*"
-    return bool(re.fullmatch(rf"{stamp}|.*[/\\].*|(?=.*\d)(?=.*[a-f])[0-9a-f-]{{8,}}", text, re.I | re.S))
+    """Whether a setting is where, when or by whom a run was started, its name, or a place of its output."""
+    return bool(_LABEL.fullmatch(spelled(key))) and not _NO_LABEL.fullmatch(spelled(last_part(key)))
 
 
 def is_seed(key: str) -> bool:

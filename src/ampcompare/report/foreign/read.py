@@ -18,7 +18,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.figures import OWN_STEP, add_machines, step_key, take_figures
+from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures, with_machines
 from ampcompare.report.foreign.reading import MOST_NAMES, Logged, Reading
 from ampcompare.report.foreign.settings import set_aside, tell_apart
 from ampcompare.report.runs.metric import (
@@ -57,12 +57,10 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
     """Read a set of runs. Our own are read as they say of themselves. Raises UserError for what no run has,
     and where what is meant cannot be told.
     """
-    theirs = [n for n, is_own in enumerate(are_ours(runs)) if not is_own]
-    reading = Reading(list(runs), theirs, Logged(runs), own_quantities(runs))
+    reading = Reading(list(runs), not _are_ours(runs), Logged(runs), own_quantities(runs))
     _take_metric(reading, wanted, planned_margin)
-    for n in theirs:
-        reading.runs[n] = _with_clock(reading.runs[n])
-    add_machines(reading)
+    if reading.is_foreign:
+        reading.runs = with_machines(list(map(_with_clock, reading.runs)))
     take_figures(reading, wanted.throughput, wanted.memory)
     if reading.is_foreign:
         counted = {step_key(run) for run in runs}
@@ -76,17 +74,17 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
     return reading
 
 
-def are_ours(runs: Sequence[RunRecord]) -> list[bool]:
-    """Whether each run was recorded by this program: it names a backend, and logs under our names or says
-    what it ran on. One that ended too early for that has the name of a backend of ours, which others use as
-    well: it counts only beside runs of ours, or where no run has a row.
+def _are_ours(runs: Sequence[RunRecord]) -> bool:
+    """Whether this program recorded them: a run names a backend, which others do as well, and logs under our
+    names or says what it ran on; or, where all ended before that, it is a backend of ours.
     """
-    named = [isinstance(own := run.option(BACKEND), str) and bool(own.strip()) for run in runs]
-    said = [name and bool(OURS & {*run.logged, *run.summary}) for name, run in zip(named, runs, strict=True)]
-    if not any(said) and any(run.rows for run in runs):
-        return said
-    early = [not run.rows and as_text(run.option(BACKEND)) in REGISTRY for run in runs]
-    return [one or other for one, other in zip(said, early, strict=True)]
+    if not any(run.rows or OURS & {*run.summary} for run in runs):
+        return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
+    return any(_backend_of(run) and OURS & {*run.logged, *run.summary} for run in runs)
+
+
+def _backend_of(run: RunRecord) -> str:
+    return named.strip() if isinstance(named := run.option(BACKEND), str) else ""
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:

@@ -46,13 +46,13 @@ class Logged:
 class Reading:
     """The runs on their way under our names, what they are compared by, and what has to be said of that.
 
-    `theirs` are the numbers of the runs that another program recorded. `settings` and `seeds` tell other
-    programs' runs apart, a value each in order; None of our own, whose options say that. `aside` are settings
-    beside these that tell nothing. `picked` has what was taken by guess, and the option for another.
+    `is_foreign`: another program recorded them. `settings` and `seeds` tell its runs apart, a value each in
+    order; None of our own, whose options say that. `aside` are settings beside these that tell nothing.
+    `picked` has what was taken by guess, and the option for another.
     """
 
     runs: list[RunRecord]
-    theirs: list[int]
+    is_foreign: bool
     logged: Logged
     quantities: Quantities = OWN
     metric: ComparedMetric = field(default_factory=ComparedMetric)
@@ -64,11 +64,6 @@ class Reading:
     picked: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether none of the runs is ours."""
-        return len(self.theirs) == len(self.runs)
 
     @property
     def values(self) -> list[str]:

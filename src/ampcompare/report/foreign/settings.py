@@ -6,9 +6,7 @@ and how they vary can be asked; whatever is left out for that is named.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.schema import find_option
@@ -27,6 +25,7 @@ SWITCH = frozenset({"True", "False", NOT_SET})
 OFF = frozenset({"False", "none", "null", "off", NOT_SET})
 NEITHER = "none"  # the value of switches that are all off
 MOST_NAMED, MOST_KEYS = 6, 12
+MOMENTS = 1e8  # from which a number may be seconds since 1970
 OFFER = (
     "Nothing in their settings tells these runs apart: name them where they come from, as in "
     "`ampcompare report fp32=logs/a bf16=logs/b`."
@@ -60,7 +59,7 @@ def tell_apart(
     paired_by = [key for key in paired_by if key in differing] or paired_by[:1]
     reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(len(runs))]
     theirs = [key for key in free if key not in {*single, *keys, *ignored}]
-    aside = _aside(columns, keys[0], theirs, reading.seeds)
+    aside = _aside(columns, keys[0], theirs)
     dropped = {*seeds, *single, *(k for group in aside.values() for k in group)} - {*keys, *ignored}
     kept = {key: column for key, column in columns.items() if key not in dropped}
     reading.keys = keys
@@ -92,8 +91,7 @@ def set_aside(reading: Reading, asked: Sequence[str] | None, ignored: Sequence[s
     found = _differing(columns) if is_recorded else []
     theirs = [key for key in found if find_option(key) is None and not key.startswith(own)]
     seeds = [key for key in theirs if names.is_seed(key)]
-    repeats = [run.option("seed") for run in reading.logged.runs]
-    aside = _aside(columns, BACKEND, [key for key in theirs if key not in seeds], repeats)
+    aside = _aside(columns, BACKEND, [key for key in theirs if key not in seeds])
     reading.aside = frozenset([*seeds, *(key for group in aside.values() for key in group)])
     reading.notes += _of_arms(columns)
     reading.doubts += _note(aside)
@@ -170,13 +168,9 @@ def _joined(columns: Columns, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(JOINT.join(words) or NEITHER for words in on)
 
 
-def _aside(
-    columns: Columns, compared: str, keys: Sequence[str], seeds: Sequence[Any]
-) -> dict[str, list[str]]:
-    """The differing settings that tell no groups apart, by the reason.
-
-    What has another value in every run is no setting of a comparison, but for numbers; where no value of the
-    compared key has two runs, everything has, and only what is a name or a place by itself is left out.
+def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, list[str]]:
+    """The differing settings that tell no groups apart, by the reason. A number that is new in every run may
+    be a setting, but for a moment in seconds; so may a word, where no value of the compared key has two runs.
     """
     values = columns[compared]
     new, place = "another value in every run", "a name or a place of the run"
@@ -185,30 +179,15 @@ def _aside(
     is_repeated = len(set(values)) < len(values)
     is_precise = compared == ARM or any(map(names.says_precision, compared.split(JOINT)))
     for key in keys:
-        column, is_label = columns[key], names.is_label(key)
-        known = [value for value in column if value != NOT_SET]
-        is_setting = not is_repeated or all(_size(value)[0] == 0 for value in known)
-        looks_so = all(map(names.looks_like_label, known))
-        if len(set(column)) == len(column) and (is_label or looks_so or not is_setting):
+        column = columns[key]
+        is_new = is_repeated and len(set(column)) == len(column)
+        if is_new and not all(_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
             found[new].append(key)
-        elif is_label and not _tells(key, column, values, seeds):
+        elif names.is_label(key):
             found[place].append(key)
         elif is_precise and names.says_precision(key) and _goes_with(column, values):
             found[follows].append(key)
     return found
-
-
-def _tells(key: str, column: Sequence[str], values: Sequence[str], seeds: Sequence[Any]) -> bool:
-    """Whether the name of a run says what it trained: runs of one compared value have several names, each
-    with several seeds. No circumstance and no path does.
-    """
-    if names.is_circumstance(key) or all(map(names.looks_like_label, column)):
-        return False
-    found: dict[tuple[str, str], set[str]] = {}
-    for number, (value, name, seed) in enumerate(zip(values, column, seeds, strict=True)):
-        found.setdefault((value, name), set()).add(f"run {number}" if seed is None else as_text(seed))
-    repeated = Counter(value for (value, _), of in found.items() if len(of) > 1)
-    return max(repeated.values(), default=0) > 1
 
 
 def _seed_of(values: Sequence[str]) -> str | None:

@@ -37,18 +37,21 @@ BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
     """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's."""
-    charts = charts_of(analysis)
+    charts, table = charts_of(analysis), comparison_table(analysis)
     colours = {label: f"var(--c{number})" for number, label in enumerate(analysis.styles)}
     library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
     look = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
-    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, **blocks)
-    table = comparison_table(analysis)
-    before, accent, after = analysis.headline.partition(analysis.accent or "\0")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
-        headline=(before, accent, after),
+        headline=analysis.headline.partition(analysis.accent or "\0"),
         table=table,
         has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
         runs=runs_table(analysis),
