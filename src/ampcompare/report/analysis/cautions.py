@@ -44,7 +44,7 @@ def cautions(of: Analysis) -> list[str]:
         *_machine(compared),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
-        *_speed(pairs),
+        *(() if of.bench else _speed(pairs)),
         *_records(of.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
         *_reached(of),
