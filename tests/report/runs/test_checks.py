@@ -247,6 +247,12 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
     )
 
 
+def test_escapes_in_a_name_reach_no_remark():
+    told = said(analyse_runs([make("none", name="\x1b[31mred", problems=("Torn.",))]))
+    assert "31mred" in told
+    assert "\x1b" not in told
+
+
 def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
     made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
     told = said(analyse_runs(made))

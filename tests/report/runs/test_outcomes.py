@@ -119,6 +119,15 @@ def test_failures_are_counted_with_their_exact_interval():
     assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
 
 
+def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
+    whole = [make("fp16", seed, **SHORT, config={"batch_size": 64}) for seed in (1, 2)]
+    refused = make("fp16", 3, **SHORT, state="failed", edit=nothing_logged)
+    refused.exit_code, refused.summary, refused.config = 2, {}, {"backend": "fp16", "seed": 3}
+    assert grouped([*whole, refused]).outcomes.words == "2 of 3 runs, 1 refused"
+    refused.config |= {"batch_size": 32}
+    assert len(analyse_runs([*whole, refused]).groups) == 2
+
+
 def test_no_accuracy_comes_from_runs_that_all_failed():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished

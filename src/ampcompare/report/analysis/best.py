@@ -53,9 +53,7 @@ class BestOfEach:
     def sentence(self) -> str:
         """What each gets to, and that picking flatters."""
         each = "; ".join(map(self._of, self.candidates))
-        picked = (
-            "A best is picked by the very figure that is shown, which flatters it: no difference is claimed."
-        )
+        picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."
         return f"Best of {self._tried} each: {each}. {picked}"
 
     @property
@@ -96,11 +94,9 @@ def best_of_each(
     varied = [k for alike in by_value.values() for k in differing_keys([g.settings for g in alike])]
     tuned = [k for k in dict.fromkeys(varied) if k != key and not k.startswith(aside)]
     found: list[Candidate] = []
-    for value, alike in by_value.items() if tuned else ():
+    for alike in by_value.values() if tuned else ():
         settings = [tuple((k, g.settings.get(k, NOT_SET)) for k in tuned) for g in alike]
         able = [g for g in alike if table.QUALITY in g.figures and not (g.is_unfinished or g.outcomes.failed)]
-        if not able and value == baseline:
-            return None
         if able:
             best = (min if metric.falls else max)(able, key=lambda g: g.figures[table.QUALITY].value)
             beside = compare(best, found[0].group, metric, level) if found else None

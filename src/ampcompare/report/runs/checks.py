@@ -38,32 +38,26 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
     metrics other than accuracies only constancy can be told.
     """
     rows = group.rows[group.rows[QUALITY].notna()]
-    is_accuracy = metric.is_accuracy
-    low = [_chance(row, metric.key) for _, row in rows.iterrows() if is_accuracy and _at_chance(row, metric)]
-    if low:
-        return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low[0] * 100:g} % by guessing)"
-    ceiling = SATURATION * 100 if is_accuracy else math.inf
+    p = _chance(rows, metric)
+    errors = np.sqrt(p * (1 - p) / rows[table.IMAGES].where(rows[table.IMAGES] > 0)).fillna(0.0)
+    low = p[(p > 0) & (p < 1) & (rows[QUALITY] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
+    if len(low):
+        return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low.iloc[0] * 100:g} % by guessing)"
+    ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
     stuck = [run for run in rows[RUN] if _is_constant(run, metric, ceiling)]
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
 
 
-def _at_chance(row: pd.Series, metric: ComparedMetric) -> bool:
-    p = _chance(row, metric.key)
-    above = ERRORS_ABOVE_CHANCE * math.sqrt(p * (1 - p) / row[table.IMAGES]) if row[table.IMAGES] > 0 else 0.0
-    return 0 < p < 1 and row[QUALITY] / 100 <= p + above
-
-
-def _chance(row: pd.Series, key: str) -> float:
-    """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
-    if not row[table.CLASSES] >= 1 or not says_accuracy(key):
-        return 0.0
-    top = re.search(r"top[_-]?(\d{1,6})", key.lower())
-    return min(1.0, (int(top[1]) if top else 1) / row[table.CLASSES])
-
-
 def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     """The highest accuracy of guessing among the runs, in the shown unit; 0 where there is none."""
-    return 100 * max((_chance(row, metric.key) for _, row in rows.iterrows()), default=0.0)
+    return 100 * max(_chance(rows, metric), default=0.0)
+
+
+def _chance(rows: pd.DataFrame, metric: ComparedMetric) -> pd.Series:
+    """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
+    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
+    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
+    return (taken / rows[table.CLASSES].where(rows[table.CLASSES] >= 1)).clip(upper=1.0).fillna(0.0)
 
 
 def _is_constant(run: RunRecord, metric: ComparedMetric, below: float) -> bool:

@@ -68,6 +68,7 @@ def table_of(
 
 def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
     environment = environment_of(run)
+    kind = as_text(environment.get("device_type") or "").lower()
     outcome, why = outcome_of(run, metric.key)
     clock = run.values(metrics.ELAPSED)
     jumps = int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
@@ -78,8 +79,8 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         OUTCOME: outcome.value,
         WHY: why,
         DEVICE: as_text(environment.get("device_name") or ""),
-        DEVICE_TYPE: as_text(environment.get("device_type") or "").lower(),
-        ON_CPU: "cpu" in (as_text(environment.get("device_type") or "").lower(), run.option("device")),
+        DEVICE_TYPE: kind,
+        ON_CPU: "cpu" in (kind, run.option("device")),
         HALF: SHORT.get(dtype_of(run), ""),
         ARITHMETIC: _arithmetic(run),
         ROWS: run.rows,
