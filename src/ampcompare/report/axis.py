@@ -9,6 +9,7 @@ from itertools import pairwise
 
 MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
+LEAST_SPAN = 1e-300  # below it ticks run out of digits
 ABSURD = 20  # times the widest of the others: such an interval ends in an arrow, its ends are said in words
 EDGE = 0.04  # of the axis, left free at either end
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
@@ -65,7 +66,7 @@ def axis_of(
     dots = [span[0] for span in spans]
     ends = [end for span in held for end in span] + fixed + dots
     low, high = min(ends), max(ends)
-    if low == high:
+    if high - low < LEAST_SPAN:
         low, high = low - 0.1, high + 0.1
     low, high = low - EDGE * (high - low), high + EDGE * (high - low)
     first, last = (math.exp(low), math.exp(high)) if log else (low, high)
