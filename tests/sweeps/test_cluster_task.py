@@ -14,7 +14,8 @@ from ampcompare.sweeps import worker
 from ampcompare.sweeps.cluster import task
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.cluster.task import RunTask
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import Launch
 
 
@@ -30,8 +31,9 @@ def run_task(array: Array, code: str) -> RunTask:
     """Of a program that says when it begins, and does what `code` says."""
     begun = array.folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
-    of_file = ("mine", None, None, [sys.executable, "-c", text], None)
-    return RunTask(Launch(array.folder, *of_file, (), {}, here=False), Row(0, "theone"), 1.0)
+    command = (sys.executable, "-c", text)
+    sweep = Sweep(Path("s.yaml"), "mine", "grid", (), command=command)
+    return RunTask(Launch(sweep, array.folder, (), {}, here=False), Row(0, "theone"), 1.0)
 
 
 def begun(array: Array) -> int:

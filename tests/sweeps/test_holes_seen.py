@@ -15,7 +15,7 @@ from ampcompare.sweeps.cluster.array import Array, rows
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.storage import sqlite_url
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}

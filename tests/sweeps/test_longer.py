@@ -55,7 +55,7 @@ def test_more_seeds_in_the_file_continue_the_sweep(begin):
     assert sorted(take(begin())) == every([1, 2])
     assert sorted(take(begin(parameters={"seed": [1, 2, 3, 4]}))) == every([3, 4])
     assert take(begin(parameters={"seed": [1, 2, 3, 4]})) == []
-    assert begin().total() == 8  # whoever has the file from before helps with what is left
+    assert begin().sweep.total() == 8  # whoever has the file from before helps with what is left
 
 
 def test_seeds_before_the_others_come_behind_them(begin):
@@ -103,7 +103,7 @@ def test_any_other_change_is_refused_and_named(begin, changes, said):
 
 def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
     queue = begin(control=True)
-    assert queue.total() == 8
+    assert queue.sweep.total() == 8
     made = take(queue)
     assert made[:2] == [("none", 1, "first"), ("none", 2, "first")]
     assert sorted(made[2:6]) == every([1, 2])
@@ -113,7 +113,7 @@ def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
 def test_added_seeds_have_a_control_of_their_own(begin):
     take(begin(control=True), most=5)  # and stopped
     queue = begin(control=True, parameters={"seed": [1, 2, 3]})
-    assert queue.total() == 12
+    assert queue.sweep.total() == 12
     rest = take(queue)
     assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
     assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
@@ -122,8 +122,8 @@ def test_added_seeds_have_a_control_of_their_own(begin):
 
 def test_the_control_is_one_run_a_seed_whatever_else_is_varied(begin):
     queue = begin(control=True, parameters={"lr": [0.1, 0.2]})
-    assert queue.total() == 2 * 2 * 2 + 2 * 2
-    runs = [queue.sweep.points[i] for i in range(queue.total())]
+    assert queue.sweep.total() == 2 * 2 * 2 + 2 * 2
+    runs = [queue.sweep.points[i] for i in range(queue.sweep.total())]
     assert {run.parameters["lr"] for run in runs if run.arm} == {0.1}
 
 

@@ -6,9 +6,11 @@ import pytest
 import yaml
 from support.quick import ROOT
 
+from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import plan_of, prepare, prepared, shown
+from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import planned
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
@@ -31,11 +33,14 @@ def read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_plan_is_that_of_the_file(read, ours):
+def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
     sweep = read(PLAN) if ours else read(PLAN, program="theirs.py", command=["${program}", "${args}"])
-    plan = plan_of(sweep, [])
-    assert (plan.margin, plan.looks, plan.control) == (0.2, [2, 4], "bookends")
-    assert shown(plan) == "margin 0.2, looks at 2, 4 seeds, control bookends"
+    if not ours:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "theirs.py").touch()
+    ready = prepared(sweep, [])
+    assert (ready.plan.margin, ready.plan.looks, ready.plan.control) == (0.2, [2, 4], "bookends")
+    assert shown(ready) == "margin 0.2, looks [2, 4], control bookends"
 
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
@@ -50,7 +55,7 @@ def test_plan_can_stand_in_the_words_and_in_the_command(read):
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
     sweep = read(odd, program="theirs.py", command=["${program}", "${args}"])
-    assert shown(plan_of(sweep, [])) == ""
+    assert plan_of(sweep, []) == PlanConfig()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +162,6 @@ def test_a_cap_leaves_the_control_at_either_end(read, cap):
 
 def test_what_is_a_runs_own_joins_the_plan_of_the_file():
     given = {"seed": 1, "plan": {"margin": 0.5}}
-    assert planned(given, {"arm": "last"}) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
-    assert planned({"seed": 1}, {}) == {"seed": 1}
-    assert planned({"plan": "B"}, {"place": 0}) == {"plan": "B", "plan.place": 0}  # somebody's own option
+    assert planned(Row(0, "r", given, {"arm": "last"})) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
+    assert planned(Row(0, "r", {"seed": 1})) == {"seed": 1}
+    assert planned(Row(0, "r", {"plan": "B"}, {"place": 0})) == {"plan": "B", "plan.place": 0}  # somebody's own option

@@ -52,7 +52,7 @@ def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(sweep_of):
         (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
     }
     assert said(sweep) == [
-        "12 points, 9 different runs: backend=none is one run whatever its precision.loss_scale"
+        "12 points, 9 different runs: 2 points of backend=none are one run"
     ]
 
 
@@ -113,4 +113,4 @@ def test_workers_restarts_and_later_seeds_make_each_run_once(sweep_of, tmp_path)
     search.add(Added((4,)))
     assert Counter(b for b, *_ in take(search)) == {"native": 2, "none": 1}
     fill_first_look(search, (3, 6))  # which counts seeds, not points
-    assert (search.sweep.seeds, search.total()) == (6, 18)
+    assert (search.sweep.seeds, search.sweep.total()) == (6, 18)

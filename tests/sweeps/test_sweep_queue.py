@@ -79,7 +79,7 @@ def test_interrupted_run_comes_again_as_often_as_it_is_interrupted(queue):
         queue.end(first, "interrupted")
         again = queue.claim()
         assert (again.run_id, again.parameters, again.attempt) == (first.run_id, first.parameters, 1)
-        assert again.begins_again
+        assert again.starts > 1
         first = again
     assert [queue.claim().parameters["x"] for _ in range(2)] == [*ORDER[1:]]
     assert queue.claim() is None
@@ -183,7 +183,7 @@ def test_a_hole_that_two_fill_at_once_is_queued_once_as_a_new_run(queue):
     (failed,) = queue.rows()
     assert [queue.requeue([failed]), queue.requeue([failed])] == [1, 0]
     new = queue.claim()
-    assert (new.place, new.attempt, new.begins_again) == (row.place, 1, False)
+    assert (new.place, new.attempt, new.starts) == (row.place, 1, 1)
     assert new.run_id != row.run_id
     queue.end(new, "failed")
     assert queue.requeue([failed]) == 0  # by who had looked before that

@@ -24,7 +24,7 @@ from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.table import Row
 
 PUBLISHED = "published.name"
 NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive that all workers share"

@@ -17,7 +17,7 @@ from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import Pulse
 
 POLL_SECONDS = 1.0
@@ -66,7 +66,7 @@ def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     """The seeds that continue those of the sweep: from the last one on, none of them twice."""
     own = sweep.axes.seed
     assert own is not None
-    have = [own.grid_value(i) for i in range(own.grid_size())] + [s for group in sweep.added for s in group]
+    have = own.values() + [seed for group in sweep.added for seed in group]
     known = set(have)
     on = chain(range(have[-1] + 1, MOST_SEED + 1), count())
     return tuple(islice((seed for seed in on if seed not in known), amount))

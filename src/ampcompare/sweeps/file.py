@@ -70,6 +70,10 @@ class Objective(Checked):
         """Whether more is better."""
         return self.goal == "maximize"
 
+    def is_reached(self, value: float) -> bool:
+        """Whether the value is as good as the target; never where there is none."""
+        return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
+
 
 class Hyperband(Checked):
     """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.

@@ -76,7 +76,7 @@ class Axes:
         compared = self.compared
         if compared is None or compared.path != (BACKEND,):
             return 0
-        values = [compared.grid_value(i) for i in range(compared.grid_size())]
+        values = compared.values()
         return values.index(BASELINE) if BASELINE in values else 0
 
 

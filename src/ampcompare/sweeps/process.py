@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,54 +43,27 @@ for number in (signal.SIGTERM, signal.SIGKILL):
 class Guard:
     """Ends the runs of this process should it die without doing so itself.
 
-    A guard that was killed has a successor as soon as there is something to tell it. Where none can be
-    started all goes on without: the runs are worth more than what ends them in an emergency.
+    All goes on without where somebody has killed the guard: runs are worth more than what ends them in an
+    emergency.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._groups: set[int] = set()
-        self._process = self._started()
-
-    def watch(self, group: int) -> None:
-        with self._lock:
-            self._groups.add(group)
-            self._say(f"+{group}")
-
-    def forget(self, group: int) -> None:
-        with self._lock:
-            self._groups.discard(group)
-            self._say(f"-{group}")
-
-    def close(self) -> None:
-        """There is nothing left to guard."""
-        with self._lock, contextlib.suppress(OSError):
-            self._pipe.close()
-            self._process.wait()
-
-    @staticmethod
-    def _started() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD],
             stdin=subprocess.PIPE,
-            bufsize=0,  # what a dead guard did not read would be written again as the pipe is closed
+            bufsize=0,
             start_new_session=True,  # a Ctrl-C in the terminal is not for it
         )
 
-    @property
-    def _pipe(self) -> IO[bytes]:
+    def say(self, change: str, group: int) -> None:
+        """Watch a process group from here on ("+"), or no more ("-")."""
         assert self._process.stdin
-        return self._process.stdin
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(f"{change}{group}\n".encode())  # at once whole, from any thread
 
-    def _say(self, line: str) -> None:
-        try:
-            self._pipe.write(f"{line}\n".encode())
-        except (OSError, ValueError):  # it has been killed; a pipe that is closed had no successor
-            with contextlib.suppress(OSError):
-                self._pipe.close()
-                self._process.wait()
-                self._process = self._started()
-                self._pipe.write("".join(f"+{group}\n" for group in sorted(self._groups)).encode())
+    def close(self) -> None:
+        """There is nothing left to guard."""
+        self._process.communicate()
 
 
 class Run:
@@ -112,7 +84,7 @@ class Run:
         except BaseException:
             self._log.close()
             raise
-        guard.watch(self._process.pid)
+        guard.say("+", self._process.pid)
 
     def wait(self, seconds: float) -> int | None:
         """The exit code, None if it has not ended after `seconds`. A signal's number comes negative."""
@@ -122,44 +94,39 @@ class Run:
             return None
         if not self._log.closed:
             self._end_rest()
-            self._guard.forget(self._process.pid)
+            self._guard.say("-", self._process.pid)
             self._log.close()
         return code
 
     def _end_rest(self) -> None:
         """What the program left running: W&B's service ends by itself in a moment, anything else is ended."""
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                self._signal(number)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
             until = time.monotonic() + REST_SECONDS
-            while (is_there := self._is_there()) and time.monotonic() <= until:
+            while self._signal(0):
+                if time.monotonic() > until:
+                    break
                 time.sleep(0.02)
-            if not is_there:
+            else:
                 return
 
-    def _is_there(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def stop(self) -> None:
-        """Ask it to end: SIGTERM, as W&B's agent does."""
-        # To the program alone: its helpers (W&B's service) are needed for a whole record.
-        self._process.terminate()
-
     def tell(self, number: int) -> None:
-        """Send the program, not its helpers, a signal."""
+        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and all it started, at once."""
         self._signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    def _signal(self, number: int) -> bool:
+        """Whether there was anybody to get it."""
+        try:
             os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # a zombie on macOS
+            pass
+        return True
 
 
 def run_environment(

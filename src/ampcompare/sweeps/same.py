@@ -17,7 +17,6 @@ from ampcompare.config.canonical import canonical
 from ampcompare.errors import UserError
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.check import config_of, is_of_backend, trains_here
-from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import Cells, count_of
 
@@ -29,14 +28,13 @@ Chosen = Mapping[str, Any]  # values of backend and precision, by their keys
 
 @dataclass(frozen=True)
 class Same:
-    """The points that are runs (`cells`; None: all of them); in words which are one, and why others are left
-    out.
+    """The points that are runs (`cells`; None: all of them), which values come to one run (the first stand
+    for the others), and why others are left out.
     """
 
     cells: Cells | None = None
-    ones: tuple[str, ...] = ()
+    alike: tuple[tuple[Chosen, ...], ...] = ()
     refusals: tuple[str, ...] = ()
-    alike: tuple[tuple[Chosen, ...], ...] = ()  # values that come to one run; the first stand for the others
 
     def said(self, sweep: Sweep) -> Iterator[str]:
         """What is to be said before the first run: the number of points and of runs, and why these differ."""
@@ -44,7 +42,13 @@ class Same:
             return
         points = count_of([p for p in sweep.parameters if p != sweep.axes.seed]) * sweep.seeds
         runs = len(replace(sweep, control=False, run_cap=None).points)
-        why = f": {some(self.ones, MOST_NAMED)}" if self.ones else ""
+        ones = []
+        for alike in self.alike:
+            shared = " ".join(
+                f"{k}={v}" for k, v in alike[0].items() if all(other[k] == v for other in alike)
+            )
+            ones.append(f"{len(alike)} points{f' of {shared}' if shared else ''} are one run")
+        why = f": {some(ones, MOST_NAMED)}" if ones else ""
         yield f"{plural(points, 'point')}, {plural(runs, 'different run')}{why}"
         if self.refusals:
             yield f"left out, as they cannot run: {some(self.refusals, MOST_NAMED)}"
@@ -58,7 +62,6 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
     telling = [p for p in sweep.parameters if is_of_backend(p) and p.is_listed and p.grid_size() > 1]
     if not (sweep.is_grid and trains_here(sweep) and telling and count_of(telling) <= MOST_TRIED):
         return Same()
-    keys = tuple(p.key for p in telling)
     groups: dict[str, dict[tuple[int, ...], Chosen]] = {}  # what trains the same, by number and value
     refused: dict[str, None] = {}
     for numbers in product(*(range(p.grid_size()) for p in telling)):
@@ -74,29 +77,7 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
     merged = [alike for alike in groups.values() if len(alike) > 1]
     if not refused and not merged:
         return Same()
-    folded = {keys[i] for alike in merged for i in _differing(alike)}
-    return Same(
-        Cells(keys, frozenset(next(iter(alike)) for alike in groups.values()), frozenset(folded)),
-        tuple(_as_one(telling, alike) for alike in merged),
-        tuple(refused),
-        tuple(tuple(alike.values()) for alike in groups.values()),
-    )
-
-
-def _differing(alike: Mapping[tuple[int, ...], Chosen]) -> list[int]:
-    """In which of the parameters such points differ."""
-    return [i for i, numbers in enumerate(zip(*alike, strict=True)) if len({*numbers}) > 1]
-
-
-def _as_one(telling: Sequence[Parameter], alike: Mapping[tuple[int, ...], Chosen]) -> str:
-    """`backend=none is one run whatever its precision.loss_scale`, or which points are one."""
-    differing = [telling[i] for i in _differing(alike)]
-    first, *others = alike.values()
-    same = {p.key: first[p.key] for p in telling if p not in differing}
-    if same and len(alike) == count_of(differing):
-        return f"{_typed(same)} is one run whatever its {some([p.key for p in differing])}"
-    return f"{_typed(first)} is also {some([_typed(one) for one in others], MOST_NAMED)}"
-
-
-def _typed(chosen: Chosen) -> str:
-    return " ".join(f"{key}={value}" for key, value in chosen.items())
+    folded = {p.key for alike in merged for i, p in enumerate(telling) if len({n[i] for n in alike}) > 1}
+    kept = frozenset(next(iter(alike)) for alike in groups.values())
+    cells = Cells(tuple(p.key for p in telling), kept, frozenset(folded))
+    return Same(cells, tuple(tuple(alike.values()) for alike in merged), tuple(refused))

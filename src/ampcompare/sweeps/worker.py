@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,9 @@ from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
 from ampcompare.sweeps.queue import Progress, Queue
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away
+from ampcompare.sweeps.table import Row
 
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
@@ -39,55 +39,53 @@ NOTED = ("finished", "failed", "stopped")
 class Launch:
     """How the runs of one sweep are started, by a worker or by a job of an array, to which it travels."""
 
+    sweep: Sweep
     folder: Path
-    name: str
-    project: str | None
-    entity: str | None
-    command: Sequence[str]
-    program: str | None
     words: tuple[str, ...]  # overrides of the command line, behind every command
     environment: Mapping[str, str]  # what its runs have beside the environment of this process
     here: bool  # whether our own training is run; its exit code tells that it was stopped
-    on_server: bool = False
-
-    @classmethod
-    def of(
-        cls, sweep: Sweep, folder: Path, words: tuple[str, ...], environment: Mapping[str, str], here: bool
-    ) -> Launch:
-        of_file = (sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
-        return cls(folder, *of_file, words, environment, here, sweep.on_server)
+    front: tuple[str, ...] = ()  # of every command
 
     def log(self, run_id: str) -> Path:
         """What the run prints."""
         return self.folder / "logs" / f"{run_id}.log"
 
-    def start(self, run: Any, guard: Guard, *, again: bool, gpu: str | None = None) -> Run | None:
-        """Start a run (its `run_id`, `parameters` and `plan`). None, with the reason in its log, for what
-        cannot be started. `again` tells a program of others to look for what an earlier start left.
-        """
-        log = self.log(run.run_id)
+    def note(self, run_id: str) -> Path:
+        """Where it is noted how a run ended until the database knows."""
+        return self.folder / "logs" / f"{run_id}.ended"
+
+    def start(self, row: Row, guard: Guard, gpu: str | None = None) -> Run | None:
+        """Start a run. None, with the reason in its log, for what cannot be started."""
+        sweep, log = self.sweep, self.log(row.run_id)
         try:
-            files = self.folder / "wandb" / f"sweep-{self.name}"
+            files = self.folder / "wandb" / f"sweep-{sweep.name}"
             files.mkdir(parents=True, exist_ok=True)
-            parameters_file = files / f"config-{run.run_id}.yaml"
-            save_parameters(parameters_file, planned(run.parameters, run.plan))
+            parameters_file = files / f"config-{row.run_id}.yaml"
+            # The file from which W&B's client takes a run's sweep parameters.
+            values = {key: {"value": value} for key, value in planned(row).items()}
+            content = yaml.safe_dump({"wandb_version": 1, **values}, allow_unicode=True, sort_keys=False)
+            parameters_file.write_text(content, encoding="utf-8")
             json_file = parameters_file.with_suffix(".json")
-            words = build_command(self.command, self.program, run.parameters, json_file)
+            words = build_command(sweep.command, sweep.program, row.parameters, json_file)
+            own = {key: value for key, value in row.plan.items() if key in PlanConfig.__dataclass_fields__}
+            words += [
+                *self.words,
+                *([f"plan.{key}={value}" for key, value in own.items()] if self.here else ()),
+            ]
             environment = {**self.environment} | run_environment(
-                self.name,
-                run.run_id,
+                sweep.name,
+                row.run_id,
                 parameters_file,
                 self.folder,
-                self.project,
-                self.entity,
+                sweep.project,
+                sweep.entity,
                 # Our own training looks each time: its folder may be that of an earlier sweep of this name.
-                resumes=self.here or again,
-                on_server=self.on_server,
+                resumes=self.here or row.starts > 1,
+                on_server=sweep.on_server,
             )
             if gpu is not None:
                 environment["CUDA_VISIBLE_DEVICES"] = gpu
-            own = plan_words(run.plan) if self.here else []
-            return Run([*words, *self.words, *own], environment, log, guard)
+            return Run([*self.front, *words], environment, log, guard)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
             with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 print(f"cannot be started: {problem}", file=file)
@@ -96,35 +94,33 @@ class Launch:
     def is_going_on(self, run_id: str) -> bool:
         """Whether a process of our training has the run, as that of a worker that is taken for dead."""
         lock = self.folder / CHECKPOINTS / run_id / "lock"
-        try:
+        with suppress(Timeout):
             if self.here and lock.is_file():
-                with FileLock(lock, blocking=False):
-                    pass
-        except Timeout:
-            return True
-        return False
+                FileLock(lock, blocking=False).acquire().release()
+            return False
+        return True
 
-    def note(self, run_id: str) -> Path:
-        """Where it is noted how a run ended until the database knows."""
-        return self.folder / "logs" / f"{run_id}.ended"
+
+def planned(row: Row) -> dict[str, Any]:
+    """The parameters of a run with what of the plan is its own, in the group where the file has the plan."""
+    there = row.parameters.get("plan", {})
+    if not isinstance(there, Mapping):  # an option of somebody's program
+        return {**row.parameters, **{f"plan.{key}": value for key, value in row.plan.items()}}
+    return {**row.parameters, "plan": {**there, **row.plan}} if row.plan else dict(row.parameters)
 
 
 @dataclass
 class Job:
     """What a run of this process looks like from outside."""
 
-    number: int
-    run_id: str
-    parameters: Mapping[str, Any]
-    attempt: int
-    arm: str | None  # of the control: first or last
+    row: Row
     began: float
     gpu: str | None = None
+    log: Path = field(default_factory=Path)
     state: str = "running"
     value: float | None = None  # the newest of the metric
     seconds: float = 0.0
     exit_code: int | None = None
-    log: Path = field(default_factory=Path)
 
 
 class Pulse(threading.Thread):
@@ -202,7 +198,7 @@ def see_through(
     Returns how it ended and its exit code: finished, failed, stopped (it fell behind), interrupted (it was
     asked to end before its end), or lost (by a signal that nobody here knows of: once more).
     """
-    run = launch.start(row, guard, again=row.begins_again, gpu=gpu)
+    run = launch.start(row, guard, gpu)
     if run is None:
         return "failed", None
     kill_at, early, asked = math.inf, False, False
@@ -230,7 +226,6 @@ def see_through(
 class WorkerContext:
     """What all workers of one process share."""
 
-    sweep: Sweep
     queue: Queue
     launch: Launch
     guard: Guard
@@ -265,7 +260,7 @@ class Worker(threading.Thread):
                 with context.pulse.holding(row):
                     self._see_through(row)
                 continue
-            if not (there := context.queue.open()):
+            if not (there := context.queue.progress(patient=True).open):
                 return
             # Runs of other workers go on. Should one of them die, its run has to be taken over.
             context.on_waiting(there)
@@ -273,101 +268,66 @@ class Worker(threading.Thread):
 
     def _see_through(self, row: Row) -> None:
         context, launch = self.context, self.context.launch
-        arm, log = row.plan.get("arm"), launch.log(row.run_id)
-        began = time.monotonic()
-        job = Job(row.place, row.run_id, row.parameters, row.attempt, arm, began, gpu=self.gpu, log=log)
+        metric, early = launch.sweep.metric, launch.sweep.hyperband
+        job = Job(row, time.monotonic(), self.gpu, launch.log(row.run_id))
         context.on_change(job)
-        metric = context.sweep.metric
         follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
-        if row.attempt > 1:
-            while launch.is_going_on(row.run_id):  # its worker was silent, and may be dead or not
-                if context.stop.asked.wait(POLL_SECONDS) or context.pulse.is_lost(row):
-                    self._end(row, job, "interrupted")
-                    return
-            if state := self._ended_before(row, follower):
-                self._close(row, job, follower, state)
-                return
-        metric, early = context.sweep.metric, context.sweep.hyperband
         bands = [band for band in early.bands if str(band) not in row.bands] if early else []
 
         def falls_behind(run: Run) -> bool:
             job.seconds = time.monotonic() - job.began
             if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
                 run.kill()
-            if metric is None:
-                return False
             values = follower.values()
             job.value = values[-1] if values else None
             is_behind = False
             with suppress(Away):  # the band is compared when the database is back
                 while bands and not is_behind and len(values) >= bands[0]:
-                    is_behind = self._falls_behind(row, values, bands[0])
+                    is_behind = self._falls_behind(row, values[: bands[0]], bands[0])
                     del bands[0]
             return is_behind
 
-        state, job.exit_code = see_through(row, launch, context.guard, context.stop, self.gpu, falls_behind)
-        job.seconds = time.monotonic() - job.began
-        if state in ("interrupted", "lost"):
-            self._end(row, job, state)
-        else:
-            self._close(row, job, follower, state)
+        state = self._before(row, follower) if row.attempt > 1 else None
+        if state is None:
+            told = (row, launch, context.guard, context.stop, self.gpu, falls_behind)
+            state, job.exit_code = see_through(*told)
+            job.seconds = time.monotonic() - job.began
+        note = launch.note(row.run_id)
+        if state in NOTED:  # for whoever takes it over if this process ends now
+            with suppress(OSError):
+                note.write_text(state, encoding="utf-8")
+            values = follower.values(now=True)
+            job.value = values[-1] if values else None
+        self.has_unwritten = True
+        value = job.value if job.value is not None and math.isfinite(job.value) else None
+        is_mine = context.queue.end(row, state, value)
+        self.has_unwritten = False
+        job.state = state if is_mine else "taken over"
+        context.on_change(job)
+        if is_mine and state in NOTED:
+            with suppress(OSError):
+                note.unlink(missing_ok=True)
 
-    def _ended_before(self, row: Row, follower: Follower) -> str | None:
-        """How the run ended, where that was not told: its worker died then, or the database was away.
-
-        Done twice would be once too many.
+    def _before(self, row: Row, follower: Follower) -> str | None:
+        """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or
+        the database been away, before it could say so. Done twice would be once too many.
         """
+        context = self.context
+        while context.launch.is_going_on(row.run_id):
+            if context.stop.asked.wait(POLL_SECONDS) or context.pulse.is_lost(row):
+                return "interrupted"
         with suppress(OSError, UnicodeDecodeError):
-            noted = self.context.launch.note(row.run_id).read_text(encoding="utf-8")
+            noted = context.launch.note(row.run_id).read_text(encoding="utf-8")
             if noted in NOTED:
                 return noted
         return "finished" if follower.exit_code() == 0 else None
 
-    def _close(self, row: Row, job: Job, follower: Follower, state: str) -> None:
-        """The run has come to its end; noted first, for whoever takes it over if this process ends now."""
-        note = self.context.launch.note(row.run_id)
-        with suppress(OSError):
-            note.write_text(state, encoding="utf-8")
-        values = follower.values(now=True)
-        job.value = values[-1] if values else None
-        if self._end(row, job, state):
-            with suppress(OSError):
-                note.unlink(missing_ok=True)
-
-    def _end(self, row: Row, job: Job, state: str) -> bool:
-        value = job.value if job.value is not None and math.isfinite(job.value) else None
-        self.has_unwritten = True
-        is_mine = self.context.queue.end(row, state, value)
-        self.has_unwritten = False
-        job.state = state if is_mine else "taken over"
-        self.context.on_change(job)
-        return is_mine
-
     def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
-        metric, early = self.context.sweep.metric, self.context.sweep.hyperband
+        metric, early = self.context.launch.sweep.metric, self.context.launch.sweep.hyperband
         assert metric
         assert early
         worst = -math.inf if metric.maximize else math.inf
-        reached = [worst if math.isnan(v) else v for v in values[:band]]
+        reached = [worst if math.isnan(v) else v for v in values]
         value = reached[-1] if early.strict else (max if metric.maximize else min)(reached)
         known = self.context.queue.report(row, band, value)
         return falls_behind(value, known, early.eta, maximize=metric.maximize)
-
-
-def plan_words(plan: Mapping[str, Any]) -> list[str]:
-    """What of the plan are options of our training; its record has all by W&B's file of parameters."""
-    return [f"plan.{key}={value}" for key, value in plan.items() if key in PlanConfig.__dataclass_fields__]
-
-
-def planned(parameters: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a run with what of the plan is its own, in the group where the file has the plan."""
-    there = parameters.get("plan", {})
-    if not isinstance(there, Mapping):  # an option of somebody's program
-        return {**parameters, **{f"plan.{key}": value for key, value in plan.items()}}
-    return {**parameters, "plan": {**there, **plan}} if plan else dict(parameters)
-
-
-def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:
-    """The file from which W&B's client takes a run's sweep parameters."""
-    content = {"wandb_version": 1, **{key: {"value": value} for key, value in parameters.items()}}
-    path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")

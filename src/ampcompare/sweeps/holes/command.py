@@ -26,15 +26,16 @@ from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.holes.look import Seen, Standing, look
 from ampcompare.sweeps.holes.runs import State
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
     Request,
     command_again,
     make_output,
+    queue_of,
     tell_how_to_go_on,
     work_through,
 )
+from ampcompare.sweeps.table import Row
 
 EXIT_HOLES = 3
 MOST_ROWS = 200
@@ -58,21 +59,20 @@ def see_holes(
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
     seen = look(source, words, request)
+    if missing and seen.open:
+        _print_table(seen, console)
+    for line in (seen.counted, *seen.remarks):
+        print_line(console, one_line(line))
     if fill:
         return _fill(seen, request, source, words, console)
-    if seen.open:
-        _print_table(seen, console)
-    again = command_again(source, request, seen.runs.given, seen.runs.url, "--fill")
-    is_fillable = seen.can_begin or any(s.state is not State.RUNNING for s in seen.open)
-    for line in (seen.counted, *seen.remarks, *([f"to fill them: {again}"] if is_fillable else [])):
-        print_line(console, one_line(line))
+    if seen.can_begin or any(standing.state is not State.RUNNING for standing in seen.open):
+        again = command_again(source, request, seen.runs.ready, "--fill")
+        print_line(console, one_line(f"to fill them: {again}"))
     return 0 if seen.is_whole else EXIT_HOLES
 
 
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
-    ready, given = seen.runs.ready, seen.runs.given
-    for line in (seen.counted, *seen.remarks):
-        print_line(console, one_line(line))
+    ready = seen.runs.ready
     if seen.runs.unasked and not seen.is_whole:
         todo = "run it where squeue answers"
         gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
@@ -89,8 +89,8 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
         return 0 if seen.is_whole else EXIT_HOLES
     folder = make_output(ready.output)
     queue = _queue_of(seen, request)
-    if received := work_through(queue, folder, console, request, given, ready.words, ready.here):
-        tell_how_to_go_on(source, request, given, queue.url, console, "--fill")
+    if received := work_through(queue, folder, console, request, ready):
+        tell_how_to_go_on(source, request, ready, console, "--fill")
         return 128 + received[0]
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
@@ -111,11 +111,10 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    ready, sweep = seen.runs.ready, seen.runs.ready.sweep
-    told = None if sweep.on_server else ready.told
-    queue = Queue(sweep, seen.runs.url, sweep.name, request.grace_seconds, ready.words, told)
-    if seen.points.rows is not None or not seen.runs.is_known or sweep.on_server:
-        queue.adopt(_rows_of(seen, told))
+    ready = seen.runs.ready
+    queue = queue_of(ready, request)
+    if not (seen.is_drawn and seen.runs.is_known) or ready.sweep.on_server:
+        queue.adopt(_rows_of(seen, ready.told))
     there = queue.rows()
     of_run, of_place = {row.run_id: row for row in there}, {row.place: row for row in there}
     for standing in seen.open:
@@ -135,7 +134,7 @@ def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
     """A row for each point: what was run as it stands, what was not as a queued one."""
     for standing in seen.standings:
         row = standing.row
-        if seen.points.rows is None:  # what a run has recorded, of which the sweep gave it some
+        if seen.is_drawn:  # what a run has recorded, of which the sweep gave it some
             of_sweep, values = seen.runs.sweep.parameters, standing.values
             given = [values[p.key] if p.key in values else p.grid_value(0) for p in of_sweep]
             row = dataclasses.replace(row, parameters=nested(of_sweep, given))

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import inspect
-
 from ampcompare import metrics
-from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import has_records
-from ampcompare.sweeps.cluster.array import Array, in_queue, rows
+from ampcompare.sweeps.cluster.array import Array, rows
 from ampcompare.sweeps.cluster.words import split
 from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
-from ampcompare.sweeps.prepare import Prepared, check_name, prepare, prepared
+from ampcompare.sweeps.prepare import Prepared, prepare, prepared
 from ampcompare.sweeps.process import last_words
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import Request
 from ampcompare.sweeps.storage import Database, check_storage, sqlite_path, sqlite_url
-from ampcompare.sweeps.table import SWEEPS, groups_of, read_definition, refuse_former, rows_of
+from ampcompare.sweeps.table import R, find_definition, rows_of
 from ampcompare.sweeps.worker import planned
 
 BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
@@ -51,6 +47,16 @@ class State(Enum):
         return self in (State.FINISHED, State.EARLY)
 
 
+OF_ROWS = {
+    "finished": (State.FINISHED, ""),
+    "stopped": (State.EARLY, ""),
+    "failed": (State.FAILED, ""),
+    "lost": (State.CRASHED, "its worker went away"),
+    "running": (State.RUNNING, ""),
+    "queued": (State.STOPPED, "queued again; the sweep's command goes on with it"),
+}
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One run of a sweep. `place` is where the sweep's database has it, if it does; else its config tells."""
@@ -70,8 +76,6 @@ class Runs:
 
     ready: Prepared
     sweep: Sweep  # as it began where that is known, with all seeds so far
-    given: Mapping[str, str]  # words of the command line
-    url: str  # of its database, which need not be there
     is_known: bool  # by the database
     attempts: Sequence[Attempt]
     unasked: str
@@ -82,21 +86,16 @@ def runs_of(source: str, words: Sequence[str], request: Request) -> Runs:
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
     check_storage(request.storage)
-    words = split(words)[1]
-    ready, on_server = _prepared(source, words, request)
-    prunes, sweep = ready.sweep.hyperband is not None, ready.sweep
-    if sweep.on_server:  # W&B's agent alone stops runs early
-        sweep = dataclasses.replace(sweep, hyperband=None)
-    ready, url = dataclasses.replace(ready, sweep=sweep), request.storage or sqlite_url(ready.output)
-    known, in_database = _of_database(ready, url)
+    ready, on_server = _prepared(source, split(words)[1], request)
+    there = ready.sweep
+    if there.on_server:  # W&B's agent alone stops runs early
+        ready = dataclasses.replace(ready, sweep=dataclasses.replace(there, hyperband=None))
+    known, told = _of_database(ready, request.storage or sqlite_url(ready.output))
     began, of_jobs, unasked = _of_array(ready)
-    told = {attempt.run_id: attempt for attempt in [*of_jobs, *in_database]}
-    metric, found = sweep.metric.name if sweep.metric else None, []
-    for run in _records(ready, on_server):
-        found.append(_joined(told.pop(run.id, None), _attempt(run, prunes, metric)))
-    found = [_with_last_words(attempt, ready.output) for attempt in [*found, *told.values()]]
-    given = dict(split_override(word) for word in words)
-    return Runs(ready, known or began or sweep, given, url, known is not None, found, unasked)
+    by_id = {attempt.run_id: attempt for attempt in [*of_jobs, *told]}
+    found = [_joined(by_id.pop(run.id, None), _attempt(run, there)) for run in _records(ready, on_server)]
+    attempts = [_with_last_words(attempt, ready.output) for attempt in [*found, *by_id.values()]]
+    return Runs(ready, known or began or ready.sweep, known is not None, attempts, unasked)
 
 
 def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
@@ -110,9 +109,8 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     config, runs = read_server_sweep(source, brief=True)
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
-    sweep = dataclasses.replace(sweep_of(Path(source), known), name=name, entity=entity, project=project)
-    check_name(sweep.name)
-    return prepared(dataclasses.replace(sweep, control=False, on_server=True), words), runs
+    server = {"name": name, "entity": entity, "project": project, "control": False, "on_server": True}
+    return prepared(dataclasses.replace(sweep_of(Path(source), known), **server), words), runs
 
 
 def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Attempt]]:
@@ -126,43 +124,30 @@ def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Attempt]
     database = Database(url, None)
     try:
         with database.engine.connect() as connection:
-            there = inspect(connection).has_table(SWEEPS.name)
-            if not (there and (found := read_definition(connection, name))):
-                refuse_former(connection, name, url)
+            if (written := find_definition(connection, name, url)) is None:
                 return None, []
-            written, rows_there = found[0], rows_of(connection, name)
+            there = rows_of(connection, R.sweep == name, R.place >= 0)
     finally:
         database.engine.dispose()
+    groups = [seeds for seeds, *_ in written["groups"]]
+    sweep = _agreed(ready, f"the sweep in {path or 'the database'}", written["sweep"], groups)
+    begun = [row for row in there if row.state in OF_ROWS and (row.state != "queued" or row.starts)]
+    # What others have begun, or nobody yet, its records tell.
+    return sweep, [
+        Attempt(row.run_id, *OF_ROWS[row.state], planned(row), 1e12 + row.place, row.value, row.place)
+        for row in begun
+    ]
+
+
+def _agreed(ready: Prepared, what: str, began: dict[str, Any], added: Sequence[Sequence[Any]]) -> Sweep:
+    """The sweep as it began, with all seeds so far, those included that only the file has."""
     ours = definition.definition(ready.sweep, ready.words)
     try:
-        sweep, more = definition.agreed(ready.sweep, written["sweep"], ours)
+        sweep, more = definition.agreed(ready.sweep, began, ours, added)
     except definition.Changed as changed:
-        raise _differs(ready, f"the sweep in {path or 'the database'}", changed) from None
-    added = [group.seeds for group in groups_of(written) if group.seeds]
-    beyond = tuple(seed for seed in more if not any(seed in seeds for seeds in added))
-    sweep = dataclasses.replace(sweep, added=(*added, *([beyond] if beyond else [])))
-    return sweep, [attempt for row in rows_there if (attempt := _of_row(row))]
-
-
-def _differs(ready: Prepared, what: str, changed: UserError) -> UserError:
-    todo = "give it the file and the words that it was run with"
-    return UserError(f"{ready.sweep.path}: {what} differs in {changed}; {todo}")
-
-
-def _of_row(row: Row) -> Attempt | None:
-    """What a row says of its run; nothing of one that others have begun, or nobody yet."""
-    state, why = {
-        "finished": (State.FINISHED, ""),
-        "stopped": (State.EARLY, ""),
-        "failed": (State.FAILED, ""),
-        "lost": (State.CRASHED, "its worker went away"),
-        "running": (State.RUNNING, ""),
-        "queued": (State.STOPPED, "queued again; the sweep's command goes on with it"),
-    }.get(row.state, (None, ""))
-    if state is None or (row.state == "queued" and not row.starts):
-        return None
-    config = planned(row.parameters, row.plan)
-    return Attempt(row.run_id, state, why, config, 1e12 + row.place, row.value, row.place)
+        todo = "give it the file and the words that it was run with"
+        raise UserError(f"{ready.sweep.path}: {what} differs in {changed}; {todo}") from None
+    return dataclasses.replace(sweep, added=(*sweep.added, *([more] if more else [])))
 
 
 def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Attempt], str]:
@@ -172,26 +157,24 @@ def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Attempt], str]:
     array, unasked = Array(ready.output.resolve()), ""
     if not array.has_begun:
         return None, [], ""
-    try:
-        sweep, kept = array.agreed(ready.sweep, ready.words)
-    except definition.Changed as changed:
-        raise _differs(ready, f"the job array in {ready.output}", changed) from None
+    kept = array.kept()
+    sweep = _agreed(ready, f"the job array in {ready.output}", kept["definition"], kept["added"])
     runs = rows(sweep, kept, ready.told)
     ended, queue = {run.run_id: array.ended(run.run_id) for run in runs}, {}
     if None in ended.values():  # else the folder may have come to a machine without Slurm since
         try:
-            queue = in_queue(array)
+            queue = array.in_queue()
         except UserError as problem:
             unasked = str(problem)
     found = []
     for run in runs:
-        code, config = ended[run.run_id], planned(run.parameters, run.plan)
+        code = ended[run.run_id]
         if run.run_id in queue:
             why = f"in the queue as job {queue[run.run_id][0]}"
-            found.append(Attempt(run.run_id, State.RUNNING, why, config))
+            found.append(Attempt(run.run_id, State.RUNNING, why, planned(run)))
         elif code is not None:
             state, why = (State.FAILED, f"exit code {code}") if code else (State.FINISHED, "")
-            found.append(Attempt(run.run_id, state, why, config))
+            found.append(Attempt(run.run_id, state, why, planned(run)))
     return sweep, found, unasked
 
 
@@ -206,17 +189,16 @@ def _records(ready: Prepared, on_server: Sequence[RunRecord]) -> Iterator[RunRec
             yield run
 
 
-def _attempt(run: RunRecord, prunes: bool, metric: str | None) -> Attempt:
+def _attempt(run: RunRecord, sweep: Sweep) -> Attempt:
     """A run as an attempt at a point, its outcome in the words of the report."""
+    metric = sweep.metric.name if sweep.metric else None
     outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
     state = State.CRASHED if why == NO_EXIT else State(outcome.value)
     by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
-    if outcome is Outcome.STOPPED and prunes and not by_hand:
+    if outcome is Outcome.STOPPED and sweep.hyperband and not by_hand:
         state = State.EARLY
-    value = None
-    if metric is not None:
-        values = run.values(metric)
-        value = float(values[-1]) if len(values) else run.summary_number(metric)
+    values = run.values(metric) if metric else ()
+    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
     began = run.started_at.timestamp() if run.started_at else 0.0
     return Attempt(run.id, state, why, run.config, began, value)
 
