@@ -198,11 +198,3 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(
     assert code == 0, said
     assert xs(place, "began") == ["1", "2", "2", "3"]
     assert place.sweep("--missing")[0] == 0
-
-
-def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm, submit):
-    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
-    assert submit()[0] == 0
-    slurm.wait_until_ended()
-    code, said = place.sweep("--missing")
-    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said

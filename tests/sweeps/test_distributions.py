@@ -18,8 +18,8 @@ from scipy import stats
 from ampcompare.cli import main
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.search import draw
+from ampcompare.sweeps.table import Row
 
 
 @pytest.fixture

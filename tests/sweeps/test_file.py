@@ -67,12 +67,6 @@ def test_file_is_read_whole(tmp_path):
     ]
 
 
-def test_run_cap_cuts_a_grid_and_bounds_a_search(tmp_path):
-    assert sweep_of(tmp_path, run_cap=1).total() == 1
-    assert sweep_of(tmp_path, run_cap=100).total() == 2
-    assert sweep_of(tmp_path, method="random").total() is None
-
-
 @pytest.mark.parametrize(
     ("early", "bands"),
     [({"min_iter": 3}, (3, 9, 27)), ({"max_iter": 27, "s": 2}, (3, 9)), ({"max_iter": 2, "s": 2}, (1,))],
@@ -198,10 +192,6 @@ def test_what_the_training_would_not_take_is_told_before_anything_starts(tmp_pat
     assert said in check(tmp_path, monkeypatch, **(changes if is_whole else {"parameters": changes}))
 
 
-def test_words_are_checked_too(tmp_path, monkeypatch):
-    assert "epoch: no such key; did you mean epochs?" in check(tmp_path, monkeypatch, ["epoch=3"])
-
-
 @pytest.mark.parametrize("form", ["${args_json}", "${args_json_file}"])
 def test_words_of_the_command_are_checked_in_every_form(tmp_path, monkeypatch, form):
     said = check(tmp_path, monkeypatch, command=["${interpreter}", "${program}", "--config", "dmo", form])
@@ -244,17 +234,6 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(
 
 
 REGRESSION = {"task.loss": {"value": "mae"}, "backend": {"values": ["none", "native"]}}
-
-
-@pytest.mark.parametrize("name", ["eval/mae", "eval/mse", "eval/loss", "best/eval_mae"])
-def test_a_metric_of_the_task_will_do_where_the_training_scores_by_it(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(ROOT)
-    metric = {"name": name, "goal": "minimize"}
-    assert not check(tmp_path, monkeypatch, ["epochs=1"], metric=metric, parameters=REGRESSION)
-    if name != "eval/loss":
-        assert f"metric.name={name!r}: the training never logs it" in check(
-            tmp_path, monkeypatch, ["epochs=1"], metric=metric
-        )
 
 
 def test_a_metric_from_outside_is_known_by_its_name(tmp_path, monkeypatch):

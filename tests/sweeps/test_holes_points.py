@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ampcompare.sweeps.file import sweep_of
-from ampcompare.sweeps.holes.look import Points
-from ampcompare.sweeps.holes.runs import Runs
+from ampcompare.sweeps.holes.points import Points
 from ampcompare.sweeps.prepare import prepared
 
 
@@ -22,7 +21,7 @@ def _program(tmp_path, monkeypatch):
 def points(parameters: dict[str, Any], **changes: Any) -> Points:
     content = {"program": "p", "method": "grid", "parameters": parameters}
     ready = prepared(sweep_of(Path("s.yaml"), {**content, **changes}), [])
-    return Points(Runs(ready, ready.sweep, False, [], ""))
+    return Points(ready.sweep, ready.same, "")
 
 
 def found(parameters: dict[str, Any], config: dict[str, Any]) -> list[Any]:

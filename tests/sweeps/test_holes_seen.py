@@ -15,8 +15,8 @@ from ampcompare.sweeps.cluster.array import Array, rows
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.table import Row
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
 

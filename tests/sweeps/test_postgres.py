@@ -13,7 +13,6 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps import storage
-from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import Away
 
@@ -103,16 +102,6 @@ def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres
         wait_until(lambda: postgres.execute(asked) == [(1,)])
         connection.commit()
         assert lost.result().place == 1
-
-
-def test_two_never_add_the_same_group(postgres):
-    url = postgres.database()
-    queues = [Queue(grid(1), url, "s") for _ in range(WORKERS)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for look in (1, 2, 3):
-            added = pool.map(lambda one, look=look: one[1].add(Added((one[0],), look)), enumerate(queues))
-            assert sum(added) == 1
-            assert {len(queue.read_added()) for queue in queues} == {look}
 
 
 def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypatch):

@@ -8,8 +8,9 @@ from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
+from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.prepare import plan_of, prepare, prepared, shown
+from ampcompare.sweeps.prepare import prepare, prepared, shown
 from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import planned
 
@@ -69,12 +70,6 @@ def test_what_another_program_calls_a_plan_is_left_alone(read):
 )
 def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
     assert prepared(read(plan or None), [], decides=True).looks == looks
-
-
-def test_seeds_beyond_the_last_look_are_refused(read):
-    plan = {"looks": {"value": [2, 4]}, "max_seeds": {"value": 9}}
-    with pytest.raises(UserError, match=r"plan\.looks=\[2, 4\]: the last is not plan\.max_seeds=9; look at"):
-        prepared(read(plan), [], decides=True)
 
 
 def test_a_control_can_be_asked_for_beside_the_file(read):
@@ -164,4 +159,7 @@ def test_what_is_a_runs_own_joins_the_plan_of_the_file():
     given = {"seed": 1, "plan": {"margin": 0.5}}
     assert planned(Row(0, "r", given, {"arm": "last"})) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
     assert planned(Row(0, "r", {"seed": 1})) == {"seed": 1}
-    assert planned(Row(0, "r", {"plan": "B"}, {"place": 0})) == {"plan": "B", "plan.place": 0}  # somebody's own option
+    assert planned(Row(0, "r", {"plan": "B"}, {"place": 0})) == {
+        "plan": "B",
+        "plan.place": 0,
+    }  # somebody's own option

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 import yaml
 
+from ampcompare.sweeps.check import same_runs
 from ampcompare.sweeps.decide import fill_first_look
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.storage import sqlite_url
 
 KEY = "precision.loss_scale"
@@ -51,9 +51,7 @@ def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(sweep_of):
     assert Counter((b, s) for b, _, s in runs_of(sweep)) == {
         (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
     }
-    assert said(sweep) == [
-        "12 points, 9 different runs: 2 points of backend=none are one run"
-    ]
+    assert said(sweep) == ["12 points, 9 different runs: 2 points of backend=none are one run"]
 
 
 def test_what_cannot_run_is_left_out_and_said_in_one_line(sweep_of):

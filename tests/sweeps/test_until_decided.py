@@ -130,32 +130,6 @@ def test_our_training_records_its_place_its_block_and_its_arm(place):
     ]
 
 
-def test_until_decided_needs_seeds_and_says_so_in_a_line(place):
-    place.file(parameters={"backend": {"values": ["none", "native"]}})
-    code, said = place.sweep("--until-decided")
-    expected = "--until-decided adds seeds, the file has none; add seed: {values: [1, 2, 3]}"
-    assert (code, said) == (2, f"error: sweep.yaml: parameters: {expected}\n")
-    assert not place.out.exists()
-
-
-def test_a_control_that_is_none_is_told(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    code, said = place.sweep("--control", "aa")
-    assert (code, said) == (2, "error: --control 'aa': expected one of none, bookends\n")
-
-
-def test_a_plan_that_contradicts_itself_is_told_before_anything_starts(place):
-    place.file(
-        program="ampcompare",
-        command=["ampcompare", "run", "${args}"],
-        parameters={"plan": {"parameters": {"looks": {"value": [6, 3]}}}, "seed": {"values": [1]}},
-    )
-    code, said = place.sweep("--until-decided")
-    assert code == 2
-    assert "plan.looks=[6, 3]: expected rising numbers of seeds" in said
-    assert len(said.splitlines()) == 1
-
-
 def test_what_is_each_runs_own_is_not_for_the_file(place):
     place.file(
         program="ampcompare",

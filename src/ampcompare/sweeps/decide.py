@@ -8,7 +8,7 @@ over all of them. At a look one worker decides for all, and what it decided is w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 
@@ -34,32 +34,27 @@ class Look:
 
 def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     """Raise UserError where seeds cannot be added to a sweep until all is decided."""
-    if problem := _undecidable(sweep, looks):
-        raise UserError(f"{sweep.path}: {problem}")
-
-
-def _undecidable(sweep: Sweep, looks: Sequence[int]) -> str | None:
-    option = "--until-decided"
-    if not sweep.is_grid:
-        return f"method={sweep.method!r}: {option} needs a grid; use method: grid"
-    if (seed := sweep.axes.seed) is None:
-        return f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
-    if sweep.axes.compared is None:
-        todo = "add such as backend: {values: [none, native]}"
-        return f"parameters: {option} needs a comparison; {todo}"
-    if wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
-        return f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
-    if sweep.seeds > looks[-1]:
-        why = f"more than the {looks[-1]} of the last look"
-        return f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
-    ending = {
-        "run_cap": sweep.run_cap,
-        "early_terminate": sweep.hyperband,
-        "metric.target": sweep.metric and sweep.metric.target,
-    }
+    option, seed, problem = "--until-decided", sweep.axes.seed, ""
+    target = sweep.metric.target if sweep.metric else None
+    ending = {"run_cap": sweep.run_cap, "early_terminate": sweep.hyperband, "metric.target": target}
     cutting = next((key for key, value in ending.items() if value is not None), None)
-    why = f"{option} looks at whole groups of seeds, which this cuts short; leave it out"
-    return f"{cutting}: {why}" if cutting else None
+    if not sweep.is_grid:
+        problem = f"method={sweep.method!r}: {option} needs a grid; use method: grid"
+    elif seed is None:
+        problem = f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
+    elif sweep.axes.compared is None:
+        todo = "add such as backend: {values: [none, native]}"
+        problem = f"parameters: {option} needs a comparison; {todo}"
+    elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
+        problem = f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
+    elif sweep.seeds > looks[-1]:
+        why = f"more than the {looks[-1]} of the last look"
+        problem = f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
+    elif cutting:
+        why = f"{option} looks at whole groups of seeds, which this cuts short"
+        problem = f"{cutting}: {why}; leave it out"
+    if problem:
+        raise UserError(f"{sweep.path}: {problem}")
 
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
@@ -120,10 +115,13 @@ class Decisions:
         state = "interrupted"  # whoever comes next need not wait
         try:
             found = self.look()
-            ahead = next((number for number in self.looks if number > seeds), None)
-            is_last = found.is_over or ahead is None
-            more = () if is_last or ahead is None else next_seeds(self.queue.sweep, ahead - seeds)
-            self.queue.add(Added(more, seeds, (*found.said, *_what_follows(found, more))))
+            ahead = next((number for number in self.looks if number > seeds), seeds)
+            more = () if found.is_over else next_seeds(self.queue.sweep, ahead - seeds)
+            follows = f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
+            if not more:
+                follows = "this was the last look of the plan: what is undecided stays so"
+            said = found.said if found.is_over else (*found.said, follows)
+            self.queue.add(Added(more, seeds, said))
             state = "finished"
         finally:
             self.queue.end(row, state)
@@ -136,10 +134,3 @@ class Decisions:
             for line in group.said:
                 self.say(line)
         return fresh
-
-
-def _what_follows(found: Look, more: Sequence[int]) -> Iterator[str]:
-    if more:
-        yield f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
-    elif not found.is_over:
-        yield "this was the last look of the plan: what is undecided stays so"

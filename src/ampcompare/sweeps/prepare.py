@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PlanConfig
-from ampcompare.config.load import split_override, typed_values
-from ampcompare.config.schema import Config
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.checked import wrong_file
 from ampcompare.program.place import find_shipped
-from ampcompare.sweeps.check import first_config, problems_of, trains_here
+from ampcompare.sweeps.check import GROUP, Same, plan_of, problems_of, same_runs, trains_here
 from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
-from ampcompare.sweeps.same import Same, same_runs
 
-GROUP = "plan."
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 
 
@@ -114,23 +111,6 @@ def find_sweep(name: str) -> Path:
     with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
         return find_shipped(name, "sweeps") or Path(name)
     return Path(name)
-
-
-def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
-    """The plan that the runs will have in their config, with the `key=value` words behind every command.
-
-    Of a program that is not ours it is what file and words say, as far as it is a plan. Raises UserError.
-    """
-    if trains_here(sweep):
-        return first_config(sweep, words).plan
-    found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
-    found |= dict(split_override(word) for word in words)
-    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
-    try:
-        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
-    except UserError:  # options of its own that are called so
-        return PlanConfig()
-    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:

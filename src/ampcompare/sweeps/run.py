@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
 from ampcompare.sweeps.storage import check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.worker import Launch, Pulse, Stop, Worker, WorkerContext
+from ampcompare.sweeps.worker import Launch, Pulse, Stop, Workers
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -123,16 +124,13 @@ def work_through(
 
     def see_round() -> None:
         display.workers = count = workers()
-        context = WorkerContext(queue, launch, guard, pulse, stop, display.change, display.waiting)
-        threads = [Worker(context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
-        for worker in threads:
-            worker.start()
-        for worker in threads:
-            while worker.is_alive():  # join() alone would keep signals waiting
-                worker.join(0.2)
-        for worker in threads:
-            if worker.problem:
-                raise worker.problem
+        crew = Workers(queue, launch, guard, pulse, stop, display.change, display.waiting)
+        with ThreadPoolExecutor(count) as pool:
+            going_on = [pool.submit(crew.work, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+            while wait(going_on, 0.2).not_done:  # without a limit signals would wait
+                pass
+        for worker in going_on:
+            worker.result()
 
     def look() -> Look:
         from ampcompare.sweeps.answer import look_at

@@ -223,8 +223,8 @@ def see_through(
 
 
 @dataclass(frozen=True)
-class WorkerContext:
-    """What all workers of one process share."""
+class Workers:
+    """The workers of one process: each has one run at a time, until there are no more."""
 
     queue: Queue
     launch: Launch
@@ -234,49 +234,43 @@ class WorkerContext:
     on_change: Callable[[Job], None]
     on_waiting: Callable[[int], None]
 
-
-class Worker(threading.Thread):
-    """One run at a time, until there are no more; `gpu` is the only device its runs see."""
-
-    def __init__(self, context: WorkerContext, gpu: str | None) -> None:
-        super().__init__(daemon=True)
-        self.context, self.gpu = context, gpu
-        self.problem: BaseException | None = None
-        self.has_unwritten = False  # a run that ended, and the database does not know
-
-    def run(self) -> None:
+    def work(self, gpu: str | None) -> None:
+        """One of them; `gpu` is the only device that its runs see. Raises Away where the database stays away,
+        and the runs of others go on; what else it raises stops them all.
+        """
         try:
-            self._run()
-        except Away as problem:  # the runs of other workers of this process go on
-            self.problem = None if self.context.stop.asked.is_set() and not self.has_unwritten else problem
-        except BaseException as problem:
-            self.problem = problem
-            self.context.stop.asked.set()
+            while not self.stop.asked.is_set():
+                try:
+                    row = self.queue.claim()
+                    there = 0 if row else self.queue.progress(patient=True).open
+                except Away:
+                    if self.stop.asked.is_set():
+                        return
+                    raise
+                if row:
+                    with self.pulse.holding(row):
+                        self._see_through(row, gpu)
+                elif there:  # runs of other workers: should one of them die, its run has to be taken over
+                    self.on_waiting(there)
+                    self.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
+                else:
+                    return
+        except Away:
+            raise
+        except BaseException:
+            self.stop.asked.set()
+            raise
 
-    def _run(self) -> None:
-        context = self.context
-        while not context.stop.asked.is_set():
-            if row := context.queue.claim():
-                with context.pulse.holding(row):
-                    self._see_through(row)
-                continue
-            if not (there := context.queue.progress(patient=True).open):
-                return
-            # Runs of other workers go on. Should one of them die, its run has to be taken over.
-            context.on_waiting(there)
-            context.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
-
-    def _see_through(self, row: Row) -> None:
-        context, launch = self.context, self.context.launch
-        metric, early = launch.sweep.metric, launch.sweep.hyperband
-        job = Job(row, time.monotonic(), self.gpu, launch.log(row.run_id))
-        context.on_change(job)
+    def _see_through(self, row: Row, gpu: str | None) -> None:
+        launch, metric, early = self.launch, self.launch.sweep.metric, self.launch.sweep.hyperband
+        job = Job(row, time.monotonic(), gpu, launch.log(row.run_id))
+        self.on_change(job)
         follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
         bands = [band for band in early.bands if str(band) not in row.bands] if early else []
 
         def falls_behind(run: Run) -> bool:
             job.seconds = time.monotonic() - job.began
-            if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
+            if self.pulse.is_lost(row):  # we were silent too long: another worker repeats it
                 run.kill()
             values = follower.values()
             job.value = values[-1] if values else None
@@ -289,8 +283,7 @@ class Worker(threading.Thread):
 
         state = self._before(row, follower) if row.attempt > 1 else None
         if state is None:
-            told = (row, launch, context.guard, context.stop, self.gpu, falls_behind)
-            state, job.exit_code = see_through(*told)
+            state, job.exit_code = see_through(row, launch, self.guard, self.stop, gpu, falls_behind)
             job.seconds = time.monotonic() - job.began
         note = launch.note(row.run_id)
         if state in NOTED:  # for whoever takes it over if this process ends now
@@ -298,12 +291,10 @@ class Worker(threading.Thread):
                 note.write_text(state, encoding="utf-8")
             values = follower.values(now=True)
             job.value = values[-1] if values else None
-        self.has_unwritten = True
         value = job.value if job.value is not None and math.isfinite(job.value) else None
-        is_mine = context.queue.end(row, state, value)
-        self.has_unwritten = False
+        is_mine = self.queue.end(row, state, value)
         job.state = state if is_mine else "taken over"
-        context.on_change(job)
+        self.on_change(job)
         if is_mine and state in NOTED:
             with suppress(OSError):
                 note.unlink(missing_ok=True)
@@ -312,22 +303,21 @@ class Worker(threading.Thread):
         """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or
         the database been away, before it could say so. Done twice would be once too many.
         """
-        context = self.context
-        while context.launch.is_going_on(row.run_id):
-            if context.stop.asked.wait(POLL_SECONDS) or context.pulse.is_lost(row):
+        while self.launch.is_going_on(row.run_id):
+            if self.stop.asked.wait(POLL_SECONDS) or self.pulse.is_lost(row):
                 return "interrupted"
         with suppress(OSError, UnicodeDecodeError):
-            noted = context.launch.note(row.run_id).read_text(encoding="utf-8")
+            noted = self.launch.note(row.run_id).read_text(encoding="utf-8")
             if noted in NOTED:
                 return noted
         return "finished" if follower.exit_code() == 0 else None
 
     def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
-        metric, early = self.context.launch.sweep.metric, self.context.launch.sweep.hyperband
+        metric, early = self.launch.sweep.metric, self.launch.sweep.hyperband
         assert metric
         assert early
         worst = -math.inf if metric.maximize else math.inf
         reached = [worst if math.isnan(v) else v for v in values]
         value = reached[-1] if early.strict else (max if metric.maximize else min)(reached)
-        known = self.context.queue.report(row, band, value)
+        known = self.queue.report(row, band, value)
         return falls_behind(value, known, early.eta, maximize=metric.maximize)
