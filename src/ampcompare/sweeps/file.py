@@ -146,7 +146,7 @@ class Sweep:
         """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
         return self.method == "grid"
 
-    @property
+    @cached_property
     def axes(self) -> Axes:
         """Its parameters by what a comparison makes of them."""
         return Axes(self.parameters)

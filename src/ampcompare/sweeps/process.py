@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ampcompare.config.arguments import RESUME_VARIABLE
-
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 LAST_BYTES, LONGEST = 4096, 200  # of a log
@@ -127,39 +125,6 @@ class Run:
         except PermissionError:  # a zombie on macOS
             pass
         return True
-
-
-def run_environment(
-    sweep_id: str,
-    run_id: str,
-    parameters_file: Path,
-    folder: Path,
-    project: str | None,
-    entity: str | None,
-    *,
-    resumes: bool = False,
-    on_server: bool = False,
-) -> dict[str, str]:
-    """The variables of W&B's agent, the record's folder, and whether a server knows this sweep.
-
-    `resumes` tells a run that it may find what an earlier attempt at it left: AMPCOMPARE_RESUME=auto.
-    """
-    given = {
-        "WANDB_SWEEP_ID": sweep_id,
-        "WANDB_RUN_ID": run_id,
-        "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
-        "WANDB_DIR": str(folder),
-        "WANDB_PROJECT": project,
-        "WANDB_ENTITY": entity,
-        "AMPCOMPARE_LOCAL_SWEEP": None if on_server else sweep_id,
-        RESUME_VARIABLE: "auto" if resumes else None,
-        # `ampcompare run` of a command is found also where the environment is not activated.
-        "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
-    }
-    # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
-    own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
-    inherited = {key: value for key, value in os.environ.items() if key not in own}
-    return inherited | {key: value for key, value in given.items() if value}
 
 
 def of_others() -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +17,13 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from ampcompare.config.arguments import RESUME_VARIABLE
 from ampcompare.config.beside import PlanConfig
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
+from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run
 from ampcompare.sweeps.queue import Progress, Queue
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away
@@ -72,24 +75,37 @@ class Launch:
                 *self.words,
                 *([f"plan.{key}={value}" for key, value in own.items()] if self.here else ()),
             ]
-            environment = {**self.environment} | run_environment(
-                sweep.name,
-                row.run_id,
-                parameters_file,
-                self.folder,
-                sweep.project,
-                sweep.entity,
-                # Our own training looks each time: its folder may be that of an earlier sweep of this name.
-                resumes=self.here or row.starts > 1,
-                on_server=sweep.on_server,
-            )
-            if gpu is not None:
-                environment["CUDA_VISIBLE_DEVICES"] = gpu
+            environment = self._environment(row, parameters_file, gpu)
             return Run([*self.front, *words], environment, log, guard)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
             with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 print(f"cannot be started: {problem}", file=file)
             return None
+
+    def _environment(self, row: Row, parameters_file: Path, gpu: str | None) -> dict[str, str]:
+        """The variables of W&B's agent, the record's folder, and whether a server knows this sweep."""
+        sweep = self.sweep
+        # Our own training looks each time whether an earlier start has left something: its folder may be that
+        # of an earlier sweep of this name.
+        resumes = self.here or row.starts > 1
+        given = {
+            "WANDB_SWEEP_ID": sweep.name,
+            "WANDB_RUN_ID": row.run_id,
+            "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
+            "WANDB_DIR": str(self.folder),
+            "WANDB_PROJECT": sweep.project,
+            "WANDB_ENTITY": sweep.entity,
+            "AMPCOMPARE_LOCAL_SWEEP": None if sweep.on_server else sweep.name,
+            RESUME_VARIABLE: "auto" if resumes else None,
+            "CUDA_VISIBLE_DEVICES": gpu,
+            # `ampcompare run` of a command is found also where the environment is not activated.
+            "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
+        }
+        # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
+        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
+        inherited = {key: value for key, value in os.environ.items() if key not in own}
+        found = {key: value for key, value in given.items() if value is not None}
+        return {**self.environment, **inherited, **found}
 
     def is_going_on(self, run_id: str) -> bool:
         """Whether a process of our training has the run, as that of a worker that is taken for dead."""
