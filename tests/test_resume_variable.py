@@ -10,9 +10,8 @@ import pytest
 from ampcompare import entrypoint, experiment
 from ampcompare.config.load import Config
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Guard
+from ampcompare.sweeps.process import Guard, Launch
 from ampcompare.sweeps.table import Row
-from ampcompare.sweeps.worker import Launch
 
 
 def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:

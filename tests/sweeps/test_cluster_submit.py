@@ -87,7 +87,9 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place:
     assert submit(LOGNAME="colleague", SBATCH_JOB_NAME="mine")[0] == 0
     for name, value in (("STATES", "RUNNING"), ("USERS", "me"), ("FORMAT", "%j")):
         assert "nothing new" in submit(**{f"SQUEUE_{name}": value})[1]
-    in_front(slurm, "squeue", "echo down >&2; exit 1")
+    squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
+    assert "nothing new" in submit(SBATCH_CLUSTERS="far")[1]
+    squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
     code, said = submit()
     assert (code, "cannot be asked (down); nothing was submitted" in said) == (2, True), said
 

@@ -15,8 +15,8 @@ from ampcompare.sweeps.cluster import task
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.cluster.task import RunTask
 from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.process import Launch
 from ampcompare.sweeps.table import Row
-from ampcompare.sweeps.worker import Launch
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.file import Hyperband, Objective, Sweep
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
-from ampcompare.sweeps.worker import Pulse
 
 LOOKS = (2, 4, 5)
 
@@ -58,8 +56,7 @@ class Looker:
         self.queue, self.decided_at = queue, decided_at
         self.asked: list[int] = []
         self.said: list[str] = []
-        self.pulse = Pulse(queue)
-        self.decisions = Decisions(queue, LOOKS, self.look, self.said.append, threading.Event(), self.pulse)
+        self.decisions = Decisions(queue, LOOKS, self.look, self.said.append)
 
     def look(self) -> Look:
         seeds = self.queue.sweep.seeds
@@ -98,51 +95,23 @@ def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(queue, 
     assert looker.asked == []
 
 
-def test_of_several_workers_one_decides_and_all_hear_it(tmp_path):
+def test_of_several_workers_that_look_one_decides_and_all_hear_it(tmp_path):
     queues = [begin(tmp_path) for _ in range(4)]
     run_all(queues[0])
     lookers = [Looker(queue, decided_at=4) for queue in queues]
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda looker: looker.go_on(), lookers)] == [True] * 4
-    assert sorted(len(looker.asked) for looker in lookers) == [0, 0, 0, 1]
     assert all("looked at 2" in looker.said for looker in lookers)
     assert {queue.sweep.added for queue in queues} == {((3, 4),)}
 
 
-def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_nothing(queue, tmp_path):
+def test_a_worker_that_comes_when_all_is_looked_at_looks_at_the_next_number_of_seeds(queue, tmp_path):
     late = Looker(begin(tmp_path), decided_at=4)
     run_all(queue)
     assert Looker(queue, decided_at=4).go_on()
-    assert late.go_on()
-    assert (late.asked, late.said) == ([], ["looked at 2", "adding seeds 3, 4"])
-    assert see_through(late.queue, late) == [[3, 4]]
-    assert late.said[2:] == ["looked at 4"]
-
-
-def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
-    died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
-    run_all(died)
-    assert died.claim_look(2)
-    looker = Looker(other, decided_at=4)
-    with looker.pulse:
-        assert looker.go_on()
-    assert looker.asked == [2]
-    assert looker.said[0].startswith("waiting for another worker")
-
-
-def test_a_look_that_fails_is_free_for_the_next_worker(queue, tmp_path):
     run_all(queue)
-    fails = Looker(queue, decided_at=4)
-
-    def look() -> Look:
-        raise UserError("no records")
-
-    fails.decisions.look = look
-    with pytest.raises(UserError, match="no records"):
-        fails.go_on()
-    looker = Looker(begin(tmp_path, grace=3600), decided_at=4)
-    assert looker.go_on()
-    assert looker.said == ["looked at 2", "adding seeds 3, 4"]  # and it waited for nobody
+    assert not late.go_on()
+    assert late.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
 
 
 @pytest.mark.parametrize(

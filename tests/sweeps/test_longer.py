@@ -104,10 +104,3 @@ def test_added_seeds_have_a_control_of_their_own(begin):
     assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
     assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
     assert sorted(rest[4:6]) == every([3])
-
-
-def test_every_run_knows_its_place_and_its_block(begin):
-    queue = begin(control=True)
-    plans = [queue.claim().plan for _ in range(8)]
-    assert [plan["place"] for plan in plans] == list(range(8))
-    assert [plan.get("block") for plan in plans] == [None, None, 0, 0, 1, 1, None, None]

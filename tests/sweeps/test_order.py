@@ -94,13 +94,6 @@ def test_seeds_are_outermost_and_a_block_has_every_backend_at_one_setting():
     assert len(set(found)) == 12
 
 
-def test_without_a_backend_the_first_varied_key_is_compared():
-    found = points(sweep(seed=[1, 2], tf32=[True], lr=[0.1, 0.2, 0.3], wd=[0, 1]))
-    for begin in range(0, 12, 3):
-        assert {lr for _, _, lr, _ in found[begin : begin + 3]} == {0.1, 0.2, 0.3}
-        assert len({wd for *_, wd in found[begin : begin + 3]}) == 1
-
-
 def test_hyperband_keeps_the_order_of_the_file():
     of = sweep(x=[5, 1], y=[1, 2])
     early = Sweep(of.path, "mine", "grid", of.parameters, hyperband=Hyperband(type="hyperband", min_iter=3))

@@ -64,31 +64,6 @@ def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     assert "permission denied for schema public; its user has to be allowed to make tables" in rights
 
 
-@pytest.mark.slow
-def test_workers_at_once_get_every_point_once_from_an_empty_database(postgres):
-    url = postgres.database()
-
-    def work(number: int) -> list[tuple[str, object]]:
-        queue, mine = Queue(grid(60), url, "s"), []
-        while row := queue.claim():
-            if row.place % 3 == number % 3 and row.starts == 1:
-                queue.end(row, "interrupted")  # its place in the queue is anybody's
-                continue
-            assert queue.end(row, "finished")
-            mine.append((row.run_id, row.parameters["x"]))
-        return mine
-
-    with ThreadPoolExecutor(WORKERS) as pool:
-        found = [run for mine in pool.map(work, range(WORKERS)) for run in mine]
-    queue = Queue(grid(60), url, "s")
-    while row := queue.claim():  # given up by the last one, after the others had looked
-        queue.end(row, "finished")
-        found.append((row.run_id, row.parameters["x"]))
-    assert sorted(x for _, x in found) == list(range(60))
-    assert {(row.run_id, row.parameters["x"]) for row in queue.rows()} == set(found)
-    assert (queue.progress().done, queue.progress().running) == (60, 0)
-
-
 def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres):
     """Its UPDATE waits for the winner's commit and looks again: READ COMMITTED."""
     url = postgres.database()

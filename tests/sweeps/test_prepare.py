@@ -11,8 +11,8 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepare, prepared, shown
+from ampcompare.sweeps.process import planned
 from ampcompare.sweeps.table import Row
-from ampcompare.sweeps.worker import planned
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
 PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value": "bookends"}}
@@ -72,13 +72,6 @@ def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
     assert prepared(read(plan or None), [], decides=True).looks == looks
 
 
-def test_a_control_can_be_asked_for_beside_the_file(read):
-    sweep = read()
-    assert prepared(sweep, [], "bookends").sweep.control
-    assert prepared(sweep, ["plan.control=bookends"]).sweep.control
-    assert not prepared(sweep, []).sweep.control
-
-
 @pytest.mark.parametrize(
     ("changes", "asked", "said"),
     [
@@ -127,21 +120,6 @@ def test_values_of_a_file_can_be_changed_by_words(read):
     assert ready.words == ("epochs=2",)
     assert len(ready.sweep.points) == 3 + 2
     assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("backend=[none,O1]", "parameters.backend: backend='O1': expected one of"),
-        ("seed=[]", "parameters.seed.values=[]: expected 1 or more of them"),
-        ("seed=[1", "not YAML"),
-        ("plan.control=[none]", "plan.control"),
-    ],
-)
-def test_wrong_values_are_refused_as_those_of_a_file(read, word, said):
-    with pytest.raises(UserError) as caught:
-        prepare(str(read(PLAN).path), [word])
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("cap", [5, 100])

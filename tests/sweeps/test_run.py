@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -17,12 +16,11 @@ from support.offline_runs import plan, write_runs
 from support.pasting import paste
 from support.place import is_alive
 from support.quick import ROOT
-from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
 from ampcompare.sweeps import devices
-from ampcompare.sweeps.answer import look_at, report, request_of
+from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
 
@@ -109,28 +107,6 @@ def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(p
     place.release()
     code, said = place.sweep("--name=mine")
     assert code == 0, said
-    assert values(place.events("ended")) == ["1", "2"]
-
-
-@pytest.mark.slow
-def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
-    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    place.hold()
-    terminal = Terminal(place.command(), place.folder, PYTHONPATH=str(ROOT / "src"))
-    place.wait_for("began", 1)
-    assert terminal.hang_up() == 129, terminal.said
-    (event,) = place.events("began")
-    assert not is_alive(event["pid"])
-    place.release()
-    assert place.sweep()[0] == 0
-    assert values(place.events("ended")) == ["1", "2"]
-
-
-@pytest.mark.slow
-def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    with open("/dev/full", "w") as full:
-        assert place.start(stdout=full).wait() == 0
     assert values(place.events("ended")) == ["1", "2"]
 
 
@@ -438,7 +414,6 @@ def test_unusable_storage_is_one_line(place):
 
 @pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
-    from rich.console import Console
 
     from ampcompare.sweeps import run
 
@@ -469,21 +444,6 @@ def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert devices.visible_gpus() == expected
-
-
-@pytest.mark.slow
-def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
-    rates = {"none": (0.1, 0.3), "native": (0.2, 0.4)}
-    plans = [
-        plan(b, config={"optimizer": {"lr": lr}}, id=f"{b}{lr}") for b, two in rates.items() for lr in two
-    ]
-    write_runs(tmp_path, plans)
-    parameters = {"backend": {"values": ["none", "native"]}, "optimizer.lr": {"min": 0.1, "max": 0.4}}
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
-    said = io.StringIO()
-    report(Console(file=said, width=400), read_sweep(file), tmp_path)
-    assert said.getvalue().startswith("Best of 2 learning rates each: native ")
 
 
 @pytest.mark.slow

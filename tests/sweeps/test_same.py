@@ -64,15 +64,6 @@ def test_what_cannot_run_is_left_out_and_said_in_one_line(sweep_of):
     assert left_out == f"left out, as they cannot run: {why}"
 
 
-def test_what_cannot_run_is_left_out_where_all_others_differ(sweep_of):
-    sweep = sweep_of({"backend": ["native", "native_bf16"], KEY: [128]})
-    assert runs_of(sweep) == [("native", 128, None)]
-
-
-def test_a_search_is_left_as_it_is(sweep_of):
-    assert sweep_of({"backend": ["none", "native"], KEY: SCALES}, method="random", run_cap=3).cells is None
-
-
 def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
     """So that the baseline which all scales share does not always run before the later ones."""
     backends = ["none", "native", "apex_o2"]

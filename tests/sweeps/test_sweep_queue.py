@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,23 +45,6 @@ def watch(queue: Queue, clock: SimpleNamespace, seconds: float, *others: tuple[Q
 
 
 ORDER = next(orders("s", 3))  # of the three points of `queue`
-
-
-@pytest.mark.slow
-def test_workers_at_once_get_every_point_once(tmp_path):
-    queues = [Queue(grid(40), sqlite_url(tmp_path), "s") for _ in range(4)]
-
-    def work(queue):
-        mine = []
-        while row := queue.claim():
-            mine.append(row.parameters["x"])
-            queue.end(row, "finished")
-        return mine
-
-    with ThreadPoolExecutor(4) as pool:
-        found = [x for mine in pool.map(work, queues) for x in mine]
-    assert sorted(found) == list(range(40))
-    assert [row.place for row in queues[0].rows()] == list(range(40))
 
 
 def test_interrupted_run_comes_again_as_often_as_it_is_interrupted(queue):

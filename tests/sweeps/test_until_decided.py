@@ -128,18 +128,3 @@ def test_our_training_records_its_place_its_block_and_its_arm(place):
         [2, 0, None, "bookends"],
         [3, None, "last", "bookends"],
     ]
-
-
-def test_what_is_each_runs_own_is_not_for_the_file(place):
-    place.file(
-        program="ampcompare",
-        command=["ampcompare", "run", "${args}"],
-        parameters={
-            "plan": {"parameters": {"arm": {"value": "first"}, "margin": {"values": [0.5, 1]}}},
-            "seed": {"values": [1]},
-        },
-    )
-    code, said = place.sweep()
-    assert code == 2
-    assert "plan.arm: each run's own, the sweep sets it; leave it out" in said
-    assert "parameters.plan.parameters.margin: a sweep has one plan" in said

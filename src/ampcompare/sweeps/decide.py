@@ -2,12 +2,11 @@
 
 Looking often and stopping at the first answer that one likes finds differences where there are none. So the
 looks are planned (`plan.looks`), every run carries the plan, and the report tests at the level that keeps 5 %
-over all of them. At a look one worker decides for all, and what it decided is written once.
+over all of them. What one worker decides at a look is written once, for all.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -17,10 +16,7 @@ from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.table import Row
-from ampcompare.sweeps.worker import Pulse
 
-POLL_SECONDS = 1.0
 MOST_SEED = 2**63 - 1
 
 
@@ -76,61 +72,31 @@ def fill_first_look(queue: Queue, looks: Sequence[int]) -> None:
 
 @dataclass
 class Decisions:
-    """The looks at a sweep, by whichever worker takes each; this one says what was seen at all of them.
-
-    `look` looks at the runs that there are; `stop` ends the waiting for others.
+    """The looks at a sweep, whose runs `look` looks at. Several workers may look at once; the database keeps
+    what the first of them says, and each says what was seen at all of them.
     """
 
     queue: Queue
     looks: Sequence[int]
     look: Callable[[], Look]
     say: Callable[[str], None]
-    stop: threading.Event
-    pulse: Pulse
 
     def __post_init__(self) -> None:
         self._heard = len(self.queue.read_added())
 
     def go_on(self) -> bool:
         """With no more runs to make: look, or hear what another saw. Whether there are runs to make now."""
-        is_told = False
-        while self.queue.is_all_done():  # else another has looked before this one came here
-            seeds = self.queue.sweep.seeds
-            if any(group.is_last and group.look == seeds for group in self.queue.added):
-                self._hear()
-                return False
-            if row := self.queue.claim_look(seeds):
-                with self.pulse.holding(row):
-                    self._decide(row, seeds)
-                return any(group.seeds for group in self._hear())
-            if not is_told:
-                self.say("waiting for another worker, which looks whether all is decided")
-                is_told = True
-            if self.stop.wait(POLL_SECONDS):
-                return False
-        self._hear()
-        return True
-
-    def _decide(self, row: Row, seeds: int) -> None:
-        state = "interrupted"  # whoever comes next need not wait
-        try:
+        is_done, seeds = self.queue.is_all_done(), self.queue.sweep.seeds
+        if is_done and seeds not in [group.look for group in self.queue.added]:
             found = self.look()
             ahead = next((number for number in self.looks if number > seeds), seeds)
             more = () if found.is_over else next_seeds(self.queue.sweep, ahead - seeds)
             follows = f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
             if not more:
                 follows = "this was the last look of the plan: what is undecided stays so"
-            said = found.said if found.is_over else (*found.said, follows)
-            self.queue.add(Added(more, seeds, said))
-            state = "finished"
-        finally:
-            self.queue.end(row, state)
-
-    def _hear(self) -> list[Added]:
-        """Say what was seen at the looks that this worker has not heard of, and return these."""
+            self.queue.add(Added(more, seeds, found.said if found.is_over else (*found.said, follows)))
         fresh = self.queue.read_added()[self._heard :]
         self._heard += len(fresh)
-        for group in fresh:
-            for line in group.said:
-                self.say(line)
-        return fresh
+        for line in (line for group in fresh for line in group.said):
+            self.say(line)
+        return not self.queue.is_all_done()

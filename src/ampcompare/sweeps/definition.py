@@ -25,16 +25,12 @@ PARAMETERS, WORDS = "parameters", "words of the command line"
 class Added:
     """A group of seeds: those that came, and what was said of the look that asked for them, if any.
 
-    A look that asked for none (`is_last`) ended it: all was decided, or no more looks were planned.
+    A look that asked for none ended it: all was decided, or no more looks were planned.
     """
 
     seeds: tuple[Any, ...]
     look: int | None = None  # the number of seeds at which somebody looked
     said: tuple[str, ...] = ()
-
-    @property
-    def is_last(self) -> bool:
-        return self.look is not None and not self.seeds
 
 
 def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:

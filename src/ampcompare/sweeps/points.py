@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Cells:
-    """Which points are runs of their own, where not every one is (same.py): the combinations of values of
+    """Which points are runs of their own, where not every one is (check.py): the combinations of values of
     `keys`, by number, that are `kept`. What is in `folded` does not set blocks apart.
     """
 

@@ -4,7 +4,6 @@ A row is a run. Whoever takes it writes a token of its own into `owner`; each ch
 still as it was seen (compare and swap), so that each point is counted once, whoever dies when. Workers count
 `beat` up; a row whose owner and beat stay the same for the grace time, by the clock of who looks, goes back
 to the queue. Rows are made as they are begun: a sweep can get longer, and a grid may be as long as it likes.
-A look of `--until-decided` is a row like any other, at a place below zero.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Database, shown
 from ampcompare.sweeps.table import (
     FORMAT,
-    LOOK,
     QUEUED,
-    RUN,
     RUNNING,
     RUNS,
     SWEEPS,
@@ -83,7 +80,7 @@ class Queue:
         self.grace_seconds = grace_seconds
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self.added: list[Added] = []
-        self._runs = (R.sweep == name, R.kind == RUN)
+        self._mine = R.sweep == name
         self._seen: dict[int, tuple[str, int, float]] = {}  # of others' rows: owner, beat, since when
         self._looked = time.monotonic()
         self.database = Database(storage, TABLES)
@@ -146,17 +143,17 @@ class Queue:
         self.read_added()
 
         def take(connection: Connection) -> Row | None:
-            for row in rows_of(connection, *self._runs, R.state == RUNNING, R.owner == owner):
+            for row in rows_of(connection, self._mine, R.state == RUNNING, R.owner == owner):
                 return row  # taken before the connection broke
-            queued = select(func.min(R.place)).where(*self._runs, R.state == QUEUED)
+            queued = select(func.min(R.place)).where(self._mine, R.state == QUEUED)
             while (place := connection.execute(queued).scalar()) is not None:
                 if self._swap(connection, owner, place):
-                    return rows_of(connection, R.sweep == self.name, R.place == place)[0]
+                    return rows_of(connection, self._mine, R.place == place)[0]
             place = self._next(connection)
             if self._has_all(connection, place):
                 return None
             # A sampler goes by what was tried; other draws are a function of sweep and place.
-            tried = rows_of(connection, *self._runs) if self.sweep.method == "bayes" else []
+            tried = rows_of(connection, self._mine) if self.sweep.method == "bayes" else []
             row = row_at(self.sweep, self._began, self.plan, place, tried)
             row = dataclasses.replace(row, run_id=secrets.token_hex(4), owner=owner)
             self._insert(connection, [row])
@@ -164,23 +161,9 @@ class Queue:
 
         return self.database.wait(take)
 
-    def claim_look(self, seeds: int) -> Row | None:
-        """The look at so many seeds, None where another has it or has had it."""
-        mine = Row(-seeds, kind=LOOK, owner=secrets.token_hex(8))
-
-        def take(connection: Connection) -> Row | None:
-            there = rows_of(connection, R.sweep == self.name, R.place == mine.place)
-            if not there:
-                self._insert(connection, [mine])
-            elif there[0].owner != mine.owner and not self._swap(connection, mine.owner, mine.place):
-                return None
-            return mine
-
-        return self.database.wait(take)
-
     def _swap(self, connection: Connection, owner: str, place: int) -> bool:
         """Take a queued row. In PostgreSQL the loser of two waits for the other and finds it taken."""
-        change = RUNS.update().where(R.sweep == self.name, R.place == place, R.state == QUEUED)
+        change = RUNS.update().where(self._mine, R.place == place, R.state == QUEUED)
         taken = change.values(state=RUNNING, owner=owner, starts=R.starts + 1)
         return connection.execute(taken).rowcount == 1
 
@@ -191,7 +174,7 @@ class Queue:
 
     def _next(self, connection: Connection) -> int:
         """The place behind the last that was begun."""
-        last = connection.execute(select(func.max(R.place)).where(*self._runs)).scalar()
+        last = connection.execute(select(func.max(R.place)).where(self._mine)).scalar()
         return 0 if last is None else last + 1
 
     def _has_all(self, connection: Connection, place: int) -> bool:
@@ -202,7 +185,7 @@ class Queue:
         if metric is None or metric.target is None:
             return False
         best = (func.max if metric.maximize else func.min)(R.value)
-        value = connection.execute(select(best).where(*self._runs, R.state == "finished")).scalar()
+        value = connection.execute(select(best).where(self._mine, R.state == "finished")).scalar()
         return value is not None and metric.is_reached(value)
 
     def beat(self, mine: Sequence[Row] = ()) -> Progress:
@@ -217,7 +200,7 @@ class Queue:
         self._looked, self._seen = now, {}
 
         def tell(connection: Connection) -> tuple[Progress, dict[int, tuple[str, int, float]]]:
-            running, seen = (R.sweep == self.name, R.state == RUNNING), {}
+            running, seen = (self._mine, R.state == RUNNING), {}
             if owners:
                 own = RUNS.update().where(*running, R.owner.in_(owners))
                 connection.execute(own.values(beat=R.beat + 1))
@@ -238,8 +221,8 @@ class Queue:
 
     def _take_away(self, connection: Connection, row: Row) -> None:
         queued = {"state": QUEUED, "attempt": row.attempt + 1}
-        over = queued if row.attempt < ATTEMPTS or row.kind == LOOK else {"state": "lost"}
-        as_seen = (R.sweep == self.name, R.place == row.place, R.state == RUNNING)
+        over = queued if row.attempt < ATTEMPTS else {"state": "lost"}
+        as_seen = (self._mine, R.place == row.place, R.state == RUNNING)
         change = RUNS.update().where(*as_seen, R.owner == row.owner, R.beat == row.beat)
         connection.execute(change.values(owner="", **over))
 
@@ -250,10 +233,10 @@ class Queue:
         """
 
         def write(connection: Connection) -> list[float]:
-            own = (R.sweep == self.name, R.place == row.place)
+            own = (self._mine, R.place == row.place)
             told = {str(band): value, **connection.execute(select(R.bands).where(*own)).scalar_one()}
             connection.execute(RUNS.update().where(*own, R.owner == row.owner).values(bands=told))
-            every = connection.execute(select(R.bands).where(*self._runs)).scalars()
+            every = connection.execute(select(R.bands).where(self._mine)).scalars()
             return [bands[str(band)] for bands in every if str(band) in bands]
 
         return self.database.once(write)
@@ -268,7 +251,7 @@ class Queue:
         elif state == "lost" and row.attempt < ATTEMPTS:
             to |= {"state": QUEUED, "attempt": row.attempt + 1}
         # The owner stays: a commit whose answer was lost is found again.
-        own = (R.sweep == self.name, R.place == row.place, R.owner == row.owner)
+        own = (self._mine, R.place == row.place, R.owner == row.owner)
         change = RUNS.update().where(*own, R.state.in_((RUNNING, to["state"]))).values(**to)
         return self.database.wait(
             lambda connection: connection.execute(change).rowcount == 1, at_the_end=True
@@ -281,7 +264,7 @@ class Queue:
         def write(connection: Connection) -> int:
             count = 0
             for row in rows:
-                as_seen = (R.sweep == self.name, R.place == row.place, R.run_id == row.run_id)
+                as_seen = (self._mine, R.place == row.place, R.run_id == row.run_id)
                 # Two who fill a hole at once give its run the same id.
                 again = hashlib.sha256(row.run_id.encode()).hexdigest()[:8]
                 change = RUNS.update().where(*as_seen, R.state == row.state).values(run_id=again, **new)
@@ -295,14 +278,14 @@ class Queue:
         named = [row if row.run_id else dataclasses.replace(row, run_id=secrets.token_hex(4)) for row in rows]
 
         def write(connection: Connection) -> None:
-            there = {*connection.execute(select(R.place).where(*self._runs)).scalars()}
+            there = {*connection.execute(select(R.place).where(self._mine)).scalars()}
             self._insert(connection, [row for row in named if row.place not in there])
 
         self.database.wait(write)
 
     def rows(self) -> list[Row]:
         """Every run that was begun so far, by its place."""
-        return self.database.wait(lambda connection: rows_of(connection, *self._runs))
+        return self.database.wait(lambda connection: rows_of(connection, self._mine))
 
     def progress(self, *, patient: bool = False) -> Progress:
         """How the runs of all workers stand; cheap, to be asked often.
@@ -312,7 +295,7 @@ class Queue:
         return (self.database.wait if patient else self.database.once)(self._counted)
 
     def _counted(self, connection: Connection) -> Progress:
-        query = select(R.state, func.count()).where(*self._runs).group_by(R.state)
+        query = select(R.state, func.count()).where(self._mine).group_by(R.state)
         states = {found[0]: found[1] for found in connection.execute(query)}
         done = sum(states.get(state, 0) for state in ENDED)
         return Progress(done, states.get(RUNNING, 0), states.get(QUEUED, 0))

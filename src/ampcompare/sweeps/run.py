@@ -28,12 +28,12 @@ from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.prepare import Prepared, prepare, shown
-from ampcompare.sweeps.process import Guard, of_others
+from ampcompare.sweeps.process import Guard, Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
 from ampcompare.sweeps.storage import check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.worker import Launch, Pulse, Stop, Workers
+from ampcompare.sweeps.worker import Pulse, Stop, Workers
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -145,7 +145,7 @@ def work_through(
     ):
         database.say, database.stop, database.kill = display.say, stop.asked, stop.at_once
         with Pulse(queue, display.update) as pulse:
-            decisions = Decisions(queue, looks, look, display.say, stop.asked, pulse)
+            decisions = Decisions(queue, looks, look, display.say)
             see_round()
             while looks and not stop.asked.is_set() and decisions.go_on():
                 see_round()

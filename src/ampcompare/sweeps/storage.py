@@ -230,15 +230,11 @@ def shown(url: str) -> str:
         return unquote(unquote(own[1]))
     if re.match(r"sqlite(\+\w+)?:", url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, or a slip
         return url
-    scheme, is_url, rest = url.partition("://")
-    if not is_url or not re.fullmatch(r"[\w+.-]+", scheme):  # whatever it has may be a password
+    if (given := _parsed(url)) is None:  # whatever it has may be a password
         return "***"
-    place, _, query = rest.partition("?")
-    if "@" in query and "@" not in place:  # of a password with a question mark, or of an option's value
-        return f"{scheme}://***"
-    host, slash, database = place.rpartition("@")[2].partition("/")
-    named = re.match(r"\[[^]]*\]|[^:]*", host)  # without a user, what stands for the port may be a password
-    return f"{scheme}://{named[0] if named else ''}{slash}{database}"
+    host = f"[{given.host}]" if ":" in (given.host or "") else given.host or ""
+    place = f"{host}/{given.database}" if given.database else host
+    return f"{given.drivername}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
 
 
 def why(problem: BaseException, url: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables of sweeps in a database: a row is a run, or a look at a sweep of `--until-decided`."""
+"""The tables of sweeps in a database: a row is a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps.storage import shown
 
 FORMAT = 2
-RUN, LOOK = "run", "look"
 QUEUED, RUNNING = "queued", "running"
 
 TABLES = MetaData()
@@ -42,7 +41,6 @@ RUNS = Table(
     TABLES,
     Column("sweep", String(200), primary_key=True),
     Column("place", BigInteger, primary_key=True, autoincrement=False),
-    Column("kind", String(8), nullable=False),
     Column("run_id", String(16), nullable=False),
     Column("parameters", JSON, nullable=False),
     Column("plan", JSON, nullable=False),
@@ -68,7 +66,6 @@ class Row:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
     drawn: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = RUN
     state: str = RUNNING
     attempt: int = 1
     starts: int = 1  # above 1 it may find what an earlier start of the run left

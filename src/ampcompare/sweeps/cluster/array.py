@@ -71,8 +71,14 @@ class Array:
         return began, kept
 
     def kept(self) -> dict[str, Any]:
-        """What is written of the sweep here; something where it has begun."""
-        found: dict[str, Any] = self._read(self.place / "sweep.json")
+        """What is written of the sweep here, where it has begun. Raises UserError."""
+        path = self.place / "sweep.json"
+        found: dict[str, Any] = self._read(path) if path.exists() else {}
+        if "runs" not in found:
+            todo = "finish it with that version, or set output_dir=..."
+            raise UserError(
+                f"{path}: is of an earlier version of AMP Compare and cannot be gone on with; {todo}"
+            )
         return found
 
     def keep(self, kept: Mapping[str, Any]) -> None:
@@ -129,8 +135,10 @@ class Array:
         """
         if not (submissions := self.submissions()):
             return {}
-        # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out.
+        # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch has its own word for clusters.
         own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+        if clusters := os.environ.get("SBATCH_CLUSTERS"):
+            own["SLURM_CLUSTERS"] = clusters
         asked = ["squeue", "-h", "-r", "-a", "-o", "%i|%j"]
         try:
             done = subprocess.run(asked, env=own, timeout=SECONDS, capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ from ampcompare.sweeps.cluster.task import RunTask, make_report
 from ampcompare.sweeps.cluster.words import of_report, parameters, split
 from ampcompare.sweeps.definition import Changed
 from ampcompare.sweeps.prepare import Prepared, prepare
-from ampcompare.sweeps.process import of_others
+from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
     GRACE_SECONDS,
@@ -34,7 +34,6 @@ from ampcompare.sweeps.run import (
     make_output,
     print_failed,
 )
-from ampcompare.sweeps.worker import Launch
 
 MOST_TASKS = 1000  # of an array: Slurm's own MaxArraySize is 1001
 MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was

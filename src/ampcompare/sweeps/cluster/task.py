@@ -19,9 +19,9 @@ from typing import Any
 
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Guard
+from ampcompare.sweeps.process import Guard, Launch
 from ampcompare.sweeps.table import Row
-from ampcompare.sweeps.worker import Launch, Stop, see_through
+from ampcompare.sweeps.worker import Stop, see_through
 
 ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 HELD_SECONDS = 150.0  # for the lock of a job whose machine has died: file servers keep it for a minute or two

@@ -190,7 +190,7 @@ def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Standing
         with database.engine.connect() as connection:
             if (written := find_definition(connection, name, url)) is None:
                 return None, []
-            there = rows_of(connection, R.sweep == name, R.place >= 0)
+            there = rows_of(connection, R.sweep == name)
     finally:
         database.engine.dispose()
     groups = [seeds for seeds, *_ in written["groups"]]
