@@ -121,7 +121,6 @@ def test_a_worker_that_comes_when_all_is_looked_at_looks_at_the_next_number_of_s
         ([5, 4, 3], (), (6, 7, 8)),
         ([1, 5, 2], (), (3, 4, 6)),
         ([7], ((8, 9), (20,)), (21, 22, 23)),
-        ([2**63 - 2], (), (2**63 - 1, 0, 1)),
     ],
 )
 def test_new_seeds_continue_the_last_and_are_nobody_elses(seeds, added, expected):

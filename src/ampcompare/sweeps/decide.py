@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.queue import Queue
-
-MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     own = sweep.axes.seed
     assert own is not None
     have = own.values() + [seed for group in sweep.added for seed in group]
-    known = set(have)
-    on = chain(range(have[-1] + 1, MOST_SEED + 1), count())
-    return tuple(islice((seed for seed in on if seed not in known), amount))
+    return tuple(islice((seed for seed in count(have[-1] + 1) if seed not in have), amount))
 
 
 def fill_first_look(queue: Queue, looks: Sequence[int]) -> None:

@@ -154,15 +154,7 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(
-            self.name,
-            self.axes,
-            added=self.added,
-            control=self.control,
-            run_cap=self.run_cap,
-            cells=self.cells,
-            in_blocks=self.hyperband is None,  # which compares runs in passing
-        )
+        return points_of(self)
 
     @property
     def seeds(self) -> int:

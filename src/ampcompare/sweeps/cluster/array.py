@@ -135,7 +135,7 @@ class Array:
         """
         if not (submissions := self.submissions()):
             return {}
-        # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch has its own word for clusters.
+        # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch names clusters its own way.
         own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
         if clusters := os.environ.get("SBATCH_CLUSTERS"):
             own["SLURM_CLUSTERS"] = clusters
