@@ -68,21 +68,6 @@ def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(p
     assert place.sweep("--missing")[0] == 0
 
 
-def test_a_fill_that_is_killed_at_its_last_point_is_finished_by_the_next(place):
-    place.file(parameters={"x": {"values": [1]}, "hold": {"value": 1}})
-    place.hold()
-    process = place.start("--fill")
-    place.wait_for("began", 1)
-    process.kill()
-    process.wait()
-    place.release()
-    assert "1 running" in place.sweep("--missing")[1]
-    code, said = place.sweep("--fill", "--grace", "10")
-    assert code == 0, said
-    assert len(place.events("ended")) == 1
-    assert place.sweep("--missing")[0] == 0
-
-
 def records(place, *states, group="sweep"):
     """Records of a job array, which has no database: (x, exit code) each, None: killed."""
     plans = []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.place import grid, is_alive
+from support.place import grid
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
@@ -17,10 +15,6 @@ from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import Away
 
 WORKERS = 8
-
-
-def last_count(said: str) -> str:
-    return re.findall(r"\d+ of \d+ done", said)[-1]
 
 
 def refusal(url: str) -> str:
@@ -118,30 +112,3 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     code, said = place.sweep("--storage", url, "--grace", "10")
     assert code == 0, said
     assert len(place.events("began")) == len(place.events("ended")) == 2
-
-
-@pytest.mark.slow
-def test_a_killed_worker_and_two_restarts_lose_no_run_and_repeat_none(place, postgres):
-    points = list(range(40))
-    place.file(parameters={"x": {"values": points}, "hold": {"value": "all"}})
-    place.hold()
-    url = postgres.database()
-    outs = [place.folder / f"w{i}" for i in range(4)]
-    workers = [place.start("--storage", url, "--grace", "10", out=out) for out in outs]
-    for out in outs:
-        place.wait_for("began", 1, out)
-    (event,) = place.events("began", outs[0])
-    workers[0].kill()
-    wait_until(lambda: not is_alive(event["pid"]))
-    workers[0].communicate()
-    postgres.restart("immediate")
-    place.release()
-    wait_until(lambda: sum(len(place.events("ended", out)) for out in outs) >= 20)
-    postgres.restart("fast")
-    said = [worker.communicate()[0] for worker in workers[1:]]
-    assert [worker.returncode for worker in workers[1:]] == [0, 0, 0], said
-    ended = [event for out in outs for event in place.events("ended", out)]
-    assert sorted(int(event["given"]["x"]) for event in ended) == points
-    began = Counter(event["run"] for out in outs for event in place.events("began", out))
-    assert [run for run, times in began.items() if times > 1] == [event["run"]]
-    assert [last_count(text) for text in said] == ["40 of 40 done"] * 3

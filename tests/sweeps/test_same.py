@@ -9,11 +9,7 @@ import pytest
 import yaml
 
 from ampcompare.sweeps.check import same_runs
-from ampcompare.sweeps.decide import fill_first_look
-from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import read_sweep
-from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.storage import sqlite_url
 
 KEY = "precision.loss_scale"
 SCALES = ["dynamic", 128]
@@ -74,32 +70,3 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
     places = Counter(i % 5 for i, p in enumerate(points) if p.parameters["backend"] == "none")
     assert len(places) == 5
     assert max(places.values()) < 20
-
-
-def begun(sweep, tmp_path):
-    return Queue(sweep, sqlite_url(tmp_path), "mine", plan={})
-
-
-def take(search, most=1000):
-    made = []
-    while len(made) < most and (attempt := search.claim()):
-        made.append((attempt.parameters["backend"], attempt.parameters[KEY], attempt.parameters["seed"]))
-        search.end(attempt, "finished", None)
-    return made
-
-
-GRID = {"backend": ["none", "native"], KEY: SCALES}
-
-
-def test_workers_restarts_and_later_seeds_make_each_run_once(sweep_of, tmp_path):
-    first, second = (begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path) for _ in range(2))
-    made = take(first, 2) + take(second, 2)
-    made += take(begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path))
-    assert Counter(made) == Counter(runs_of(first.sweep))
-    assert len(set(made)) == len(made) == 6
-    search = begun(sweep_of(GRID | {"seed": [1, 2, 3]}), tmp_path)
-    assert sorted({(b, s) for b, _, s in take(search)}) == [("native", 3), ("none", 3)]
-    search.add(Added((4,)))
-    assert Counter(b for b, *_ in take(search)) == {"native": 2, "none": 1}
-    fill_first_look(search, (3, 6))  # which counts seeds, not points
-    assert (search.sweep.seeds, search.sweep.total()) == (6, 18)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -48,23 +48,20 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    options: dict[str, Any] = {
-        "--scale": scale,
-        "--network": network,
-        "--write-sweep": write_sweep,
-        "--workers": workers,
-    }
-    options |= {"--out": out, "--seeds": seeds, "--runs": runs} | dict.fromkeys(given, "")
+    asked = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    asked |= {"workers": workers, "out": out, "runs": runs}
     if name is None:
-        wrong, why = options.keys() - {"--seeds"}, "of which publication? give its name"
+        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
     elif runs:
-        wrong, why = options.keys() - {"--runs", "--out"}, "--runs judges runs that exist; leave it out"
+        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
     else:
-        wrong = {"--out", "--workers"} if write_sweep else set()
-        why = "--write-sweep runs nothing; leave it out"
-    for option, value in options.items():
-        if option in wrong and value not in (None, []):
-            raise UserError(f"{f'{option} {value}'.rstrip()}: {why}")
+        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+    for option in wrong.split():
+        value = asked[option]
+        if value not in (None, []):
+            raise UserError(f"--{option} {value}: {why}")
+    if given and runs:
+        raise UserError(f"{given[0]}: {why}")
     if name is None:
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
