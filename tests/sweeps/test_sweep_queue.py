@@ -16,7 +16,7 @@ from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.queue import ATTEMPTS, Queue
 from ampcompare.sweeps.search import falls_behind
-from ampcompare.sweeps.storage import Away, Database, check_storage, shown, sqlite_url, why
+from ampcompare.sweeps.storage import Away, Database, shown, sqlite_url, why
 
 GRACE = 60.0
 
@@ -261,4 +261,4 @@ def test_a_short_password_is_hidden_where_it_stands_alone_and_spoils_no_words():
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
 def test_a_database_in_memory_is_refused(url):
     with pytest.raises(UserError, match="a database in memory is gone with its process"):
-        check_storage(url)
+        Queue(grid(1), url, "s")

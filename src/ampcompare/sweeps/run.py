@@ -31,8 +31,8 @@ from ampcompare.sweeps.prepare import Prepared, prepare, shown
 from ampcompare.sweeps.process import Guard, Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
-from ampcompare.sweeps.storage import check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
+from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.worker import Pulse, Stop, Workers
 
 EXIT_FAILED_RUNS = 1
@@ -63,7 +63,6 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     a storage that cannot be used.
     """
     request = Request(**asked)
-    check_storage(request.storage)
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
     if ready.sweep.method == "bayes":
         load_optuna()
@@ -97,7 +96,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
 
 def queue_of(ready: Prepared, request: Request) -> Queue:
     """The queue of a sweep, by default in its folder."""
-    url = request.storage or sqlite_url(ready.output)
+    url = sqlite_url(ready.output) if request.storage is None else request.storage
     return Queue(ready.sweep, url, ready.sweep.name, request.grace_seconds, ready.words, ready.told)
 
 

@@ -20,6 +20,7 @@ PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
 LAST_SECONDS = 30.0  # for what runs ended with, in a sweep that is being stopped: that of STOP_SECONDS
 TRIES = 4  # to open it: several workers may make its tables at once
+MOST_CONFLICTS = 1000  # with others who write the same row; more are no coincidence
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
 NOT_ALLOWED = "42501"  # PostgreSQL 15 lets owners alone make tables
@@ -87,11 +88,14 @@ class Database:
         `at_the_end`, after LAST_SECONDS.
         """
         stopped: float | None = None
+        conflicts = 0
         while True:
             try:
                 return self.once(act)
-            except IntegrityError:
-                continue
+            except IntegrityError as problem:
+                conflicts += 1
+                if conflicts > MOST_CONFLICTS:
+                    raise self._unusable(problem) from problem
             except Away:
                 now = time.monotonic()
                 if self._since is not None and now - self._since > PATIENCE_SECONDS:
@@ -109,7 +113,8 @@ class Database:
         raise Away(f"--storage {shown(self.url)}: did not answer for {waited} ({self._reason}); {todo}")
 
     def _unusable(self, problem: BaseException) -> UserError:
-        return UserError(f"--storage {shown(self.url)}: cannot be used ({why(problem, self.url)})")
+        called = shown(self.url) or "''"
+        return UserError(f"--storage {called}: cannot be used ({why(problem, self.url)})")
 
     def _lost(self, reason: str) -> None:
         with self._lock:
@@ -133,6 +138,9 @@ def _engine(url: str, *, writes: bool) -> Engine:
     if name in ("postgres", "postgresql"):
         given = given.set(drivername=f"postgresql+{driver or DRIVER}")
     if given.get_backend_name() == "sqlite":
+        if not given.database or ":memory:" in given.database or given.query.get("mode") == "memory":
+            todo = "name a file, sqlite:///sweep.db, or leave the option out"
+            raise UserError(f"--storage {url}: a database in memory is gone with its process; {todo}")
         # Wait for other writers instead of failing at once.
         engine = create_engine(given, connect_args={"timeout": 30})
         # sqlite3 would begin a transaction at the first write, not before. Who reads before it writes would
@@ -200,20 +208,6 @@ def sqlite_url(folder: Path) -> str:
     """The sweep's own database in its output folder, whatever characters its name has."""
     # Quoted twice: SQLAlchemy takes one layer off, SQLite the other.
     return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"
-
-
-def check_storage(given: str | None) -> None:
-    """Raises UserError for what --storage cannot mean."""
-    if given is None:
-        return
-    if not given.strip():
-        raise UserError(f"--storage {given!r}: expected the URL of a database, or leave the option out")
-    url = _parsed(given)
-    if url is None or url.get_backend_name() != "sqlite":
-        return
-    if not url.database or ":memory:" in url.database or url.query.get("mode") == "memory":
-        todo = "name a file, sqlite:///sweep.db, or leave the option out"
-        raise UserError(f"--storage {given}: a database in memory is gone with its process; {todo}")
 
 
 def sqlite_path(url: str) -> Path | None:

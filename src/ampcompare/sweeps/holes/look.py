@@ -26,7 +26,7 @@ from ampcompare.sweeps.holes.points import Points
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
 from ampcompare.sweeps.process import last_words
 from ampcompare.sweeps.run import Request
-from ampcompare.sweeps.storage import Database, check_storage, sqlite_path, sqlite_url
+from ampcompare.sweeps.storage import Database, sqlite_path, sqlite_url
 from ampcompare.sweeps.table import R, Row, find_definition, rows_of
 
 BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
@@ -123,12 +123,12 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     """Every point of a sweep of a file, or of `wandb:ENTITY/PROJECT/SWEEP`, run with these words (a batch
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
-    check_storage(request.storage)
     ready, on_server = _prepared(source, split(words)[1], request)
     there = ready.sweep
     if there.on_server:  # W&B's agent alone stops runs early
         ready = replace(ready, sweep=replace(there, hyperband=None))
-    known, told = _of_database(ready, request.storage or sqlite_url(ready.output))
+    url = sqlite_url(ready.output) if request.storage is None else request.storage
+    known, told = _of_database(ready, url)
     began, of_jobs, unasked = _of_array(ready)
     runs = {run.row.run_id: run for run in [*of_jobs, *told]}
     for record in _records(ready, on_server):
@@ -296,7 +296,8 @@ def _standings(points: Points, runs: Sequence[Standing]) -> tuple[list[Standing]
     at: dict[int, Standing] = {}
     strays = []
     for run in tried:
-        numbers = [run.row.place] if run.is_placed else points.find(run.row.parameters)
+        is_there = run.is_placed and run.row.place < len(points.rows)  # else beyond a cap that was lowered
+        numbers = [run.row.place] if is_there else points.find(run.row.parameters)
         if numbers:
             number = next((number for number in numbers if number not in at), numbers[0])
             own = replace(points.rows[number], run_id=run.row.run_id, value=run.row.value)
