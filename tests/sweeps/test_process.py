@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from support.place import Place, is_alive
 from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
+
+from ampcompare.records.sources import CHECKPOINTS
+from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.process import Launch
 
 # Two runs; then the process dies without a word.
 DIES = """
@@ -35,6 +40,16 @@ def test_the_runs_of_a_killed_process_are_ended(tmp_path: Path):
     runs = [int(word) for word in log.read_text().split()]
     process.communicate()
     wait_until(lambda: not any(map(is_alive, runs)))
+
+
+def test_a_run_whose_checkpoints_are_locked_goes_on(tmp_path: Path):
+    launch = Launch(Sweep(tmp_path, "s", "grid", ()), tmp_path, (), {}, here=True)
+    lock = tmp_path / CHECKPOINTS / "r1" / "lock"
+    assert not launch.is_going_on("r1")
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        assert launch.is_going_on("r1")
+    assert not launch.is_going_on("r1")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    asked = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
     asked |= {"workers": workers, "out": out, "runs": runs}
     if name is None:
         wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"

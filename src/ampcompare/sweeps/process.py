@@ -212,7 +212,8 @@ class Launch:
         lock = self.folder / CHECKPOINTS / run_id / "lock"
         with suppress(Timeout):
             if self.here and lock.is_file():
-                FileLock(lock, blocking=False).acquire().release()
+                with FileLock(lock, blocking=False):
+                    pass
             return False
         return True
 

@@ -259,7 +259,14 @@ class Queue:
 
     def requeue(self, rows: Iterable[Row]) -> int:
         """Queue these rows, which have ended, once more as new runs; how many of them nobody had yet."""
-        new = {"state": QUEUED, "owner": "", "value": None, "bands": {}, "attempt": 1, "starts": 0}
+        new: dict[str, Any] = {
+            "state": QUEUED,
+            "owner": "",
+            "value": None,
+            "bands": {},
+            "attempt": 1,
+            "starts": 0,
+        }
 
         def write(connection: Connection) -> int:
             count = 0

@@ -173,7 +173,13 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     config, runs = read_server_sweep(source, brief=True)
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
-    server = {"name": name, "entity": entity, "project": project, "control": False, "on_server": True}
+    server: dict[str, Any] = {
+        "name": name,
+        "entity": entity,
+        "project": project,
+        "control": False,
+        "on_server": True,
+    }
     return prepared(replace(sweep_of(Path(source), known), **server), words), runs
 
 
@@ -197,7 +203,9 @@ def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Standing
     sweep = _agreed(ready, f"the sweep in {path or 'the database'}", written["sweep"], groups)
     # What others have begun, or nobody yet, its records tell.
     begun = [row for row in there if row.state in OF_ROWS and (row.state != "queued" or row.starts)]
-    return sweep, [Standing(r, *OF_ROWS[r.state], 1e12 + r.place, True, True) for r in begun]
+    return sweep, [
+        Standing(row, *OF_ROWS[row.state], 1e12 + row.place, is_placed=True, is_queued=True) for row in begun
+    ]
 
 
 def _agreed(ready: Prepared, what: str, began: dict[str, Any], added: Sequence[Sequence[Any]]) -> Sweep:
@@ -257,8 +265,10 @@ def _of_record(run: RunRecord, sweep: Sweep) -> Standing:
     by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
     if outcome is Outcome.STOPPED and sweep.hyperband and not by_hand:
         state = State.EARLY
-    values = run.values(metric) if metric else ()
-    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    value = None
+    if metric is not None:
+        values = run.values(metric)
+        value = float(values[-1]) if len(values) else run.summary_number(metric)
     began = run.started_at.timestamp() if run.started_at else 0.0
     return Standing(Row(0, run.id, run.config, value=value), state, why, began)
 
