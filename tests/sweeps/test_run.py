@@ -420,7 +420,7 @@ def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, cap
     monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
     monkeypatch.chdir(place.folder)
     place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
-    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console()) == 0
+    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console(), run.Request()) == 0
     seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")}
     assert seen == {"0", "GPU-abc"}
     assert "2 workers" in capsys.readouterr().out

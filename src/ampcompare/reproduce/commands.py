@@ -83,7 +83,7 @@ def reproduce(
         ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return
-    from ampcompare.sweeps.run import run_sweep
+    from ampcompare.sweeps import run
 
     called, text = sweep_file(*way)
     there = [value for key, value in map(split_override, given) if key == "output_dir"]
@@ -92,4 +92,5 @@ def reproduce(
     folder = Path(out or [Path("runs") / called, *there][-1])
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")
-    raise typer.Exit(run_sweep(str(file), [*given, f"output_dir={folder}"], console, workers=workers))
+    request = run.Request(workers)
+    raise typer.Exit(run.run_sweep(str(file), [*given, f"output_dir={folder}"], console, request))

@@ -91,7 +91,7 @@ class SweepDisplay:
     def update(self, progress: Progress) -> None:
         """How the runs of all workers stand by now, as far as they go on."""
         with self._lock:
-            self.progress = max(self.progress, progress, key=lambda known: known.done)
+            self.progress = max(progress, self.progress, key=lambda known: known.done)
 
     def close(self) -> None:
         """All is done: say so where the last line, of a run of this process, could not know it."""

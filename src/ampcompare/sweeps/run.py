@@ -54,15 +54,14 @@ class Request:
     report: bool = True  # the table and the page behind the last run
 
 
-def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -> int:
+def run_sweep(path: str, words: Sequence[str], console: Console, request: Request) -> int:
     """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
-    `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
+    Returns the exit code: 0 if every run finished or was stopped by
     hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
     stopped by Ctrl-C or a batch system. Raises UserError, with nothing started, for a bad file, bad words or
     a storage that cannot be used.
     """
-    request = Request(**asked)
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
     if ready.sweep.method == "bayes":
         load_optuna()

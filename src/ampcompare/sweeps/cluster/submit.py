@@ -42,16 +42,16 @@ AGAIN = "submits what is neither done nor in the queue"
 
 
 def submit_sweep(
-    path: str, words: Sequence[str], console: Console, cluster: str, *, fill: bool = False, **asked: Any
+    path: str, words: Sequence[str], console: Console, request: Request, cluster: str, *, fill: bool
 ) -> int:
-    """Submit what is left of the sweep in the file, with `fill` what failed, too; `asked`: see `run_sweep`.
+    """Submit what is left of the sweep in the file, with `fill` what failed, too.
 
     Returns 0 once it is submitted. Raises UserError, with nothing submitted, for what cannot be an array, and
     where submitit or the batch system is not there.
     """
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
-    request, (own, of_runs) = Request(**asked), split(words)
+    own, of_runs = split(words)
     ready = prepare(path, of_runs, request.name, request.control)
     _check(ready, request)
     batch = Batch(Array(ready.output.resolve()), parameters(own, request.workers))

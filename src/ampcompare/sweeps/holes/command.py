@@ -24,7 +24,7 @@ from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.distributions import nested
-from ampcompare.sweeps.holes.look import Seen, State, look
+from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
@@ -40,17 +40,17 @@ from ampcompare.sweeps.table import QUEUED, Row
 EXIT_HOLES = 3
 MOST_ROWS = 200
 WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
-STYLES = {State.FAILED: "red", State.CRASHED: "red", State.REFUSED: "red", State.RUNNING: "yellow"}
+STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
 ROW_STATES = {
-    State.FINISHED: "finished",
-    State.EARLY: "stopped",
-    State.RUNNING: ELSEWHERE,
-    State.MISSING: QUEUED,
+    "finished": "finished",
+    "stopped early": "stopped",
+    "running": ELSEWHERE,
+    "missing": QUEUED,
 }
 
 
 def see_holes(
-    source: str, words: Sequence[str], console: Console, *, fill: bool, missing: bool, **asked: Any
+    source: str, words: Sequence[str], console: Console, request: Request, *, fill: bool, missing: bool
 ) -> int:
     """List the points of the sweep that are missing, failed or still running, or run them.
 
@@ -60,7 +60,6 @@ def see_holes(
     """
     if fill and missing:
         raise UserError("--missing --fill: one lists the holes, the other runs them; leave one out")
-    request = Request(**asked)
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
     seen = look(source, words, request)
@@ -70,7 +69,7 @@ def see_holes(
         print_line(console, one_line(line))
     if fill:
         return _fill(seen, request, source, words, console)
-    if seen.can_begin or any(standing.state is not State.RUNNING for standing in seen.open):
+    if seen.can_begin or any(standing.state != "running" for standing in seen.open):
         again = command_again(source, request, seen.ready, "--fill")
         print_line(console, one_line(f"to fill them: {again}"))
     return 0 if seen.is_whole else EXIT_HOLES
@@ -82,7 +81,7 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
         todo = "run it where squeue answers"
         gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
         raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
-    going_on = [s for s in seen.open if s.state is State.RUNNING]
+    going_on = [s for s in seen.open if s.state == "running"]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
         print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
@@ -99,7 +98,7 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
         return 128 + received[0]
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
-    bad = [s for s in after.open if s.state is not State.RUNNING]
+    bad = [s for s in after.open if s.state != "running"]
     if bad:
         _print_table(after, console)
     status = 0
@@ -127,7 +126,7 @@ def _queue_of(seen: Seen, request: Request) -> Queue:
         is_gone = mine and mine.state == ELSEWHERE and mine.parameters == standing.row.parameters
         # Another that fills may have queued it since: then it is another run.
         is_left = mine and mine.run_id == standing.row.run_id and mine.state in (*ENDED, ELSEWHERE)
-        if mine and standing.state is not State.RUNNING and (is_left or is_gone):
+        if mine and standing.state != "running" and (is_left or is_gone):
             queue.requeue([mine])
     if seen.is_bound:
         queue.sweep = dataclasses.replace(queue.sweep, run_cap=len(there))
@@ -144,7 +143,7 @@ def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
             given = [varied[p.key] if p.key in varied else p.grid_value(0) for p in of_sweep]
             row = dataclasses.replace(row, parameters=nested(of_sweep, given))
         plan = {} if told is None else {**told, "place": row.place, **row.plan}
-        starts = 0 if standing.state is State.MISSING else 1
+        starts = 0 if standing.state == "missing" else 1
         yield dataclasses.replace(row, plan=plan, state=state, starts=starts)
 
 
@@ -158,7 +157,7 @@ def _print_table(seen: Seen, console: Console) -> None:
         log = seen.ready.output / "logs" / f"{row.run_id}.log"
         cells = [f"{values} (control, {arm})" if arm else values, row.run_id, standing.why]
         cells.append(str(log) if row.run_id and log.is_file() else "")
-        state = Text(standing.state.value, style=STYLES.get(standing.state, ""))
+        state = Text(standing.state, style=STYLES.get(standing.state, ""))
         table.add_row(state, *(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     wide.print(table)

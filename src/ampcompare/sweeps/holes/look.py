@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,31 +31,16 @@ from ampcompare.sweeps.table import R, Row, find_definition, rows_of
 BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
 
 
-class State(Enum):
-    """The word for how a point of a sweep stands."""
-
-    FINISHED = "finished"
-    EARLY = "stopped early"
-    RUNNING = "running"
-    FAILED = "failed"
-    CRASHED = "crashed"
-    STOPPED = "stopped"
-    REFUSED = "refused"
-    MISSING = "missing"
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to do at the point."""
-        return self in (State.FINISHED, State.EARLY)
-
-
+# The words for how a point stands, as they are counted; at the first two nothing is left to do.
+WHOLE = ("finished", "stopped early")
+STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
 OF_ROWS = {
-    "finished": (State.FINISHED, ""),
-    "stopped": (State.EARLY, ""),
-    "failed": (State.FAILED, ""),
-    "lost": (State.CRASHED, "its worker went away"),
-    "running": (State.RUNNING, ""),
-    "queued": (State.STOPPED, "queued again; the sweep's command goes on with it"),
+    "finished": ("finished", ""),
+    "stopped": ("stopped early", ""),
+    "failed": ("failed", ""),
+    "lost": ("crashed", "its worker went away"),
+    "running": ("running", ""),
+    "queued": ("stopped", "queued again; the sweep's command goes on with it"),
 }
 
 
@@ -67,7 +51,7 @@ class Standing:
     """
 
     row: Row
-    state: State = State.MISSING
+    state: str = "missing"
     why: str = ""
     began: float = 0.0  # seconds since 1970
     is_placed: bool = False  # a queue says at which point it is
@@ -93,7 +77,7 @@ class Seen:
     @property
     def open(self) -> list[Standing]:
         """The points at which something is left to do, or going on."""
-        return [standing for standing in self.standings if not standing.state.is_whole]
+        return [standing for standing in self.standings if standing.state not in WHOLE]
 
     @property
     def is_whole(self) -> bool:
@@ -113,8 +97,8 @@ class Seen:
     def counted(self) -> str:
         """`compare: 9 points: 7 finished, 1 failed, 1 missing`, and whether that is all."""
         counts = Counter(standing.state for standing in self.standings)
-        counts[State.MISSING] += self.not_begun
-        said = ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "none"
+        counts["missing"] += self.not_begun
+        said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "none"
         total = plural(len(self.standings) + self.not_begun, "point")
         return f"{self.sweep.name}: {total}: {said}{'; whole' if self.is_whole else ''}"
 
@@ -142,8 +126,8 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     standings, strays = _standings(points, tried)
     not_begun = max(0, (sweep.run_cap or 0) - len(standings)) if points.rows is None else 0
     remarks = [f"left out, as they cannot run: {text}" for text in (same.refusals if sweep.cells else ())]
-    begun = [standing for standing in standings if standing.state is not State.MISSING]
-    values = [run.row.value for run in tried if run.state is State.FINISHED and run.row.value is not None]
+    begun = [standing for standing in standings if standing.state != "missing"]
+    values = [run.row.value for run in tried if run.state == "finished" and run.row.value is not None]
     is_less = not_begun or len(begun) < len(standings)
     if is_less and metric and any(map(metric.is_reached, values)):
         standings, not_begun = begun, 0
@@ -238,9 +222,9 @@ def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Standing], str]:
     found = []
     for run in runs:
         code = ended[run.run_id]
-        state, why = (State.FAILED, f"exit code {code}") if code else (State.FINISHED, "")
+        state, why = ("failed", f"exit code {code}") if code else ("finished", "")
         if run.run_id in queue:
-            state, why = State.RUNNING, f"in the queue as job {queue[run.run_id][0]}"
+            state, why = "running", f"in the queue as job {queue[run.run_id][0]}"
         if run.run_id in queue or code is not None:
             found.append(Standing(run, state, why, is_placed=True))
     return sweep, found, unasked
@@ -261,10 +245,10 @@ def _of_record(run: RunRecord, sweep: Sweep) -> Standing:
     """A run by its record, its outcome in the words of the report."""
     metric = sweep.metric.name if sweep.metric else None
     outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
-    state = State.CRASHED if why == NO_EXIT else State(outcome.value)
+    state = "crashed" if why == NO_EXIT else outcome.value
     by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
     if outcome is Outcome.STOPPED and sweep.hyperband and not by_hand:
-        state = State.EARLY
+        state = "stopped early"
     value = None
     if metric is not None:
         values = run.values(metric)
@@ -278,10 +262,10 @@ def _joined(known: Standing | None, record: Standing) -> Standing:
     if known is None:
         return record
     is_told = {
-        State.FINISHED: record.state in (State.FAILED, State.REFUSED),
-        State.FAILED: record.state in (State.FAILED, State.REFUSED),
-        State.EARLY: False,
-    }.get(known.state, record.state in (State.FINISHED, State.RUNNING))
+        "finished": record.state in ("failed", "refused"),
+        "failed": record.state in ("failed", "refused"),
+        "stopped early": False,
+    }.get(known.state, record.state in ("finished", "running"))
     value = record.row.value if known.row.value is None else known.row.value
     teller = record if is_told else known
     return replace(known, state=teller.state, why=teller.why, row=replace(known.row, value=value))
@@ -289,7 +273,7 @@ def _joined(known: Standing | None, record: Standing) -> Standing:
 
 def _with_last_words(run: Standing, folder: Path) -> Standing:
     """A failed run of which nothing else is known, with the last line that it printed."""
-    if run.state is not State.FAILED or (run.why and not run.why.startswith("exit code")):
+    if run.state != "failed" or (run.why and not run.why.startswith("exit code")):
         return run
     line = last_words(folder / "logs" / f"{run.row.run_id}.log")
     return replace(run, why=": ".join(filter(None, (run.why, line))))
@@ -300,7 +284,7 @@ def _standings(points: Points, runs: Sequence[Standing]) -> tuple[list[Standing]
     whatever failed before; else one that goes on; else the newest tells.
     """
     # What is done first, so that of points with the same values each gets one.
-    tried = sorted(runs, key=lambda a: (not a.state.is_whole, a.state is not State.RUNNING, -a.began))
+    tried = sorted(runs, key=lambda a: (a.state not in WHOLE, a.state != "running", -a.began))
     if points.rows is None:
         return _drawn(points, tried), []
     at: dict[int, Standing] = {}
@@ -312,7 +296,7 @@ def _standings(points: Points, runs: Sequence[Standing]) -> tuple[list[Standing]
             number = next((number for number in numbers if number not in at), numbers[0])
             own = replace(points.rows[number], run_id=run.row.run_id, value=run.row.value)
             at.setdefault(number, replace(run, row=own))
-        elif run.state is not State.REFUSED:
+        elif run.state != "refused":
             strays.append(run)
     return [at.get(row.place, Standing(row)) for row in points.rows], strays
 
@@ -326,7 +310,7 @@ def _drawn(points: Points, tried: Sequence[Standing]) -> list[Standing]:
     found = []
     for run in sorted(tried, key=lambda run: not run.is_placed):
         values = points.read(run.row.parameters)
-        if run.is_placed or run.state.is_whole or run.state is State.RUNNING or values not in seen:
+        if run.is_placed or run.state in WHOLE or run.state == "running" or values not in seen:
             place = run.row.place if run.is_placed else next(free)
             found.append(replace(run, row=replace(run.row, place=place)))
         seen.add(values)
