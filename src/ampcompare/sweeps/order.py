@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import count, product, repeat
+from itertools import count, repeat
 from typing import TypeVar
 
 GPUS = (2, 3, 4)
@@ -59,11 +59,12 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
         texts = (json.dumps([name, block, draw, value]).encode() for value in range(values))
         hashes = [hashlib.sha256(text).digest() for text in texts]
         order = sorted(range(values), key=hashes.__getitem__)
-        for one, other in product(range(values), repeat=2):
-            x, y = order[one], order[other]
-            before = stays(x, one, block) and stays(x, one, block) + stays(y, other, block)
-            if before and stays(y, one, block) + stays(x, other, block) < before:
-                order[one], order[other] = y, x
+        for one in range(values):
+            for other in range(values) if stays(order[one], one, block) else ():
+                x, y = order[one], order[other]
+                now = stays(x, one, block) and stays(x, one, block) + stays(y, other, block)
+                if now and stays(y, one, block) + stays(x, other, block) < now:
+                    order[one], order[other] = y, x
         return order
 
     for block in count():
