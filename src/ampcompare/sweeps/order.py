@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from itertools import count, repeat
-from typing import TypeVar
+from typing import Any, TypeVar
 
 GPUS = (2, 3, 4)
 DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
@@ -56,9 +56,7 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
 
     def drawn(block: int, draw: int) -> list[int]:
         """An order, with two values swapped wherever fewer stay on the GPU that all their runs were on."""
-        texts = (json.dumps([name, block, draw, value]).encode() for value in range(values))
-        hashes = [hashlib.sha256(text).digest() for text in texts]
-        order = sorted(range(values), key=hashes.__getitem__)
+        order = sorted(range(values), key=lambda value: _hash([name, block, draw, value]))
         for one in range(values):
             for other in range(values) if stays(order[one], one, block) else ():
                 x, y = order[one], order[other]
@@ -81,6 +79,10 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
                 if only.setdefault(key, gpu) != gpu:
                     only[key] = MOVED
         yield tuple(best)
+
+
+def _hash(of: list[Any]) -> bytes:
+    return hashlib.sha256(json.dumps(of).encode()).digest()
 
 
 def in_blocks(
