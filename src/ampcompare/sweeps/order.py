@@ -76,8 +76,7 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
                 break
         for place, value in enumerate(best):
             for key, gpu in gpus(value, place, block):
-                if only.setdefault(key, gpu) != gpu:
-                    only[key] = MOVED
+                only[key] = gpu if only.get(key, gpu) == gpu else MOVED
         yield tuple(best)
 
 
