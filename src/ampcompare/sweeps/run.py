@@ -57,10 +57,9 @@ class Request:
 def run_sweep(path: str, words: Sequence[str], console: Console, request: Request) -> int:
     """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
-    Returns the exit code: 0 if every run finished or was stopped by
-    hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
-    stopped by Ctrl-C or a batch system. Raises UserError, with nothing started, for a bad file, bad words or
-    a storage that cannot be used.
+    Returns the exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 3 if they
+    repeat a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system. Raises
+    UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
     if ready.sweep.method == "bayes":
@@ -78,7 +77,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
     if ready.looks:
         check_can_be_decided(queue.sweep, ready.looks)
         fill_first_look(queue, ready.looks)
-    if received := work_through(queue, folder, console, request, ready, ready.looks):
+    if received := work_through(queue, folder, console, request, ready):
         tell_how_to_go_on(path, request, ready, console)
         return 128 + received[0]
     rows = queue.rows()
@@ -105,7 +104,6 @@ def work_through(
     console: Console,
     request: Request,
     ready: Prepared,
-    looks: Sequence[int] = (),
 ) -> list[int]:
     """See all runs of the queue through by workers of this process; with looks, round after round until all
     is decided. Returns the signals that ended it before.
@@ -143,9 +141,9 @@ def work_through(
     ):
         database.say, database.stop, database.kill = display.say, stop.asked, stop.at_once
         with Pulse(queue, display.update) as pulse:
-            decisions = Decisions(queue, looks, look, display.say)
+            decisions = Decisions(queue, ready.looks, look, display.say)
             see_round()
-            while looks and not stop.asked.is_set() and decisions.go_on():
+            while ready.looks and not stop.asked.is_set() and decisions.go_on():
                 see_round()
         if not received:
             display.update(queue.progress(patient=True))

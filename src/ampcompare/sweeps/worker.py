@@ -47,7 +47,7 @@ class Pulse(threading.Thread):
     workers have done by now.
     """
 
-    def __init__(self, queue: Queue, told: Callable[[Progress], None] = lambda progress: None) -> None:
+    def __init__(self, queue: Queue, told: Callable[[Progress], None]) -> None:
         super().__init__(name="pulse", daemon=True)
         self._queue, self._told = queue, told
         self._ended = threading.Event()
