@@ -99,11 +99,7 @@ def queue_of(ready: Prepared, request: Request) -> Queue:
 
 
 def work_through(
-    queue: Queue,
-    folder: Path,
-    console: Console,
-    request: Request,
-    ready: Prepared,
+    queue: Queue, folder: Path, console: Console, request: Request, ready: Prepared
 ) -> list[int]:
     """See all runs of the queue through by workers of this process; with looks, round after round until all
     is decided. Returns the signals that ended it before.

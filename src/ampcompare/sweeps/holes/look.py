@@ -19,7 +19,7 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.cluster.array import Array, rows
-from ampcompare.sweeps.cluster.words import split
+from ampcompare.sweeps.cluster.submit import split
 from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
 from ampcompare.sweeps.holes.points import Points
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
