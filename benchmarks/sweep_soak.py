@@ -162,17 +162,14 @@ class Soak:
             yield f"{screen.name}: exit code {code}: {said.splitlines()[-1:]}"
 
 
-def _request(file: Path, out: Path, storage: str | None) -> dict[str, Any]:
-    return {"workers": 1, "storage": storage, "grace_seconds": GRACE_SECONDS, "report": False}
-
-
 def _sweep(file: Path, out: Path, storage: str | None) -> int:
     from rich.console import Console
 
-    from ampcompare.sweeps.run import run_sweep
+    from ampcompare.sweeps.run import Request, run_sweep
 
     console = Console(highlight=False, width=200)
-    return run_sweep(str(file), [f"output_dir={out}"], console, **_request(file, out, storage))
+    request = Request(1, storage, grace_seconds=GRACE_SECONDS, report=False)
+    return run_sweep(str(file), [f"output_dir={out}"], console, request)
 
 
 def _queue(file: Path, out: Path, storage: str | None) -> Any:

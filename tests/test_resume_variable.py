@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
 from ampcompare import entrypoint, experiment
 from ampcompare.config.load import Config
-from ampcompare.sweeps.process import run_environment
+from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.process import Guard, Launch
+from ampcompare.sweeps.table import Row
 
 
 def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:
@@ -62,9 +65,13 @@ def test_a_run_of_w_and_bs_agent_resumes_by_itself(monkeypatch, given, words, ex
 
 def test_first_try_of_a_sweeps_run_does_not_hear_of_the_sweeps_own(monkeypatch, tmp_path):
     monkeypatch.setenv("AMPCOMPARE_RESUME", "auto")
-    given = ("s1", "r1", tmp_path / "p.yaml", tmp_path, None, None)
-    assert "AMPCOMPARE_RESUME" not in run_environment(*given)
-    assert run_environment(*given, resumes=True)["AMPCOMPARE_RESUME"] == "auto"
+    (tmp_path / "logs").mkdir()
+    tells = ["sh", "-c", 'echo "heard ${AMPCOMPARE_RESUME-nothing}"']
+    launch = Launch(Sweep(tmp_path, "s", "grid", (), command=tells), tmp_path, (), {}, here=False)
+    with contextlib.closing(Guard()) as guard:
+        for starts in (1, 2):
+            assert launch.start(Row(0, "r1", starts=starts), guard).wait(600) == 0
+    assert launch.log("r1").read_text() == "heard nothing\nheard auto\n"
 
 
 def test_value_that_is_none_is_refused_in_one_line(monkeypatch, capsys):

@@ -75,8 +75,3 @@ def test_an_interval_is_around_its_value(subtests: pytest.Subtests):
     ):
         with subtests.test(wrong=wrong), pytest.raises(ValidationError):
             printed({"value": 1, "low": 0, "high": 2} | wrong)
-
-
-@given(st.floats(-1e12, -0.001) | st.floats(0.001, 1e12))
-def test_a_number_of_yaml_without_quotes_is_read_as_it_is_written(value: float):
-    assert printed(value).value == value

@@ -84,50 +84,39 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
     assert (place.out / "report" / "index.html").exists()
 
 
+BAYES = {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2}
+NO_ARRAY = [  # of this file, with this word
+    ({}, "--cluster=local", "expected slurm"),
+    ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
+    ({}, "slurm.time=soon", "slurm.time='soon': expected minutes"),
+    ({}, "slurm.time=0", "above 0"),
+    ({}, "slurm.comment=a\nrm", "expected a printable word"),
+    ({}, 'slurm.additional_parameters={"job_name": "x"}', "goes without job_name"),
+    ({}, "slurm.setup=a", 'expected JSON, such as ["module load cuda"]'),
+    ({}, "--missing", "leave --cluster out"),
+    ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
+    ({}, "slurm.nodes=2", "a run of the array is one process"),
+    ({}, "--storage=sqlite:///a", "goes without --storage"),
+    ({}, "--until-decided", "goes without --until-decided"),
+    ({"method": "random"}, "x=1", "needs run_cap"),
+    (BAYES, "x=1", "goes without method bayes"),
+]
+
+
 def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
 ):
-    for content, words, said in [
-        ({}, ["--cluster", "local"], "expected slurm"),
-        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "Unavailable parameter(s): ['partitoin']"),
-        ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
-        ({}, ["--cluster", "slurm", "slurm.time=0"], "above 0"),
-        ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
-        (
-            {},
-            ["--cluster", "slurm", 'slurm.additional_parameters={"job_name": "x"}'],
-            "goes without job_name",
-        ),
-        ({}, ["--cluster", "slurm", "slurm.setup=a"], 'expected JSON, such as ["module load cuda"]'),
-        ({}, ["--cluster", "slurm", "--missing"], "leave --cluster out"),
-        ({}, ["--cluster", "slurm", "output_dir=a\\b"], "expected a printable path without % and \\"),
-        ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
-        ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
-        ({}, ["--cluster", "slurm", "--until-decided"], "goes without --until-decided"),
-        ({"method": "random"}, ["--cluster", "slurm"], "needs run_cap"),
-        (
-            {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2},
-            ["--cluster", "slurm"],
-            "goes without method bayes",
-        ),
-    ]:
-        with subtests.test(content=content, words=words, said=said):
-            from ampcompare.cli import main
+    from ampcompare.cli import main
 
+    for name in ("srun", "sbatch"):
+        (place.folder / name).touch(mode=0o755)
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+    for content, word, said in NO_ARRAY:
+        with subtests.test(content=content, word=word):
             place.file(**{"parameters": XS, **content})
-            for name in ("srun", "sbatch"):
-                (place.folder / name).touch(mode=0o755)
-            monkeypatch.chdir(place.folder)
-            monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
             with pytest.raises(SystemExit) as ended:
-                main(
-                    [
-                        "sweep",
-                        "sweep.yaml",
-                        *words,
-                        *([] if "output_dir" in words[-1] else [f"output_dir={place.out}"]),
-                    ]
-                )
+                main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={place.out}", word])
             told = capsys.readouterr().err
             assert (ended.value.code, told.count("\n")) == (2, 1)
             assert said in told
@@ -198,11 +187,3 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(
     assert code == 0, said
     assert xs(place, "began") == ["1", "2", "2", "3"]
     assert place.sweep("--missing")[0] == 0
-
-
-def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm, submit):
-    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
-    assert submit()[0] == 0
-    slurm.wait_until_ended()
-    code, said = place.sweep("--missing")
-    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def test_a_run_that_two_jobs_have_is_made_once(place: Place, slurm: Slurm, submi
 
 
 def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slurm, submit):
+    """What it may have queued nevertheless is waited for, and submitted again when it is gone."""
     place.file(parameters=XS)
     slurm.slots = 0
     sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
@@ -71,8 +73,9 @@ def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slu
     assert 'lost (Could not make sense of sbatch output "queued, my friend")' in said
     assert "the same command again submits what is neither done nor in the queue" in said
     put_back(sbatch)
-    assert "3 submitted as job 104" in submit()[1]
-    assert [job.state for job in slurm.jobs] == ["CANCELLED"] * 3 + ["PENDING"] * 4  # they had no tasks
+    assert "3 waiting or running as job 101; nothing new was submitted" in submit()[1]
+    subprocess.run(["scancel", "101"], env=slurm.environment(), check=True)
+    assert "3 submitted as job 105" in submit()[1]
     slurm.slots = 2
     slurm.wait_until_ended()
     assert once_each(place, ["1", "2", "3"])
@@ -105,7 +108,7 @@ def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(place: P
 
 def test_a_sweep_that_is_too_large_for_one_array_is_several(place: Place, slurm: Slurm, submit):
     place.file(parameters=XS)
-    slurm.max_array_size = 2
+    place.before = "import ampcompare.sweeps.cluster.submit as s; s.MOST_TASKS = 2"
     slurm.slots = 0
     code, said = submit("--workers", "1")
     assert (code, "3 submitted as job 101, 103" in said) == (0, True), said

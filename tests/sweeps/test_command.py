@@ -46,13 +46,6 @@ def test_environment_macro_is_filled_and_an_unset_one_is_its_name(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    "word", ["${env}", "--config", 3, "epochs=1", "${envvar:HOME}/x", "data.root=${paths.cifar}", "$HOME", ""]
-)
-def test_words_that_are_fine(word):
-    assert macro_problem(word) is None
-
-
-@pytest.mark.parametrize(
     ("word", "said"),
     [
         ("${arg}", "no such macro; expected one of ${env}"),

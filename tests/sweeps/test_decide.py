@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
-from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
+from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, next_seeds
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.file import Hyperband, Objective, Sweep
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
-from ampcompare.sweeps.table import RUNS
-from ampcompare.sweeps.worker import Pulse
 
 LOOKS = (2, 4, 5)
 
@@ -61,8 +56,7 @@ class Looker:
         self.queue, self.decided_at = queue, decided_at
         self.asked: list[int] = []
         self.said: list[str] = []
-        self.pulse = Pulse(queue)
-        self.decisions = Decisions(queue, LOOKS, self.look, self.said.append, threading.Event(), self.pulse)
+        self.decisions = Decisions(queue, LOOKS, self.look, self.said.append)
 
     def look(self) -> Look:
         seeds = self.queue.sweep.seeds
@@ -93,12 +87,6 @@ def test_after_the_last_look_nothing_is_added(queue):
     assert looker.said[-1] == "this was the last look of the plan: what is undecided stays so"
 
 
-def test_seeds_are_filled_up_to_the_first_look(tmp_path):
-    queue = begin(tmp_path, seeds=[1, 2, 3])
-    fill_first_look(queue, LOOKS)
-    assert run_all(queue) == [1, 2, 3, 4]
-
-
 def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(queue, tmp_path):
     see_through(queue, Looker(queue, decided_at=4))
     again = begin(tmp_path)
@@ -107,105 +95,23 @@ def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(queue, 
     assert looker.asked == []
 
 
-def test_a_sweep_that_was_stopped_goes_on_at_its_look(queue, tmp_path):
-    run_all(queue)
-    assert Looker(queue, decided_at=99).go_on()
-    again = begin(tmp_path)  # before any of the new runs
-    fill_first_look(again, LOOKS)
-    assert see_through(again, Looker(again, decided_at=4)) == [[3, 4]]
-
-
-def test_of_several_workers_one_decides_and_all_hear_it(tmp_path):
+def test_of_several_workers_that_look_one_decides_and_all_hear_it(tmp_path):
     queues = [begin(tmp_path) for _ in range(4)]
     run_all(queues[0])
     lookers = [Looker(queue, decided_at=4) for queue in queues]
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda looker: looker.go_on(), lookers)] == [True] * 4
-    assert sorted(len(looker.asked) for looker in lookers) == [0, 0, 0, 1]
     assert all("looked at 2" in looker.said for looker in lookers)
     assert {queue.sweep.added for queue in queues} == {((3, 4),)}
 
 
-def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_nothing(queue, tmp_path):
+def test_a_worker_that_comes_when_all_is_looked_at_looks_at_the_next_number_of_seeds(queue, tmp_path):
     late = Looker(begin(tmp_path), decided_at=4)
     run_all(queue)
     assert Looker(queue, decided_at=4).go_on()
-    assert late.go_on()
-    assert (late.asked, late.said) == ([], ["looked at 2", "adding seeds 3, 4"])
-    assert see_through(late.queue, late) == [[3, 4]]
-    assert late.said[2:] == ["looked at 4"]
-
-
-def test_a_worker_that_comes_when_all_is_decided_says_so(queue, tmp_path):
-    late = Looker(begin(tmp_path), decided_at=2)
-    see_through(queue, Looker(queue, decided_at=2))
+    run_all(queue)
     assert not late.go_on()
-    assert (late.asked, late.said) == ([], ["looked at 2"])
-
-
-def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
-    died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
-    run_all(died)
-    assert died.claim_look(2)
-    looker = Looker(other, decided_at=4)
-    with looker.pulse:
-        assert looker.go_on()
-    assert looker.asked == [2]
-    assert looker.said[0].startswith("waiting for another worker")
-
-
-@pytest.mark.slow
-def test_a_decider_that_works_long_is_waited_for(tmp_path):
-    slow, other = begin(tmp_path, grace=2.0), begin(tmp_path, grace=2.0)
-    run_all(slow)
-    looker, waiting = Looker(slow, decided_at=4), Looker(other, decided_at=4)
-    looks, may_end = threading.Event(), threading.Event()
-
-    def look() -> Look:
-        looks.set()
-        may_end.wait()
-        return looker.look()
-
-    def beats() -> int:
-        query = select(RUNS.c.beat).where(RUNS.c.place == -2)
-        return other.database.wait(lambda connection: connection.execute(query).scalar_one())
-
-    with ThreadPoolExecutor(2) as pool, looker.pulse, waiting.pulse:
-        looker.decisions.look = look
-        first = pool.submit(looker.go_on)
-        looks.wait()
-        second = pool.submit(waiting.go_on)
-        wait_until(lambda: beats() > 10)  # many times the grace time, by the signs that it gives
-        assert not second.done()
-        may_end.set()
-        assert (first.result(), second.result()) == (True, True)
-    assert (looker.asked, waiting.asked) == ([2], [])
-
-
-def test_a_look_that_fails_is_free_for_the_next_worker(queue, tmp_path):
-    run_all(queue)
-    fails = Looker(queue, decided_at=4)
-
-    def look() -> Look:
-        raise UserError("no records")
-
-    fails.decisions.look = look
-    with pytest.raises(UserError, match="no records"):
-        fails.go_on()
-    looker = Looker(begin(tmp_path, grace=3600), decided_at=4)
-    assert looker.go_on()
-    assert looker.said == ["looked at 2", "adding seeds 3, 4"]  # and it waited for nobody
-
-
-def test_whoever_waits_can_be_stopped(tmp_path):
-    queue = begin(tmp_path, grace=3600)
-    run_all(queue)
-    queue.claim_look(2)
-    waiting = Looker(queue, decided_at=4)
-    waiting.decisions.say = lambda line: waiting.decisions.stop.set()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(waiting.go_on).result() is False
-    assert queue.added == []
+    assert late.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +121,6 @@ def test_whoever_waits_can_be_stopped(tmp_path):
         ([5, 4, 3], (), (6, 7, 8)),
         ([1, 5, 2], (), (3, 4, 6)),
         ([7], ((8, 9), (20,)), (21, 22, 23)),
-        ([2**63 - 2], (), (2**63 - 1, 0, 1)),
     ],
 )
 def test_new_seeds_continue_the_last_and_are_nobody_elses(seeds, added, expected):

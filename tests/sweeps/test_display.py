@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.place import grid
 
 from ampcompare.sweeps.display import SweepDisplay
-from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.worker import Job
 
 
@@ -19,22 +20,16 @@ def said() -> io.StringIO:
     return io.StringIO()
 
 
-def display_of(folder: Path, said: io.StringIO, *ended: int) -> SweepDisplay:
-    file = folder / "sweep.yaml"
-    file.write_text("program: x.py\nmethod: grid\nparameters: {x: {values: [1, 2, 3, 4]}}\n")
-    sweep, counts = read_sweep(file), iter(ended)
-    return SweepDisplay(Console(file=said, width=200), sweep, 0, sweep.total, lambda: next(counts))
-
-
-def job_of(number: int, **fields: object) -> Job:
-    return Job(number, f"r{number}", {"x": 1}, 1, None, began=0.0, **fields)  # type: ignore[arg-type]
-
-
 def test_what_is_done_counts_the_runs_of_other_workers(tmp_path, said):
-    with display_of(tmp_path, said, 3, 4) as display:
-        for number in (0, 3):
-            job = job_of(number)
+    mine, other = (Queue(grid(4), sqlite_url(tmp_path), "s") for _ in range(2))
+    with SweepDisplay(Console(file=said, width=200), mine, mine.progress()) as display:
+        for others in (2, 0):
+            for _ in range(others):
+                other.end(other.claim(), "finished")
+            row = mine.claim()
+            job = Job(row, began=0.0)
             display.change(job)
+            mine.end(row, "finished")
             job.state, job.seconds = "finished", 1.0
             display.change(job)
     first, last = [line for line in said.getvalue().splitlines() if "finished" in line]
@@ -45,8 +40,9 @@ def test_what_is_done_counts_the_runs_of_other_workers(tmp_path, said):
 def test_a_failed_program_is_told_with_its_error_not_with_the_good_bye_of_its_client(tmp_path, said):
     log = tmp_path / "log"
     log.write_text("Traceback\nValueError: no such layer\nwandb: You can sync this run later\nwandb: \n")
-    with display_of(tmp_path, said, 1) as display:
-        display.change(job_of(0, state="failed", exit_code=1, log=log))
+    queue = Queue(grid(1), sqlite_url(tmp_path), "s")
+    with SweepDisplay(Console(file=said, width=200), queue, queue.progress()) as display:
+        display.change(Job(queue.claim(), began=0.0, log=log, state="failed", exit_code=1))
     assert "run 0 failed (exit code 1: ValueError: no such layer); its output: " in said.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -18,8 +19,7 @@ from scipy import stats
 from ampcompare.cli import main
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.row import Row
-from ampcompare.sweeps.search import draw
+from ampcompare.sweeps.search import row_at
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def sweep_of(tmp_path: Path):
 
 
 def draws(sweep: Sweep, count: int = 400) -> list[Any]:
-    return [draw(sweep, "s", place, [])[0]["x"] for place in range(count)]
+    return [row_at(sweep, "s", None, place).parameters["x"] for place in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,8 @@ def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, mon
     ):
         sweep, rows = sweep_of(spec, "bayes"), []
         for place in range(40):
-            parameters, drawn = draw(sweep, "s", place, rows)
-            value = cost(parameters["x"])
-            rows.append(Row(place, "id", parameters, drawn=drawn, state="finished", value=value))
+            row = row_at(sweep, "s", None, place, rows)
+            rows.append(dataclasses.replace(row, state="finished", value=cost(row.parameters["x"])))
         found = [row.parameters["x"] for row in rows[20:]]
         if near is None:
             assert found.count("near") > 10

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 
 import pytest
@@ -73,37 +68,6 @@ def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(p
     assert place.sweep("--missing")[0] == 0
 
 
-def test_a_fill_that_is_interrupted_goes_on(place):
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": 2}})
-    place.hold()
-    process = place.start("--fill")
-    while "2" not in ran(place):
-        assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, said
-    assert "--fill" in said.splitlines()[-1]
-    place.release()
-    assert place.sweep("--fill")[0] == 0
-    assert {e["given"]["x"] for e in place.events("ended")} == {"1", "2", "3"}
-    assert place.sweep("--missing")[0] == 0
-
-
-def test_a_fill_that_is_killed_at_its_last_point_is_finished_by_the_next(place):
-    place.file(parameters={"x": {"values": [1]}, "hold": {"value": 1}})
-    place.hold()
-    process = place.start("--fill")
-    place.wait_for("began", 1)
-    process.kill()
-    process.wait()
-    place.release()
-    assert "1 running" in place.sweep("--missing")[1]
-    code, said = place.sweep("--fill", "--grace", "10")
-    assert code == 0, said
-    assert len(place.events("ended")) == 1
-    assert place.sweep("--missing")[0] == 0
-
-
 def records(place, *states, group="sweep"):
     """Records of a job array, which has no database: (x, exit code) each, None: killed."""
     plans = []
@@ -138,35 +102,6 @@ def test_runs_of_another_group_in_the_folder_are_no_points_of_the_sweep(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     records(place, (1, 0), group="another")
     assert "2 points: 2 missing" in place.sweep("--missing")[1]
-
-
-def test_a_record_that_breaks_off_is_crashed_a_minute_later(place):
-    place.file(parameters={"x": {"values": [1]}})
-    code = (
-        "import os, wandb\n"
-        "run = wandb.init(mode='offline', dir=os.environ['WANDB_DIR'], config={'x': 1}, group='sweep',"
-        " settings=wandb.Settings(console='off', x_transaction_log_flush_interval=1))\n"
-        "run.log({'score': 1.0})\n"
-        "print('logged', flush=True)\n"
-        "import time; time.sleep(600)\n"
-    )
-    (place.out / "wandb").mkdir(parents=True)
-    environment = {**os.environ, "WANDB_DIR": str(place.out), "WANDB_SILENT": "true"}
-    program = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
-    )
-    assert program.stdout
-    assert program.stdout.readline() == "logged\n"
-    while "1 running" not in (said := place.sweep("--missing")[1]):
-        assert "missing" in said  # its record is not on the disk yet
-    os.killpg(program.pid, signal.SIGKILL)
-    program.wait()
-    assert "1 running" in place.sweep("--missing")[1]  # nobody knows better yet
-    (record,) = place.out.glob("wandb/offline-run-*/*.wandb")
-    os.utime(record, (time.time() - 70,) * 2)
-    said = place.sweep("--missing")[1]
-    assert "1 crashed" in said
-    assert "breaks off" in said
 
 
 def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(place):

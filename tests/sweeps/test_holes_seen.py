@@ -15,8 +15,8 @@ from ampcompare.sweeps.cluster.array import Array, rows
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.table import Row
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
 
@@ -98,14 +98,6 @@ def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place,
     assert (code, "cannot be asked" in told) == (0, False), told
 
 
-def test_an_array_of_another_file_is_named(place, said, monkeypatch):
-    array(place, monkeypatch)
-    place.file(parameters={"x": {"values": [1, 2, 4]}})
-    for asked in ("--missing", "--fill"):
-        code, told = said(asked)
-        assert (code, "differs in parameters.x; give it the file" in told) == (2, True), told
-
-
 def test_a_plain_sweep_in_the_folder_of_an_array_runs_nothing(place, said, monkeypatch):
     array(place, monkeypatch)
     code, told = said()
@@ -130,20 +122,6 @@ def test_a_run_that_is_queued_again_is_not_missing(place, said, word):
     queue = Queue(found, sqlite_url(place.out), "sweep")
     assert queue.end(queue.claim(), word)
     assert "3 points: 1 stopped, 2 missing" in said("--missing")[1]
-
-
-def test_draws_that_coincide_make_a_search_whole_and_failed_ones_are_filled(place, said):
-    one = {"method": "random", "run_cap": 2, "parameters": {"x": {"values": [1]}, "fail": {"value": 1}}}
-    place.file(**one)
-    said()
-    code, told = said("--missing")
-    assert (code, "2 points: 2 failed" in told) == (3, True), told
-    program = place.folder / "program.py"
-    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    code, told = said("--fill")
-    assert (code, len(place.events("began"))) == (0, 4), told
-    code, told = said("--missing")
-    assert (code, "2 points: 2 finished; whole" in told) == (0, True), told
 
 
 def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
@@ -55,20 +54,7 @@ def test_more_seeds_in_the_file_continue_the_sweep(begin):
     assert sorted(take(begin())) == every([1, 2])
     assert sorted(take(begin(parameters={"seed": [1, 2, 3, 4]}))) == every([3, 4])
     assert take(begin(parameters={"seed": [1, 2, 3, 4]})) == []
-    assert begin().total() == 8  # whoever has the file from before helps with what is left
-
-
-def test_seeds_before_the_others_come_behind_them(begin):
-    before = take(begin(), most=3)
-    rest = take(begin(parameters={"seed": [9, 1, 2]}))
-    assert sorted(before + rest) == every([1, 2, 9])
-    assert {seed for _, seed, _ in rest[1:]} == {9}
-
-
-def test_a_wider_range_of_seeds_continues_the_sweep(begin):
-    first = take(begin(parameters={"seed": {"min": 1, "max": 2}}))
-    assert sorted(first) == every([1, 2])
-    assert sorted(take(begin(parameters={"seed": {"min": 0, "max": 2}}))) == every([0])
+    assert begin().sweep.total() == 8  # whoever has the file from before helps with what is left
 
 
 def test_seeds_that_two_add_at_once_come_once_each(begin):
@@ -103,7 +89,7 @@ def test_any_other_change_is_refused_and_named(begin, changes, said):
 
 def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
     queue = begin(control=True)
-    assert queue.total() == 8
+    assert queue.sweep.total() == 8
     made = take(queue)
     assert made[:2] == [("none", 1, "first"), ("none", 2, "first")]
     assert sorted(made[2:6]) == every([1, 2])
@@ -113,52 +99,8 @@ def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
 def test_added_seeds_have_a_control_of_their_own(begin):
     take(begin(control=True), most=5)  # and stopped
     queue = begin(control=True, parameters={"seed": [1, 2, 3]})
-    assert queue.total() == 12
+    assert queue.sweep.total() == 12
     rest = take(queue)
     assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
     assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
     assert sorted(rest[4:6]) == every([3])
-
-
-def test_the_control_is_one_run_a_seed_whatever_else_is_varied(begin):
-    queue = begin(control=True, parameters={"lr": [0.1, 0.2]})
-    assert queue.total() == 2 * 2 * 2 + 2 * 2
-    runs = [queue.sweep.points[i] for i in range(queue.total())]
-    assert {run.parameters["lr"] for run in runs if run.arm} == {0.1}
-
-
-def test_the_control_of_a_sweep_without_seeds_is_one_run_at_either_end(begin):
-    queue = begin(control=True, parameters={"seed": ...})
-    arms = [queue.claim().plan.get("arm") for _ in range(4)]
-    assert arms == ["first", None, None, "last"]
-    assert queue.claim() is None
-
-
-def test_every_run_knows_its_place_and_its_block(begin):
-    queue = begin(control=True)
-    plans = [queue.claim().plan for _ in range(8)]
-    assert [plan["place"] for plan in plans] == list(range(8))
-    assert [plan.get("block") for plan in plans] == [None, None, 0, 0, 1, 1, None, None]
-
-
-def test_an_interrupted_run_of_the_control_stays_one(begin):
-    queue = begin(control=True)
-    queue.end(queue.claim(), "interrupted")
-    again = queue.claim()
-    assert (again.plan["arm"], again.plan["place"]) == ("first", 0)
-
-
-def test_workers_at_once_share_a_sweep_that_gets_longer(begin):
-    queues = [begin(control=True) for _ in range(4)]
-
-    def work(number: int) -> list[tuple]:
-        made = take(queues[number], most=2)
-        if number == 0:
-            queues[0].add(Added((3, 4, 5)))
-        return made + take(queues[number])
-
-    with ThreadPoolExecutor(4) as pool:
-        made = [run for some in pool.map(work, range(4)) for run in some]
-    seeds = [1, 2, 3, 4, 5]
-    bookends = [("none", seed, arm) for seed in seeds for arm in ("first", "last")]
-    assert sorted(made, key=str) == sorted(every(seeds) + bookends, key=str)

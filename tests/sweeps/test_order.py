@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
-from itertools import islice, permutations
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -62,17 +61,6 @@ def test_order_that_was_drawn_once_stays_that_for_good():
     assert drawn("näme", 4, 3, 2) == [(3, 0, 2, 1), (1, 3, 0, 2), (0, 2, 1, 3)]
 
 
-def test_each_value_comes_to_each_place_equally_often():
-    blocks = [order for i in range(1000) for order in drawn(f"sweep {i}", 3, 3)]
-    for block in range(3):
-        counts = Counter(blocks[block::3])
-        places = [
-            [sum(n for o, n in counts.items() if o[place] == v) for v in range(3)] for place in range(3)
-        ]
-        # Of 1,000 draws a third, with a standard deviation of 15.
-        assert all(abs(count - 333.3) < 5 * 15 for row in places for count in row), (block, places)
-
-
 def stays(orders: list[tuple[int, ...]], values: int) -> list[tuple[int, int]]:
     """Where a value has all its runs on one GPU when runs are taken in turn: (GPUs, value)."""
     return [
@@ -91,25 +79,6 @@ def test_from_three_blocks_on_no_value_keeps_to_one_gpu(values):
             assert not stays(found[:blocks], values), (name, blocks)
 
 
-@pytest.mark.parametrize("values", [1, 2, 3, 4, 5])
-def test_of_two_blocks_as_few_values_keep_to_one_gpu_as_can_be(values):
-    """Two and three GPUs at once cannot be served by two blocks of two values: one of four has to give."""
-    for name in map(str, range(20)):
-        first, second = drawn(name, values, 2)
-        least = min(len(stays([first, other], values)) for other in permutations(range(values)))
-        assert len(stays([first, second], values)) == least
-
-
-def test_values_move_between_gpus_at_each_setting_too():
-    for name in map(str, range(40)):
-        found = drawn(name, 3, 6, combinations=2)
-        for combination in (0, 1):
-            for gpus in GPUS:
-                for value in range(3):
-                    at = {(b * 3 + found[b].index(value)) % gpus for b in range(combination, 6, 2)}
-                    assert len(at) > 1, (name, combination, gpus, value)
-
-
 def test_a_long_range_is_run_through_as_it_is():
     assert [*islice(next(orders("any", 10**6)), 3)] == [0, 1, 2]
 
@@ -125,30 +94,7 @@ def test_seeds_are_outermost_and_a_block_has_every_backend_at_one_setting():
     assert len(set(found)) == 12
 
 
-def test_without_a_backend_the_first_varied_key_is_compared():
-    found = points(sweep(seed=[1, 2], tf32=[True], lr=[0.1, 0.2, 0.3], wd=[0, 1]))
-    for begin in range(0, 12, 3):
-        assert {lr for _, _, lr, _ in found[begin : begin + 3]} == {0.1, 0.2, 0.3}
-        assert len({wd for *_, wd in found[begin : begin + 3]}) == 1
-
-
-def test_seeds_alone_come_in_their_order():
-    assert points(sweep(seed=[3, 1, 2], epochs=[4])) == [(3, 4), (1, 4), (2, 4)]
-    assert points(sweep(seed=[3, 1, 2])) == [(3,), (1,), (2,)]
-
-
-def test_order_is_another_for_another_name():
-    one = sweep(backend=["a", "b", "c", "d"], seed=range(20))
-    orders = {tuple(points(Sweep(one.path, name, "grid", one.parameters))) for name in "abcdef"}
-    assert len(orders) == 6
-
-
 def test_hyperband_keeps_the_order_of_the_file():
     of = sweep(x=[5, 1], y=[1, 2])
     early = Sweep(of.path, "mine", "grid", of.parameters, hyperband=Hyperband(type="hyperband", min_iter=3))
     assert points(early) == [(5, 1), (1, 1), (5, 2), (1, 2)]
-
-
-def test_in_blocks_is_what_a_sweep_of_that_name_does():
-    backends, seeds = ["none", "native", "apex_o1"], [1, 2, 3]
-    assert [*in_blocks("mine", backends, seeds)] == points(sweep(backend=backends, seed=seeds))

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.place import grid, is_alive
+from support.place import grid
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps import storage
-from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import Away
 
 WORKERS = 8
-
-
-def last_count(said: str) -> str:
-    return re.findall(r"\d+ of \d+ done", said)[-1]
 
 
 def refusal(url: str) -> str:
@@ -65,31 +58,6 @@ def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     assert "permission denied for schema public; its user has to be allowed to make tables" in rights
 
 
-@pytest.mark.slow
-def test_workers_at_once_get_every_point_once_from_an_empty_database(postgres):
-    url = postgres.database()
-
-    def work(number: int) -> list[tuple[str, object]]:
-        queue, mine = Queue(grid(60), url, "s"), []
-        while row := queue.claim():
-            if row.place % 3 == number % 3 and row.starts == 1:
-                queue.end(row, "interrupted")  # its place in the queue is anybody's
-                continue
-            assert queue.end(row, "finished")
-            mine.append((row.run_id, row.parameters["x"]))
-        return mine
-
-    with ThreadPoolExecutor(WORKERS) as pool:
-        found = [run for mine in pool.map(work, range(WORKERS)) for run in mine]
-    queue = Queue(grid(60), url, "s")
-    while row := queue.claim():  # given up by the last one, after the others had looked
-        queue.end(row, "finished")
-        found.append((row.run_id, row.parameters["x"]))
-    assert sorted(x for _, x in found) == list(range(60))
-    assert {(row.run_id, row.parameters["x"]) for row in queue.rows()} == set(found)
-    assert (queue.progress().done, queue.progress().running) == (60, 0)
-
-
 def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres):
     """Its UPDATE waits for the winner's commit and looks again: READ COMMITTED."""
     url = postgres.database()
@@ -97,22 +65,12 @@ def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres
     for row in [one.claim(), one.claim()]:
         one.end(row, "interrupted")
     with one.database.engine.begin() as connection, ThreadPoolExecutor(1) as pool:
-        won = one._take(connection, "winner")
+        assert one._swap(connection, "winner", 0)
         lost = pool.submit(other.claim)
         asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         wait_until(lambda: postgres.execute(asked) == [(1,)])
         connection.commit()
-        assert {won.place, lost.result().place} == {0, 1}
-
-
-def test_two_never_add_the_same_group(postgres):
-    url = postgres.database()
-    queues = [Queue(grid(1), url, "s") for _ in range(WORKERS)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for look in (1, 2, 3):
-            added = pool.map(lambda one, look=look: one[1].add(Added((one[0],), look)), enumerate(queues))
-            assert sum(added) == 1
-            assert {len(queue.read_added()) for queue in queues} == {look}
+        assert lost.result().place == 1
 
 
 def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypatch):
@@ -154,30 +112,3 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     code, said = place.sweep("--storage", url, "--grace", "10")
     assert code == 0, said
     assert len(place.events("began")) == len(place.events("ended")) == 2
-
-
-@pytest.mark.slow
-def test_a_killed_worker_and_two_restarts_lose_no_run_and_repeat_none(place, postgres):
-    points = list(range(40))
-    place.file(parameters={"x": {"values": points}, "hold": {"value": "all"}})
-    place.hold()
-    url = postgres.database()
-    outs = [place.folder / f"w{i}" for i in range(4)]
-    workers = [place.start("--storage", url, "--grace", "10", out=out) for out in outs]
-    for out in outs:
-        place.wait_for("began", 1, out)
-    (event,) = place.events("began", outs[0])
-    workers[0].kill()
-    wait_until(lambda: not is_alive(event["pid"]))
-    workers[0].communicate()
-    postgres.restart("immediate")
-    place.release()
-    wait_until(lambda: sum(len(place.events("ended", out)) for out in outs) >= 20)
-    postgres.restart("fast")
-    said = [worker.communicate()[0] for worker in workers[1:]]
-    assert [worker.returncode for worker in workers[1:]] == [0, 0, 0], said
-    ended = [event for out in outs for event in place.events("ended", out)]
-    assert sorted(int(event["given"]["x"]) for event in ended) == points
-    began = Counter(event["run"] for out in outs for event in place.events("began", out))
-    assert [run for run, times in began.items() if times > 1] == [event["run"]]
-    assert [last_count(text) for text in said] == ["40 of 40 done"] * 3

@@ -6,10 +6,13 @@ import pytest
 import yaml
 from support.quick import ROOT
 
+from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
+from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.prepare import plan_of, prepare, prepared, shown
-from ampcompare.sweeps.worker import planned
+from ampcompare.sweeps.prepare import prepare, prepared, shown
+from ampcompare.sweeps.process import planned
+from ampcompare.sweeps.table import Row
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
 PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value": "bookends"}}
@@ -31,11 +34,14 @@ def read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_plan_is_that_of_the_file(read, ours):
+def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
     sweep = read(PLAN) if ours else read(PLAN, program="theirs.py", command=["${program}", "${args}"])
-    plan = plan_of(sweep, [])
-    assert (plan.margin, plan.looks, plan.control) == (0.2, [2, 4], "bookends")
-    assert shown(plan) == "margin 0.2, looks at 2, 4 seeds, control bookends"
+    if not ours:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "theirs.py").touch()
+    ready = prepared(sweep, [])
+    assert (ready.plan.margin, ready.plan.looks, ready.plan.control) == (0.2, [2, 4], "bookends")
+    assert shown(ready) == "margin 0.2, looks [2, 4], control bookends"
 
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
@@ -50,7 +56,7 @@ def test_plan_can_stand_in_the_words_and_in_the_command(read):
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
     sweep = read(odd, program="theirs.py", command=["${program}", "${args}"])
-    assert shown(plan_of(sweep, [])) == ""
+    assert plan_of(sweep, []) == PlanConfig()
 
 
 @pytest.mark.parametrize(
@@ -64,19 +70,6 @@ def test_what_another_program_calls_a_plan_is_left_alone(read):
 )
 def test_looks_are_the_plans_and_end_with_its_last_seed(read, plan, looks):
     assert prepared(read(plan or None), [], decides=True).looks == looks
-
-
-def test_seeds_beyond_the_last_look_are_refused(read):
-    plan = {"looks": {"value": [2, 4]}, "max_seeds": {"value": 9}}
-    with pytest.raises(UserError, match=r"plan\.looks=\[2, 4\]: the last is not plan\.max_seeds=9; look at"):
-        prepared(read(plan), [], decides=True)
-
-
-def test_a_control_can_be_asked_for_beside_the_file(read):
-    sweep = read()
-    assert prepared(sweep, [], "bookends").sweep.control
-    assert prepared(sweep, ["plan.control=bookends"]).sweep.control
-    assert not prepared(sweep, []).sweep.control
 
 
 @pytest.mark.parametrize(
@@ -114,7 +107,7 @@ def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
 
 def values_of(ready, key):
     (parameter,) = (p for p in ready.sweep.parameters if p.key == key)
-    return [parameter.grid_value(i) for i in range(parameter.grid_size())]
+    return parameter.values()
 
 
 def test_values_of_a_file_can_be_changed_by_words(read):
@@ -127,21 +120,6 @@ def test_values_of_a_file_can_be_changed_by_words(read):
     assert ready.words == ("epochs=2",)
     assert len(ready.sweep.points) == 3 + 2
     assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("backend=[none,O1]", "parameters.backend: backend='O1': expected one of"),
-        ("seed=[]", "parameters.seed.values=[]: expected 1 or more of them"),
-        ("seed=[1", "not YAML"),
-        ("plan.control=[none]", "plan.control"),
-    ],
-)
-def test_wrong_values_are_refused_as_those_of_a_file(read, word, said):
-    with pytest.raises(UserError) as caught:
-        prepare(str(read(PLAN).path), [word])
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("cap", [5, 100])
@@ -157,6 +135,7 @@ def test_a_cap_leaves_the_control_at_either_end(read, cap):
 
 def test_what_is_a_runs_own_joins_the_plan_of_the_file():
     given = {"seed": 1, "plan": {"margin": 0.5}}
-    assert planned(given, {"arm": "last"}) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
-    assert planned({"seed": 1}, {}) == {"seed": 1}
-    assert planned({"plan": "B"}, {"place": 0}) == {"plan": "B", "plan.place": 0}  # somebody's own option
+    assert planned(Row(0, "r", given, {"arm": "last"})) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
+    assert planned(Row(0, "r", {"seed": 1})) == {"seed": 1}
+    somebodys = Row(0, "r", {"plan": "B"}, {"place": 0})
+    assert planned(somebodys) == {"plan": "B", "plan.place": 0}

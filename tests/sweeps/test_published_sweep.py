@@ -12,13 +12,11 @@ from support.sweep_schema import SCHEMA
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
 from ampcompare.config.publication import arm_config
-from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.report.request import FORMATS
 from ampcompare.sweeps.answer import request_of
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.definition import agreed, definition
 from ampcompare.sweeps.file import Sweep, read_sweep
 
 
@@ -60,19 +58,6 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
         }
 
 
-def test_more_seeds_are_the_same_sweep_continued_and_another_scale_is_another(tmp_path):
-    def made(*options: str) -> tuple[Sweep, dict[str, object]]:
-        return (sweep := read(written(tmp_path, "ignite", *options))), definition(sweep, ())
-
-    _, began = made("--seeds", "2")
-    more, now = made("--seeds", "4")
-    first = load("ignite").setting.get("seed", 223)
-    assert agreed(more, began, now)[1] == (first + 2, first + 3)
-    less, other = made("--seeds", "2", "--scale", "0.5")
-    with pytest.raises(UserError, match=r"parameters\.published\.scale"):
-        agreed(less, began, other)
-
-
 def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
     """Whoever runs it: the report is that of `--reproduce`, with the pictures."""
     request = request_of(read(written(tmp_path, "ignite")), tmp_path)
@@ -87,10 +72,3 @@ def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):
     of = {p.key: p.settings.get("values") for p in sweep.parameters}
     assert (of["published.arm"], of["seed"]) == (["fp32", "half", "bf16"], [7, 8])
     assert sweep.name == "reproduce-my-paper-2"  # which a folder can be called
-
-
-def test_other_scales_and_networks_are_other_sweeps(tmp_path):
-    named = [
-        read(written(tmp_path, "recipe", *way)).name for way in ((), ("--scale", "0.02", "--network", "tiny"))
-    ]
-    assert named == ["reproduce-recipe", "reproduce-recipe-scale-0.02-tiny"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -17,12 +16,11 @@ from support.offline_runs import plan, write_runs
 from support.pasting import paste
 from support.place import is_alive
 from support.quick import ROOT
-from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
 from ampcompare.sweeps import devices
-from ampcompare.sweeps.answer import look_at, report, request_of
+from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
 
@@ -69,25 +67,6 @@ def test_program_that_cannot_be_started_fails_its_run(place):
 
 
 @pytest.mark.slow
-def test_changed_sweep_is_not_mixed_with_the_one_before(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    place.sweep()
-    place.file(parameters={"x": {"values": [1, 2, 3]}})
-    code, said = place.sweep()
-    assert code == 2
-    assert "differs in parameters.x; set output_dir=... for a new one" in said
-    assert len(place.events("began")) == 2
-
-
-@pytest.mark.slow
-def test_larger_run_cap_goes_on_where_the_sweep_was(place):
-    for cap in (2, 3):
-        place.file(method="random", run_cap=cap, parameters={"x": {"min": 0.0, "max": 1.0}})
-        place.sweep()
-        assert len(place.events("ended")) == cap
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     held = [1, 2, 3][next(orders("mine", 3))[1]]  # the second to begin
@@ -128,28 +107,6 @@ def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(p
     place.release()
     code, said = place.sweep("--name=mine")
     assert code == 0, said
-    assert values(place.events("ended")) == ["1", "2"]
-
-
-@pytest.mark.slow
-def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
-    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
-    place.hold()
-    terminal = Terminal(place.command(), place.folder, PYTHONPATH=str(ROOT / "src"))
-    place.wait_for("began", 1)
-    assert terminal.hang_up() == 129, terminal.said
-    (event,) = place.events("began")
-    assert not is_alive(event["pid"])
-    place.release()
-    assert place.sweep()[0] == 0
-    assert values(place.events("ended")) == ["1", "2"]
-
-
-@pytest.mark.slow
-def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    with open("/dev/full", "w") as full:
-        assert place.start(stdout=full).wait() == 0
     assert values(place.events("ended")) == ["1", "2"]
 
 
@@ -251,21 +208,6 @@ def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
     assert len(place.events("began")) == 2
     assert said.count("lost after") == 2
     assert "1 of 1 done" in said
-
-
-@pytest.mark.slow
-def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(place):
-    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start()
-    place.wait_for("began", 1)
-    pid = place.events("began")[0]["pid"]
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not is_alive(pid))
-    process.terminate()
-    said, _ = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "interrupted after" in said
 
 
 @pytest.mark.slow
@@ -413,50 +355,6 @@ def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, g
     assert request.metric == "val_score"
 
 
-@pytest.mark.parametrize("metric", ["samples_per_sec", "throughput/images_per_second", "gpu_mem"])
-def test_metric_that_has_a_place_of_its_own_is_not_taken_for_quality(metric, tmp_path):
-    content = {"program": "x.py", "method": "grid", "parameters": {"x": {"values": [1]}}}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": metric}}))
-    request = request_of(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
-    assert request.metric is None
-
-
-@pytest.mark.slow
-def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logged_takes_another(tmp_path):
-    write_runs(tmp_path, [plan("none"), plan("native")])
-    content = {"program": "x.py", "method": "grid", "metric": {"name": "eval/mse"}}
-    content["parameters"] = {"backend": {"values": ["none", "native"]}}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
-    said = io.StringIO()
-    report(Console(file=said, width=200), read_sweep(tmp_path / "sweep.yaml"), tmp_path)
-    assert "metric.name='eval/mse': no run logged it; the report takes another metric" in said.getvalue()
-    assert (tmp_path / "report" / "index.html").is_file()
-
-
-@pytest.mark.slow
-def test_foreign_program_gets_its_parameters_in_every_form_and_nothing_else(place):
-    forms = {
-        "${args}": ["--lr=0.3", "--deep=True", "--note=a b"],
-        "${args_no_hyphens}": ["lr=0.3", "deep=True", "note=a b"],
-        "${args_no_equals}": ["--lr", "0.3", "--deep", "True", "--note", "a b"],
-        "${args_no_boolean_flags}": ["--lr=0.3", "--deep", "--note=a b"],
-        "${args_json}": ['{"lr": 0.3, "deep": true, "note": "a b"}'],
-        "${args_json_file}": ['{"lr": 0.3, "deep": true, "note": "a b"}'],
-    }
-    script = "import sys, json, os; words = sys.argv[1:]; out = os.environ['WANDB_DIR'] + '/words.json'\n"
-    script += "words = [open(w).read() if w.endswith('.json') else w for w in words]\n"
-    (place.folder / "train.py").write_text(script + "json.dump(words, open(out, 'w'))\n")
-    place.file(
-        program="train.py",
-        command=["${env}", "${interpreter}", "${program}", *forms],
-        parameters={"lr": {"value": 0.3}, "deep": {"value": True}, "note": {"value": "a b"}},
-    )
-    code, said = place.sweep()
-    assert code == 0, said
-    found = json.loads((place.out / "words.json").read_text())
-    assert found == [word for words in forms.values() for word in words]
-
-
 @pytest.mark.slow
 def test_no_new_runs_once_the_target_is_reached(place):
     values = [0, 0, 0]
@@ -516,14 +414,13 @@ def test_unusable_storage_is_one_line(place):
 
 @pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
-    from rich.console import Console
 
     from ampcompare.sweeps import run
 
     monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
     monkeypatch.chdir(place.folder)
     place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
-    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console()) == 0
+    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console(), run.Request()) == 0
     seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")}
     assert seen == {"0", "GPU-abc"}
     assert "2 workers" in capsys.readouterr().out
@@ -547,46 +444,6 @@ def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert devices.visible_gpus() == expected
-
-
-@pytest.mark.slow
-def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path):
-    write_runs(tmp_path, [plan("none"), plan("native")])
-    varied = {"backend": ["none", "native"], "checkpoint.every_epochs": [1, 2], "seed": [1, 2]}
-    parameters = {key: {"values": values} for key, values in varied.items()}
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
-    said = io.StringIO()
-    report(Console(file=said, width=200), read_sweep(file), tmp_path)
-    assert "no report" not in said.getvalue()
-    assert (tmp_path / "report" / "index.html").is_file()
-
-
-def test_what_is_compared_is_what_varies(tmp_path):
-    parameters = {
-        "backend": {"values": ["native"]},
-        "tf32": {"values": [True, False]},
-        "seed": {"min": 1, "max": 2},
-    }
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
-    request = request_of(read_sweep(file), tmp_path)
-    assert (request.group_by, request.baseline) == ("tf32", "True")
-
-
-@pytest.mark.slow
-def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
-    rates = {"none": (0.1, 0.3), "native": (0.2, 0.4)}
-    plans = [
-        plan(b, config={"optimizer": {"lr": lr}}, id=f"{b}{lr}") for b, two in rates.items() for lr in two
-    ]
-    write_runs(tmp_path, plans)
-    parameters = {"backend": {"values": ["none", "native"]}, "optimizer.lr": {"min": 0.1, "max": 0.4}}
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
-    said = io.StringIO()
-    report(Console(file=said, width=400), read_sweep(file), tmp_path)
-    assert said.getvalue().startswith("Best of 2 learning rates each: native ")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ gflop: 7.78           # counted work of forward and backward, an image
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -79,7 +80,7 @@ UNITS: dict[str, dict[str, float]] = {
 
 
 def _words(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise refused("expected a text")
     return one_line(value)
 
@@ -100,14 +101,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def _not_empty(text: str) -> str:
-    if not text:
-        raise refused("expected a text")
-    return text
-
-
 Words = Annotated[str, PlainValidator(_words)]
-Title = Annotated[Words, AfterValidator(_not_empty)]
 Name = Annotated[str, AfterValidator(_name)]
 Options = Annotated[
     dict[str, Any],
@@ -141,24 +135,20 @@ class Figure(Checked):
     @field_validator("unit")
     @classmethod
     def _fits(cls, unit: str, info: ValidationInfo) -> str:
-        if (measured := info.data.get("measured")) is None:
-            return unit
-        own = MEASURED[measured].unit
-        if unit and unit not in UNITS[own]:
-            raise refused(f"expected one of {', '.join(UNITS[own])}, which fit {measured}")
-        return unit or own
+        measured = info.data.get("measured")
+        units = UNITS[MEASURED[measured].unit] if measured else {unit: 1.0}
+        if unit and unit not in units:
+            raise refused(f"expected one of {', '.join(units)}, which fit {measured}")
+        return unit or next(iter(units))
 
-    @field_validator("values")
-    @classmethod
-    def _in_our_unit(cls, values: dict[str, Printed], info: ValidationInfo) -> dict[str, Printed]:
-        if not {"measured", "unit"} <= info.data.keys():
-            return values
-        factor = UNITS[MEASURED[info.data["measured"]].unit][info.data["unit"]]
+    def named(self, name: str) -> Figure:
+        """The same under this name, its values in the unit of `measured`."""
         ends = ("value", "low", "high")
-        return {
-            arm: one.model_copy(update={end: getattr(one, end) * factor for end in ends})
-            for arm, one in values.items()
+        values = {
+            arm: one.model_copy(update={end: getattr(one, end) * self.factor for end in ends})
+            for arm, one in self.values.items()
         }
+        return self.model_copy(update={"name": name, "values": values})
 
 
 _FIGURES = TypeAdapter(dict[Name, Figure])
@@ -166,14 +156,14 @@ _FIGURES = TypeAdapter(dict[Name, Figure])
 
 def _figures(content: Any) -> tuple[Figure, ...]:
     found = _FIGURES.validate_python({} if content is None else content)
-    return tuple(figure.model_copy(update={"name": name}) for name, figure in found.items())
+    return tuple(figure.named(name) for name, figure in found.items())
 
 
 class Publication(Checked):
     """See the module."""
 
-    title: Title
-    source: Title
+    title: Words
+    source: Words
     url: Words = ""
     date: Words = ""
     hardware: Words = ""
@@ -214,13 +204,11 @@ def names() -> list[str]:
 
 def load(name: str) -> Publication:
     """The publication of that name, or of the YAML file. Raises UserError with a line for each mistake."""
-    try:
+    path = None
+    with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
         path = find_shipped(name, FOLDER)
-    except (OSError, ValueError):  # a name too long, a NUL in it, no right to look
-        path = None
     if path is None:
-        known = names()
-        near = did_you_mean(name, known) or f"expected a file or one of {', '.join(known)}"
+        near = did_you_mean(name, names()) or f"expected a file or one of {', '.join(names())}"
         raise UserError(f"{name!r}: no such publication; {near}")
     try:
         found = Publication.model_validate(read_yaml(path))

@@ -48,23 +48,20 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    options: dict[str, Any] = {
-        "--scale": scale,
-        "--network": network,
-        "--write-sweep": write_sweep,
-        "--workers": workers,
-    }
-    options |= {"--out": out, "--seeds": seeds, "--runs": runs} | dict.fromkeys(given, "")
+    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    asked |= {"workers": workers, "out": out, "runs": runs}
     if name is None:
-        wrong, why = options.keys() - {"--seeds"}, "of which publication? give its name"
+        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
     elif runs:
-        wrong, why = options.keys() - {"--runs", "--out"}, "--runs judges runs that exist; leave it out"
+        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
     else:
-        wrong = {"--out", "--workers"} if write_sweep else set()
-        why = "--write-sweep runs nothing; leave it out"
-    for option, value in options.items():
-        if option in wrong and value not in (None, []):
-            raise UserError(f"{f'{option} {value}'.rstrip()}: {why}")
+        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+    for option in wrong.split():
+        value = asked[option]
+        if value not in (None, []):
+            raise UserError(f"--{option} {value}: {why}")
+    if given and runs:
+        raise UserError(f"{given[0]}: {why}")
     if name is None:
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
@@ -86,7 +83,7 @@ def reproduce(
         ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return
-    from ampcompare.sweeps.run import run_sweep
+    from ampcompare.sweeps import run
 
     called, text = sweep_file(*way)
     there = [value for key, value in map(split_override, given) if key == "output_dir"]
@@ -95,4 +92,5 @@ def reproduce(
     folder = Path(out or [Path("runs") / called, *there][-1])
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")
-    raise typer.Exit(run_sweep(str(file), [*given, f"output_dir={folder}"], console, workers=workers))
+    request = run.Request(workers)
+    raise typer.Exit(run.run_sweep(str(file), [*given, f"output_dir={folder}"], console, request))

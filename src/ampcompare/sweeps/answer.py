@@ -24,7 +24,7 @@ from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.table import Row
 
 PUBLISHED = "published.name"
 NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive that all workers share"
@@ -34,8 +34,10 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     """The report of a sweep: what it varies is compared, first the backend; or a publication's arms, where
     it repeats one.
     """
-    if (publication := _publication(sweep)) is not None:
-        return Request([str(folder)], str(folder / "report"), reproduce=publication)
+    here, given = trains_here(sweep), {p.key: p for p in sweep.parameters if p.is_listed}
+    published = given.get(PUBLISHED)
+    if here and published is not None and published.grid_size() == 1:
+        return Request([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
@@ -43,16 +45,20 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     # A grid has the same values under every backend, which are compared like with like. A search has others
     # under each: the report sets the best of each beside each other, so that nothing may be pooled.
     groups = by if sweep.is_grid else [BACKEND]
-    if not sweep.is_grid and BACKEND not in keys and not trains_here(sweep):  # which has no such setting
-        chosen = [p.key for p in varied if p.key in keys and p.is_listed]
-        groups = chosen[:1] or by[:1]
+    if not sweep.is_grid and BACKEND not in keys and not here:  # which has no such setting
+        groups = [*(key for key in keys if key in given), *by][:1]
+    # The value that the others are compared with is the one that a control repeats; of drawn ones the report
+    # takes one.
+    baseline = BASELINE if groups[0] == BACKEND else None
+    if (first := given.get(groups[0])) is not None:
+        baseline = str(first.grid_value(Axes((first,)).baseline))
     metric = _metric(sweep)
     # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")
     return Request(
         [str(folder)],
         str(folder / "report"),
-        _baseline(sweep, groups[0]),
+        baseline,
         group_by=",".join(groups),
         metric=f"{metric}:{goal}" if metric and goal else metric,
         formats=",".join(name for name in FORMATS if name not in PICTURES),
@@ -64,24 +70,6 @@ def _metric(sweep: Sweep) -> str | None:
     name = None if sweep.metric is None else sweep.metric.name
     is_taken = name == metrics.EVAL_ACCURACY and trains_here(sweep)
     return name if name is not None and not is_taken and names.is_quality(name) else None
-
-
-def _publication(sweep: Sweep) -> str | None:
-    """The publication whose arms a sweep of our training runs."""
-    if not trains_here(sweep):
-        return None
-    named = (p for p in sweep.parameters if p.key == PUBLISHED and p.is_listed and p.grid_size() == 1)
-    return next((str(p.grid_value(0)) for p in named), None)
-
-
-def _baseline(sweep: Sweep, key: str) -> str | None:
-    """The value that the others are compared with: the same that a control repeats. None where values are
-    drawn, and the report is to take one.
-    """
-    found = tuple(p for p in sweep.parameters if p.key == key and p.is_listed)
-    if not found and key != BACKEND:
-        return None
-    return str(found[0].grid_value(Axes(found).baseline)) if found else BASELINE
 
 
 def report(console: Console, sweep: Sweep, folder: Path) -> int:
@@ -133,24 +121,20 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
     analysis = request.analyse()
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
-    decided: list[str] = []
-    undecided: list[str] = []
-    silent: list[str] = []
+    decided, undecided, silent = [], [], []
     for comparison in (c for c in analysis.comparisons if not c.is_control):
         label = comparison.group.label
         if comparison.refusal:
-            silent.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
+            silent.append(f"{label} is not compared: {comparison.refusal}")
         for one in comparison.open_claims:
             would = f"; about {plural(one.more_seeds, 'more seed')} would decide it" if one.more_seeds else ""
-            undecided.append(f"look at {seeds}: undecided: {one.question} of {label}{would}")
+            undecided.append(f"undecided: {one.question} of {label}{would}")
         for question in (SPEED, QUALITY):
             claim = comparison.claims.get(question)
             if claim and claim.shown:
                 decided.append(f"{question} of {label}")
             elif claim and not claim.is_open:
-                silent.append(
-                    f"look at {seeds}: nothing is claimed of the {question} of {label}: {claim.why}"
-                )
+                silent.append(f"nothing is claimed of the {question} of {label}: {claim.why}")
     end = "" if undecided else ", which is all that can be" if silent else ", which is all"
-    first = f"look at {seeds}: decided: {listed(decided) or 'nothing'}{end}"
-    return Look(analysis.is_decided, (first, *silent, *undecided))
+    said = [f"decided: {listed(decided) or 'nothing'}{end}", *silent, *undecided]
+    return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in said))

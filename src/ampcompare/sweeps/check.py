@@ -1,10 +1,17 @@
-"""What W&B's schema of a sweep cannot know: whether the training takes these options and logs that metric."""
+"""What our training makes of a sweep: whether it takes these options and logs that metric, and which points
+of a grid of backends and loss scales come to the same run, or to none.
+
+`none` has no loss scale, so that with two of them it is two points and one run; `native_bf16` with a static
+one is refused. Each run is made once. A block (order.py) then holds, for one seed, every run that those
+points came to: a baseline that all scales share stands among all of them, not before the later ones.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -12,18 +19,25 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.config.arguments import parse
-from ampcompare.config.load import check_option, typed_word
+from ampcompare.config.beside import PlanConfig
+from ampcompare.config.canonical import canonical
+from ampcompare.config.load import check_option, split_override, typed_values, typed_word
 from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.file import Sweep, key_of
-from ampcompare.sweeps.points import BACKEND
+from ampcompare.sweeps.points import BACKEND, Cells, count_of
 
-MOST_TRIED = 20  # combinations of values, for one that runs
-ARM = "plan.arm"  # each run's own
+MOST_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
+MOST_FIRST = 20  # of them, for one that runs
+MOST_NAMED = 3
+GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
+
+Chosen = Mapping[str, Any]  # values of parameters, by their keys
 
 
 def trains_here(sweep: Sweep) -> bool:
@@ -65,11 +79,11 @@ def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
         return []
     try:
         # The words of the command and of the command line, with the first value of everything.
-        config, parameters = _first(sweep, words)
-        check_parameters(config, parameters)
+        config, chosen = _first(sweep, words)
+        check_parameters(config, _parameters(sweep, chosen))
     except UserError as problem:
         return [f"the first run would end at once: {problem}"]
-    return [*_wrong_metric(sweep, words)]
+    return [*_wrong_metric(sweep, config)]
 
 
 def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
@@ -77,44 +91,38 @@ def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
     return _first(sweep, words)[0]
 
 
-def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-    """The first of a sweep's runs that the training takes, and its parameters: not every backend has every
-    loss scale. Raises UserError, that of the very first, where it takes none of the first few.
+def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, Chosen]:
+    """The first of a sweep's runs that the training takes, and what sets it apart: not every backend has
+    every loss scale. Raises UserError, that of the very first, where it takes none of the first few.
     """
     refusals: list[UserError] = []
-    for chosen in _combinations([p for p in sweep.parameters if sweep.is_grid and is_of_backend(p)]):
+    telling = [p for p in reversed(sweep.parameters) if sweep.is_grid and _is_of_backend(p.key)]
+    for values in islice(product(*(p.examples() for p in telling)), MOST_FIRST):
+        chosen = dict(zip((p.key for p in telling), values, strict=True))
         try:
-            return config_of(sweep, words, chosen), _parameters(sweep, chosen)
+            return config_of(sweep, words, chosen), chosen
         except UserError as problem:
             refusals.append(problem)
     raise refusals[0]
 
 
-def _combinations(parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
-    """Their first few values together, the first of each first; with none of them nothing, once."""
-    for values in islice(product(*(p.examples() for p in reversed(parameters))), MOST_TRIED):
-        yield dict(zip((p.key for p in parameters), reversed(values), strict=True))
-
-
-def is_of_backend(parameter: Parameter) -> bool:
+def _is_of_backend(key: str) -> bool:
     """Whether it is one of those that can make two points one run, or a point none."""
-    return parameter.key == BACKEND or parameter.key.startswith("precision.")
+    return key == BACKEND or key.startswith("precision.")
 
 
-def config_of(sweep: Sweep, words: Sequence[str], chosen: Mapping[str, Any]) -> Config:
-    """The config of our training's run with these values, by key, and the first one of every other parameter.
+def config_of(sweep: Sweep, words: Sequence[str], chosen: Chosen) -> Config:
+    """The config of our training's run with these values, and the first one of every other parameter.
 
     Raises UserError where it would take no step.
     """
-    template, parameters = sweep.command[_options_start(sweep) :], _parameters(sweep, chosen)
-    with tempfile.TemporaryDirectory() as folder:
-        given = build_command(template, sweep.program, parameters, Path(folder) / "parameters.json")
-        # A file that is read here and now stands for the words in it.
-        texts = [Path(word).read_text() if word.startswith(folder) else word for word in given]
-    return parse([*texts, *words])
+    # What a file of them says, the words can say.
+    words_of_file = {"${args_json_file}": "${args_json}"}
+    template = [words_of_file.get(word, word) for word in sweep.command[_options_start(sweep) :]]
+    return parse([*build_command(template, sweep.program, _parameters(sweep, chosen), Path()), *words])
 
 
-def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(sweep: Sweep, chosen: Chosen) -> dict[str, Any]:
     values = [chosen[p.key] if p.key in chosen else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)
 
@@ -134,24 +142,18 @@ def _wrong_options(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
                 check_option(parameter.key, typed_word(parameter.key, str(value)))  # as the program sees it
             except UserError as problem:
                 told.setdefault(str(problem), parameter.place)
-        if parameter.key.startswith("plan.") and parameter.kind != "constant":
+        if parameter.key.startswith(GROUP) and parameter.kind != "constant":
             yield f"{parameter.place}: a sweep has one plan; write value: and what it is"
     yield from (f"{where}: {problem}" for problem, where in told.items())
-    if ARM in {p.key for p in sweep.parameters} | {key_of(word) for word in words}:
-        yield f"{ARM}: each run's own, the sweep sets it; leave it out"
+    if f"{GROUP}arm" in {p.key for p in sweep.parameters} | {key_of(word) for word in words}:
+        yield f"{GROUP}arm: each run's own, the sweep sets it; leave it out"
 
 
-def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
+def _wrong_metric(sweep: Sweep, config: Config) -> Iterator[str]:
     if sweep.metric is None:
         return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
-    # What every run logs because of its task, whichever of the sweep's values it has.
-    tasks = []
-    for chosen in _combinations([p for p in sweep.parameters if p.key.startswith("task.")]):
-        with suppress(UserError):  # this one will say so itself
-            own = config_of(sweep, words, chosen).task
-            tasks.append(task.logged_keys(own.loss, own.metrics, own.metric))
-    of_task = frozenset.intersection(*tasks) if tasks else frozenset()
+    of_task = task.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
     metric = metrics.find(name)
     known = {key for key in metrics.METRICS if not task.is_of_task(key)} | of_task
     if name not in known and (metric is None or metric.key not in known):
@@ -164,3 +166,77 @@ def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     ):
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
         yield f"metric.name={name!r}: {why}"
+
+
+def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
+    """The plan that the runs will have in their config, with the `key=value` words behind every command.
+
+    Of a program that is not ours it is what file and words say, as far as it is a plan. Raises UserError.
+    """
+    if trains_here(sweep):
+        return first_config(sweep, words).plan
+    found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
+    found |= dict(split_override(word) for word in words)
+    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
+    try:
+        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
+    except UserError:  # options of its own that are called so
+        return PlanConfig()
+    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
+
+
+@dataclass(frozen=True)
+class Same:
+    """The points that are runs (`cells`; None: all of them), which values come to one run (the first stand
+    for the others), and why others are left out.
+    """
+
+    cells: Cells | None = None
+    alike: tuple[tuple[Chosen, ...], ...] = ()
+    refusals: tuple[str, ...] = ()
+
+    def said(self, sweep: Sweep) -> Iterator[str]:
+        """What is to be said before the first run: the number of points and of runs, and why these differ."""
+        if sweep.cells is None:
+            return
+        points = count_of([p for p in sweep.parameters if p != sweep.axes.seed]) * sweep.seeds
+        runs = len(replace(sweep, control=False, run_cap=None).points)
+        ones = []
+        for alike in self.alike:
+            shared = " ".join(
+                f"{k}={v}" for k, v in alike[0].items() if all(other[k] == v for other in alike)
+            )
+            ones.append(f"{len(alike)} points{f' of {shared}' if shared else ''} are one run")
+        why = f": {some(ones, MOST_NAMED)}" if ones else ""
+        yield f"{plural(points, 'point')}, {plural(runs, 'different run')}{why}"
+        if self.refusals:
+            yield f"left out, as they cannot run: {some(self.refusals, MOST_NAMED)}"
+
+
+def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
+    """What the points of the grid come to, with the `key=value` words behind every command.
+
+    Raises UserError where none of them could run.
+    """
+    telling = [p for p in sweep.parameters if _is_of_backend(p.key) and p.is_listed and p.grid_size() > 1]
+    if not (sweep.is_grid and trains_here(sweep) and telling and count_of(telling) <= MOST_TRIED):
+        return Same()
+    groups: dict[str, dict[tuple[int, ...], Chosen]] = {}  # what trains the same, by number and value
+    refused: dict[str, None] = {}
+    for numbers in product(*(range(p.grid_size()) for p in telling)):
+        chosen = {p.key: p.grid_value(n) for p, n in zip(telling, numbers, strict=True)}
+        try:
+            effect = canonical(config_of(sweep, words, chosen).to_dict())
+        except UserError as problem:
+            refused[str(problem).partition("; ")[0]] = None
+        else:
+            groups.setdefault(json.dumps(effect, sort_keys=True, default=str), {})[numbers] = chosen
+    if not groups:
+        raise UserError(f"{sweep.path}: no point of the grid can run: {next(iter(refused))}")
+    merged = [alike for alike in groups.values() if len(alike) > 1]
+    if not refused and not merged:
+        return Same()
+    folded = {p.key for alike in merged for i, p in enumerate(telling) if len({n[i] for n in alike}) > 1}
+    kept = frozenset(next(iter(alike)) for alike in groups.values())
+    cells = Cells(tuple(p.key for p in telling), kept, frozenset(folded))
+    return Same(cells, tuple(tuple(alike.values()) for alike in merged), tuple(refused))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -54,26 +54,25 @@ def sweep(
     from ampcompare.records.sources import API_PREFIX
     from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.prepare import find_sweep
-    from ampcompare.sweeps.run import run_sweep
+    from ampcompare.sweeps.run import Request, run_sweep
 
     if show:
         typer.echo(read_sweep(find_sweep(file)).path.read_text(encoding="utf-8"), nl=False)
         return
 
     console = Console(highlight=False)
-    options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
-    options |= {"control": control, "until_decided": until_decided}
+    request = Request(workers, storage, name, grace, control, until_decided)
     if missing and cluster is not None:
         raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
     if missing or (fill and cluster is None):
         from ampcompare.sweeps.holes.command import see_holes
 
-        raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
+        raise typer.Exit(see_holes(file, words or [], console, request, fill=fill, missing=missing))
     if file.startswith(API_PREFIX):
         todo = "--missing lists its holes, --fill runs them here, wandb agent runs the rest"
         raise UserError(f"{file}: is on W&B's server; {todo}")
     if cluster is not None:
         from ampcompare.sweeps.cluster.submit import submit_sweep
 
-        raise typer.Exit(submit_sweep(file, words or [], console, cluster, fill=fill, **options))
-    raise typer.Exit(run_sweep(file, words or [], console, **options))
+        raise typer.Exit(submit_sweep(file, words or [], console, request, cluster, fill=fill))
+    raise typer.Exit(run_sweep(file, words or [], console, request))

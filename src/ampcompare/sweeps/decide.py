@@ -2,26 +2,20 @@
 
 Looking often and stopping at the first answer that one likes finds differences where there are none. So the
 looks are planned (`plan.looks`), every run carries the plan, and the report tests at the level that keeps 5 %
-over all of them. At a look one worker decides for all, and what it decided is written once.
+over all of them. What one worker decides at a look is written once, for all.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.queue import Queue
-from ampcompare.sweeps.row import Row
-from ampcompare.sweeps.worker import Pulse
-
-POLL_SECONDS = 1.0
-MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -34,42 +28,35 @@ class Look:
 
 def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     """Raise UserError where seeds cannot be added to a sweep until all is decided."""
-    if problem := _undecidable(sweep, looks):
-        raise UserError(f"{sweep.path}: {problem}")
-
-
-def _undecidable(sweep: Sweep, looks: Sequence[int]) -> str | None:
-    option = "--until-decided"
-    if not sweep.is_grid:
-        return f"method={sweep.method!r}: {option} needs a grid; use method: grid"
-    if (seed := sweep.axes.seed) is None:
-        return f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
-    if sweep.axes.compared is None:
-        todo = "add such as backend: {values: [none, native]}"
-        return f"parameters: {option} needs a comparison; {todo}"
-    if wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
-        return f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
-    if sweep.seeds > looks[-1]:
-        why = f"more than the {looks[-1]} of the last look"
-        return f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
-    ending = {
-        "run_cap": sweep.run_cap,
-        "early_terminate": sweep.hyperband,
-        "metric.target": sweep.metric and sweep.metric.target,
-    }
+    option, seed, problem = "--until-decided", sweep.axes.seed, ""
+    target = sweep.metric.target if sweep.metric else None
+    ending = {"run_cap": sweep.run_cap, "early_terminate": sweep.hyperband, "metric.target": target}
     cutting = next((key for key, value in ending.items() if value is not None), None)
-    why = f"{option} looks at whole groups of seeds, which this cuts short; leave it out"
-    return f"{cutting}: {why}" if cutting else None
+    if not sweep.is_grid:
+        problem = f"method={sweep.method!r}: {option} needs a grid; use method: grid"
+    elif seed is None:
+        problem = f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
+    elif sweep.axes.compared is None:
+        todo = "add such as backend: {values: [none, native]}"
+        problem = f"parameters: {option} needs a comparison; {todo}"
+    elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
+        problem = f"parameters.seed={wrong[0]!r}: {option} counts on from the last; use whole numbers"
+    elif sweep.seeds > looks[-1]:
+        why = f"more than the {looks[-1]} of the last look"
+        problem = f"parameters.seed: {sweep.seeds} seeds: {why}; set plan.looks"
+    elif cutting:
+        why = f"{option} looks at whole groups of seeds, which this cuts short"
+        problem = f"{cutting}: {why}; leave it out"
+    if problem:
+        raise UserError(f"{sweep.path}: {problem}")
 
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     """The seeds that continue those of the sweep: from the last one on, none of them twice."""
     own = sweep.axes.seed
     assert own is not None
-    have = [own.grid_value(i) for i in range(own.grid_size())] + [s for group in sweep.added for s in group]
-    known = set(have)
-    on = chain(range(have[-1] + 1, MOST_SEED + 1), count())
-    return tuple(islice((seed for seed in on if seed not in known), amount))
+    have = own.values() + [seed for group in sweep.added for seed in group]
+    return tuple(islice((seed for seed in count(have[-1] + 1) if seed not in have), amount))
 
 
 def fill_first_look(queue: Queue, looks: Sequence[int]) -> None:
@@ -81,65 +68,31 @@ def fill_first_look(queue: Queue, looks: Sequence[int]) -> None:
 
 @dataclass
 class Decisions:
-    """The looks at a sweep, by whichever worker takes each; this one says what was seen at all of them.
-
-    `look` looks at the runs that there are; `stop` ends the waiting for others.
+    """The looks at a sweep, whose runs `look` looks at. Several workers may look at once; the database keeps
+    what the first of them says, and each says what was seen at all of them.
     """
 
     queue: Queue
     looks: Sequence[int]
     look: Callable[[], Look]
     say: Callable[[str], None]
-    stop: threading.Event
-    pulse: Pulse
 
     def __post_init__(self) -> None:
         self._heard = len(self.queue.read_added())
 
     def go_on(self) -> bool:
         """With no more runs to make: look, or hear what another saw. Whether there are runs to make now."""
-        is_told = False
-        while self.queue.is_all_done():  # else another has looked before this one came here
-            seeds = self.queue.sweep.seeds
-            if any(group.is_last and group.look == seeds for group in self.queue.added):
-                self._hear()
-                return False
-            if row := self.queue.claim_look(seeds):
-                with self.pulse.holding(row):
-                    self._decide(row, seeds)
-                return any(group.seeds for group in self._hear())
-            if not is_told:
-                self.say("waiting for another worker, which looks whether all is decided")
-                is_told = True
-            if self.stop.wait(POLL_SECONDS):
-                return False
-        self._hear()
-        return True
-
-    def _decide(self, row: Row, seeds: int) -> None:
-        state = "interrupted"  # whoever comes next need not wait
-        try:
+        is_done, seeds = self.queue.is_all_done(), self.queue.sweep.seeds
+        if is_done and seeds not in [group.look for group in self.queue.added]:
             found = self.look()
-            ahead = next((number for number in self.looks if number > seeds), None)
-            is_last = found.is_over or ahead is None
-            more = () if is_last or ahead is None else next_seeds(self.queue.sweep, ahead - seeds)
-            self.queue.add(Added(more, seeds, (*found.said, *_what_follows(found, more))))
-            state = "finished"
-        finally:
-            self.queue.end(row, state)
-
-    def _hear(self) -> list[Added]:
-        """Say what was seen at the looks that this worker has not heard of, and return these."""
+            ahead = next((number for number in self.looks if number > seeds), seeds)
+            more = () if found.is_over else next_seeds(self.queue.sweep, ahead - seeds)
+            follows = f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
+            if not more:
+                follows = "this was the last look of the plan: what is undecided stays so"
+            self.queue.add(Added(more, seeds, found.said if found.is_over else (*found.said, follows)))
         fresh = self.queue.read_added()[self._heard :]
         self._heard += len(fresh)
-        for group in fresh:
-            for line in group.said:
-                self.say(line)
-        return fresh
-
-
-def _what_follows(found: Look, more: Sequence[int]) -> Iterator[str]:
-    if more:
-        yield f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
-    elif not found.is_over:
-        yield "this was the last look of the plan: what is undecided stays so"
+        for line in (line for group in fresh for line in group.said):
+            self.say(line)
+        return not self.queue.is_all_done()

@@ -25,16 +25,12 @@ PARAMETERS, WORDS = "parameters", "words of the command line"
 class Added:
     """A group of seeds: those that came, and what was said of the look that asked for them, if any.
 
-    A look that asked for none (`is_last`) ended it: all was decided, or no more looks were planned.
+    A look that asked for none ended it: all was decided, or no more looks were planned.
     """
 
     seeds: tuple[Any, ...]
     look: int | None = None  # the number of seeds at which somebody looked
     said: tuple[str, ...] = ()
-
-    @property
-    def is_last(self) -> bool:
-        return self.look is not None and not self.seeds
 
 
 def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
@@ -54,32 +50,35 @@ class Changed(UserError):
     """A database holds another sweep under this name; the message is the list of what differs."""
 
 
-def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Sweep, tuple[Any, ...]]:
-    """The sweep as it began by the database, and the seeds that the file has beyond those it began with.
-
-    Raises Changed with the keys in which the file says something else.
+def agreed(
+    sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any], added: Sequence[Sequence[Any]] = ()
+) -> tuple[Sweep, tuple[Any, ...]]:
+    """The sweep as it began by the database, with the seeds that were `added` since, and those that the file
+    has beyond. Raises Changed with the keys in which the file says something else.
     """
-    changed = {key: key for key in _differing(theirs, ours)}
-    more: tuple[Any, ...] = ()
-    if WORDS in changed:  # by their names, as the file's keys
-        words = sorted({*ours[WORDS]} ^ {*theirs[WORDS]})
-        changed[WORDS] += f" ({', '.join([*words[:3], *(['...'] if len(words) > 3 else [])])})"
-    if PARAMETERS in changed and sweep.is_grid:
+    differing, more = _differing(theirs, ours), ()
+    if PARAMETERS in differing and sweep.is_grid:
         before, now = dict(theirs[PARAMETERS]), dict(ours[PARAMETERS])
         names = _differing(before, now)
-        changed[PARAMETERS] = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
+        said = [f"parameters.{name}" for name in names] or ["the order of parameters"]
         own = sweep.axes.seed
         if own and names == [SEED] and [*before] == [*now]:
             began = Parameter((SEED,), *parse_spec(before[SEED]))
-            had, have = ([p.grid_value(i) for i in range(p.grid_size())] for p in (began, own))
-            more = tuple(seed for seed in have if seed not in had)
+            had, have = began.values(), own.values()
             gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
-            changed[PARAMETERS] = f"parameters.{SEED} ({gone} is gone; it can only get more)" if gone else ""
+            said = [f"parameters.{SEED} ({gone} is gone; it can only get more)"] if gone else []
+            known = [*had, *(seed for seeds in added for seed in seeds)]
+            more = tuple(seed for seed in have if seed not in known)
             parameters = tuple(began if p == own else p for p in sweep.parameters)
             sweep = dataclasses.replace(sweep, parameters=parameters)
-    if said := [*filter(None, changed.values())]:
-        raise Changed(", ".join(said))
-    return sweep, more
+        place = differing.index(PARAMETERS)
+        differing[place : place + 1] = said
+    if WORDS in differing:  # by their names, as the file's keys
+        words = sorted({*ours[WORDS]} ^ {*theirs[WORDS]})
+        differing[differing.index(WORDS)] += f" ({', '.join([*words[:3], *(['...'] if words[3:] else [])])})"
+    if differing:
+        raise Changed(", ".join(differing))
+    return dataclasses.replace(sweep, added=tuple(map(tuple, filter(None, added)))), more
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -6,9 +6,11 @@ Names and meaning follow W&B's documentation of sweep configurations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Annotated, Any
 
@@ -32,29 +34,49 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _between(s: Settings, u: float) -> float:
+    return s["min"] + u * (s["max"] - s["min"])
+
+
+def _of_values(s: Settings, u: float) -> float:
+    return math.exp(_between({end: math.log(s[end]) for end in ("min", "max")}, u))
+
+
+def _normal(s: Settings, u: float) -> float:
+    return NormalDist(s["mu"], s["sigma"]).inv_cdf(min(max(u, OUTER), 1 - OUTER))
+
+
+def _beta(s: Settings, u: float) -> float:
+    from scipy.special import betaincinv
+
+    return float(betaincinv(s["a"], s["b"], u))
+
+
 Plain = Annotated[Any, PlainValidator(_plain)]
 _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
 _NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
-_LAWS: dict[str, dict[str, Any]] = {
-    "uniform": _RANGE,
-    "log_uniform": _RANGE,
-    "log_uniform_values": _POSITIVE,
-    "normal": _NORMAL,
-    "log_normal": _NORMAL,
-    "beta": {"a": (Above0, ...), "b": (Above0, ...)},
-}
-_SETTINGS: dict[str, dict[str, Any]] = {
+_LISTED: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,
     "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
     "int_uniform": {"min": (int, ...), "max": (int, ...)},
-    "inv_log_uniform": _RANGE,
-    "inv_log_uniform_values": _POSITIVE,
-    **_LAWS,
-    **{f"q_{name}": settings | {"q": (Above0, 1)} for name, settings in _LAWS.items()},
 }
+# By name the settings of a distribution and its value at a quantile, 0 to 1.
+_LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
+    # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
+    "inv_log_uniform": (_RANGE, lambda s, u: math.exp(-_between(s, u))),
+    "inv_log_uniform_values": (_POSITIVE, _of_values),
+    "uniform": (_RANGE, _between),
+    "log_uniform": (_RANGE, lambda s, u: math.exp(_between(s, u))),
+    "log_uniform_values": (_POSITIVE, _of_values),
+    "normal": (_NORMAL, _normal),
+    "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
+    "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
+}
+_SETTINGS = _LISTED | {name: settings for name, (settings, _) in _LAWS.items()}
+_SETTINGS |= {f"q_{name}": _SETTINGS[name] | {"q": (Above0, 1)} for name in _LAWS if "inv" not in name}
 # By name a model of what it has to be given.
 DISTRIBUTIONS: dict[str, type[Checked]] = {
     name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)
@@ -142,6 +164,10 @@ class Parameter:
         value = self._listed()[index]
         return _multiple(value, self.settings["q"]) if self.kind == "q_uniform" else value
 
+    def values(self) -> list[Any]:
+        """Those that a grid takes."""
+        return [self.grid_value(index) for index in range(self.grid_size())]
+
     def _listed(self) -> Sequence[Any]:
         s = self.settings
         if self.kind == "int_uniform":
@@ -152,42 +178,26 @@ class Parameter:
         """The value at quantile u, 0 to 1."""
         s = self.settings
         if "probabilities" in s:
-            reached = 0.0
-            for value, probability in zip(s["values"], s["probabilities"], strict=True):
-                reached += probability
-                if u < reached:
-                    return value
-            return s["values"][-1]
-        if self.is_listed and "q" not in s:
+            reached = [*accumulate(s["probabilities"])]
+            return s["values"][min(bisect_right(reached, u), len(reached) - 1)]
+        if "q" in s:
+            count = round(self._law(u) / s["q"])  # within the range, where there is one
+            among = self.multiples if "min" in s else range(count, count + 1)
+            return _multiple(min(max(count, among[0]), among[-1]), s["q"])
+        if self.is_listed:
             values = self._listed()
             return values[min(int(u * len(values)), len(values) - 1)]
-        if "q" not in s:
-            return self._law(u)
-        count = round(self._law(u) / s["q"])  # within the range, where there is one
-        among = self.multiples if "min" in s else range(count, count + 1)
-        return _multiple(min(max(count, among[0]), among[-1]), s["q"])
+        return self._law(u)
 
     def _law(self, u: float) -> float:
         """Of the distribution without its q."""
-        s, kind = self.settings, self.kind.removeprefix("q_")
-        if kind == "beta":
-            from scipy.special import betaincinv
-
-            return float(betaincinv(s["a"], s["b"], u))
-        if kind in ("normal", "log_normal"):
-            found = NormalDist(s["mu"], s["sigma"]).inv_cdf(min(max(u, OUTER), 1 - OUTER))
-            return found if kind == "normal" else math.exp(found)
-        is_of_values = kind.endswith("_values")
-        low, high = (math.log(s[end]) if is_of_values else s[end] for end in ("min", "max"))
-        between = low + u * (high - low)
-        # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
-        return between if kind == "uniform" else math.exp(-between if kind == "inv_log_uniform" else between)
+        return _LAWS[self.kind.removeprefix("q_")][1](self.settings, u)
 
     def examples(self) -> list[Any]:
         """Values that show whether an option would take them all: those that are listed, or the ends."""
         if self.is_listed:
             count = self.grid_size()
-            return [self.grid_value(i) for i in (range(count) if count <= MOST_SHOWN else (0, count - 1))]
+            return self.values() if count <= MOST_SHOWN else [self.grid_value(i) for i in (0, count - 1)]
         return [self.at(u) for u in ((0.0, 1.0) if "min" in self.settings else (0.5,))]
 
 

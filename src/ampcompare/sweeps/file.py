@@ -70,6 +70,10 @@ class Objective(Checked):
         """Whether more is better."""
         return self.goal == "maximize"
 
+    def is_reached(self, value: float) -> bool:
+        """Whether the value is as good as the target; never where there is none."""
+        return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
+
 
 class Hyperband(Checked):
     """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
@@ -142,7 +146,7 @@ class Sweep:
         """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
         return self.method == "grid"
 
-    @property
+    @cached_property
     def axes(self) -> Axes:
         """Its parameters by what a comparison makes of them."""
         return Axes(self.parameters)
@@ -150,15 +154,7 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(
-            self.name,
-            self.axes,
-            added=self.added,
-            control=self.control,
-            run_cap=self.run_cap,
-            cells=self.cells,
-            in_blocks=self.hyperband is None,  # which compares runs in passing
-        )
+        return points_of(self)
 
     @property
     def seeds(self) -> int:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import TypeVar
+from itertools import count, repeat
+from typing import Any, TypeVar
 
 GPUS = (2, 3, 4)
 DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
@@ -37,69 +37,57 @@ def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[i
     >>> sorted(next(orders("mine", 3)))
     [0, 1, 2]
     """
-    drawn = _Drawn(name, values, combinations)
+    return repeat(range(values)) if values > LONGEST else _orders(name, values, combinations)
+
+
+def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]]:
+    # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
+    only: dict[tuple[int, int | None, int], int] = {}
+
+    def gpus(value: int, place: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
+        """By count of GPUs the one that the value would be on, of all combinations and of this one."""
+        for within in (None,) if combinations == 1 else (None, block % combinations):
+            for count_of in GPUS:
+                yield (value, within, count_of), (block * values + place) % count_of
+
+    def stays(value: int, place: int, block: int) -> int:
+        """For how many counts of GPUs the value would stay at this place where all its runs were."""
+        return sum(only.get(key) == gpu for key, gpu in gpus(value, place, block))
+
+    def drawn(block: int, draw: int) -> list[int]:
+        """An order, with two values swapped wherever fewer stay on the GPU that all their runs were on."""
+        order = sorted(range(values), key=lambda value: _hash([name, block, draw, value]))
+        for one in range(values):
+            for other in range(values) if stays(order[one], one, block) else ():
+                x, y = order[one], order[other]
+                now = stays(x, one, block) and stays(x, one, block) + stays(y, other, block)
+                if now and stays(y, one, block) + stays(x, other, block) < now:
+                    order[one], order[other] = y, x
+        return order
+
     for block in count():
-        yield range(values) if values > LONGEST else drawn.order(block)
+        best, least = [], float("inf")
+        for draw in range(DRAWS):
+            order = drawn(block, draw)
+            cost = sum(stays(value, place, block) for place, value in enumerate(order))
+            if cost < least:
+                best, least = order, cost
+            if not cost:
+                break
+        for place, value in enumerate(best):
+            for key, gpu in gpus(value, place, block):
+                only[key] = gpu if only.get(key, gpu) == gpu else MOVED
+        yield tuple(best)
+
+
+def _hash(of: list[Any]) -> bytes:
+    return hashlib.sha256(json.dumps(of).encode()).digest()
 
 
 def in_blocks(
     name: str, values: Sequence[Value], repeats: Sequence[Repeat]
 ) -> Iterator[tuple[Value, Repeat]]:
     """Every value with every repeat (a seed), block by block: `repeats` outermost, values as drawn."""
-    for order, repeat in zip(orders(name, len(values)), repeats, strict=False):
+    for order, at in zip(orders(name, len(values)), repeats, strict=False):
         for number in order:
-            yield values[number], repeat
-
-
-class _Drawn:
-    """The orders of a sweep's blocks. What a block may be depends on those before it."""
-
-    def __init__(self, name: str, values: int, combinations: int) -> None:
-        self.name, self.values, self.combinations = name, values, combinations
-        # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
-        self._only: dict[tuple[int, int | None, int], int] = {}
-
-    def order(self, block: int) -> tuple[int, ...]:
-        """Of the next block, which has this number."""
-        best, least = [], float("inf")
-        for draw in range(DRAWS):
-            order = self._swapped(self._drawn(block, draw), block)
-            cost = sum(self._stays(value, place, block) for place, value in enumerate(order))
-            if cost < least:
-                best, least = order, cost
-            if not cost:
-                break
-        for place, value in enumerate(best):
-            for key, gpu in self._gpus(value, place, block):
-                if self._only.setdefault(key, gpu) != gpu:
-                    self._only[key] = MOVED
-        return tuple(best)
-
-    def _drawn(self, block: int, draw: int) -> list[int]:
-        def key(value: int) -> bytes:
-            return hashlib.sha256(json.dumps([self.name, block, draw, value]).encode()).digest()
-
-        return sorted(range(self.values), key=key)
-
-    def _swapped(self, order: list[int], block: int) -> list[int]:
-        """The order with two values swapped wherever fewer stay on the GPU that all their runs were on."""
-        for one in range(self.values):
-            for other in range(self.values):
-                if not self._stays(order[one], one, block):
-                    break
-                before = self._stays(order[one], one, block) + self._stays(order[other], other, block)
-                after = self._stays(order[other], one, block) + self._stays(order[one], other, block)
-                if after < before:
-                    order[one], order[other] = order[other], order[one]
-        return order
-
-    def _stays(self, value: int, place: int, block: int) -> int:
-        """For how many counts of GPUs the value would stay at this place where all its runs were."""
-        return sum(self._only.get(key) == gpu for key, gpu in self._gpus(value, place, block))
-
-    def _gpus(self, value: int, place: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
-        """By count of GPUs the one that the value would be on, of all combinations and of this one."""
-        position = block * self.values + place
-        for within in (None,) if self.combinations == 1 else (None, block % self.combinations):
-            for gpus in GPUS:
-                yield (value, within, gpus), position % gpus
+            yield values[number], at

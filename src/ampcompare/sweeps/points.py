@@ -7,13 +7,16 @@ control of its own, so that a run keeps its number for good.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.order import orders
+
+if TYPE_CHECKING:
+    from ampcompare.sweeps.file import Sweep
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -39,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Cells:
-    """Which points are runs of their own, where not every one is (same.py): the combinations of values of
+    """Which points are runs of their own, where not every one is (check.py): the combinations of values of
     `keys`, by number, that are `kept`. What is in `folded` does not set blocks apart.
     """
 
@@ -48,36 +51,23 @@ class Cells:
     folded: frozenset[str]
 
 
-@dataclass(frozen=True)
 class Axes:
-    """The parameters by what a comparison makes of them; all of them are `parameters`, as in the file."""
+    """The parameters by what a comparison makes of them; all of them are `parameters`, as in the file.
 
-    parameters: tuple[Parameter, ...]
+    `seed` is the repetition, if it is varied or named at all; `compared` the backend where it is varied, else
+    the first that is, None where only the seed is; `others` are neither. `baseline` is the number of the
+    compared value that the others are compared with: `none`, or the first.
+    """
 
-    @property
-    def seed(self) -> Parameter | None:
-        """The repetition, if it is varied or named at all."""
-        return next((p for p in self.parameters if p.path == (SEED,)), None)
-
-    @property
-    def compared(self) -> Parameter | None:
-        """The backend where it is varied, else the first that is, None where only the seed is."""
-        varied = [p for p in self.parameters if p.grid_size() > 1 and p.path != (SEED,)]
-        return next((p for p in varied if p.path == (BACKEND,)), varied[0] if varied else None)
-
-    @property
-    def others(self) -> list[Parameter]:
-        """What is neither compared nor the seed."""
-        return [p for p in self.parameters if p.path != (SEED,) and p != self.compared]
-
-    @property
-    def baseline(self) -> int:
-        """The number of the compared value that the others are compared with: `none`, or the first."""
-        compared = self.compared
-        if compared is None or compared.path != (BACKEND,):
-            return 0
-        values = [compared.grid_value(i) for i in range(compared.grid_size())]
-        return values.index(BASELINE) if BASELINE in values else 0
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+        self.seed = next((p for p in parameters if p.path == (SEED,)), None)
+        varied = [p for p in parameters if p.path != (SEED,) and p.grid_size() > 1]
+        backend = [p for p in varied if p.path == (BACKEND,)]
+        self.compared = next(iter([*backend, *varied]), None)
+        self.others = [p for p in parameters if p not in (self.seed, self.compared)]
+        values = self.compared.values() if self.compared and backend else []
+        self.baseline = values.index(BASELINE) if BASELINE in values else 0
 
 
 def count_of(parameters: Sequence[Parameter]) -> int:
@@ -85,47 +75,49 @@ def count_of(parameters: Sequence[Parameter]) -> int:
     return math.prod(p.grid_size() for p in parameters)
 
 
-def points_of(
-    name: str,
-    axes: Axes,
-    *,
-    added: Sequence[Sequence[Any]] = (),
-    control: bool = False,
-    run_cap: int | None = None,
-    cells: Cells | None = None,
-    in_blocks: bool = True,
-) -> list[Point]:
-    """Every run of a grid: `added` are further groups of seeds, in the order of their coming. A `run_cap`
-    leaves out the last points of the grid, not its control. Without blocks they are in the file's order.
+def points_of(sweep: Sweep) -> list[Point]:
+    """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
+    coming. A `run_cap` leaves out the last points of the grid, not its control. Hyperband compares runs in
+    passing: its are in the file's order.
     """
+    axes, run_cap = sweep.axes, sweep.run_cap
     found: list[Point] = []
-    blocks = _blocks(axes, cells)
-    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
+    blocks = _blocks(axes, sweep.cells)
+    drawn = enumerate(orders(sweep.name, len(blocks[0]), len(blocks)))
     runs = [cell for block in blocks for cell in block if cell is not None]
     compared = axes.compared.key if axes.compared else ""
     baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
     keys = [p.key for p in reversed(axes.parameters)]
-    for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in added if s)]:
-        seeds = range(seed.grid_size() if seed else 1)
+
+    def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
+        values = [seed if p == axes.seed else p.grid_value(cell[p.key]) for p in axes.parameters]
+        found.append(Point(nested(axes.parameters, values), len(found), block, arm))
+
+    for seeds in [axes.seed.values() if axes.seed else [None], *sweep.added]:
         grid: list[tuple[int, Cell, int | None]]
-        if in_blocks:
+        if sweep.hyperband is None:
             grid = [
                 (n, cell, number)
-                for (n, block), (number, order) in zip(product(seeds, blocks), drawn, strict=False)
+                for (n, block), (number, order) in zip(
+                    product(range(len(seeds)), blocks), drawn, strict=False
+                )
                 for arm in order
                 if (cell := block[arm]) is not None
             ]
         else:
-            grid = [(n, cell, None) for n in seeds for cell in runs]
+            grid = [(n, cell, None) for n in range(len(seeds)) for cell in runs]
             grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
-        around = seeds if control else ()
+        around = seeds if sweep.control else ()
         room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
             break
-        found += [_point(axes, seed, baseline, n, arm=FIRST) for n in around]
-        found += [_point(axes, seed, cell, n, block=number) for n, cell, number in grid[:room]]
-        found += [_point(axes, seed, baseline, n, arm=LAST) for n in around]
-    return [replace(point, place=place) for place, point in enumerate(found)]
+        for seed in around:
+            add(seed, baseline, arm=FIRST)
+        for n, cell, number in grid[:room]:
+            add(seeds[n], cell, number)
+        for seed in around:
+            add(seed, baseline, arm=LAST)
+    return found
 
 
 def _blocks(axes: Axes, kept: Cells | None) -> list[list[Cell | None]]:
@@ -133,7 +125,9 @@ def _blocks(axes: Axes, kept: Cells | None) -> list[list[Cell | None]]:
     others, compared = axes.others, axes.compared
     folded = kept.folded if kept else frozenset()
     runs: dict[tuple[int, ...], dict[tuple[int, ...], Cell]] = {}
-    for cell in _combinations(others):
+    # Every combination of the others' values, the first of them changing fastest.
+    for numbers in product(*(range(p.grid_size()) for p in reversed(others))):
+        cell = dict(zip((p.key for p in others), reversed(numbers), strict=True))
         block = runs.setdefault(tuple(n for key, n in cell.items() if key not in folded), {})
         inner = tuple(n for key, n in cell.items() if key in folded)
         for value in range(compared.grid_size() if compared else 1):
@@ -142,24 +136,3 @@ def _blocks(axes: Axes, kept: Cells | None) -> list[list[Cell | None]]:
                 block[(*inner, value)] = whole
     arms = sorted({arm for block in runs.values() for arm in block})
     return [[block.get(arm) for arm in arms] for block in runs.values()]
-
-
-def _combinations(parameters: Sequence[Parameter]) -> Iterator[Cell]:
-    """Every combination of the parameters' values, the first parameter changing fastest."""
-    for numbers in product(*(range(p.grid_size()) for p in reversed(parameters))):
-        yield dict(zip((p.key for p in parameters), reversed(numbers), strict=True))
-
-
-def _point(
-    axes: Axes,
-    seed: Parameter | None,
-    cell: Cell,
-    number: int,
-    block: int | None = None,
-    arm: str | None = None,
-) -> Point:
-    values = [
-        seed.grid_value(number) if seed and p.path == (SEED,) else p.grid_value(cell[p.key])
-        for p in axes.parameters
-    ]
-    return Point(nested(axes.parameters, values), 0, block, arm)

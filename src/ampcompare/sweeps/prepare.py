@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PlanConfig
-from ampcompare.config.load import split_override, typed_values
-from ampcompare.config.schema import Config
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.checked import wrong_file
 from ampcompare.program.place import find_shipped
-from ampcompare.sweeps.check import first_config, problems_of, trains_here
+from ampcompare.sweeps.check import GROUP, Same, plan_of, problems_of, same_runs, trains_here
 from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
-from ampcompare.sweeps.same import Same, same_runs
 
-GROUP = "plan."
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 
 
@@ -28,12 +24,14 @@ LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 class Prepared:
     """A sweep, and what follows from it and from the words of its command line.
 
-    `words` go behind every command, `output` is the folder of all runs, `here` whether it is our training.
+    `given` are these, `words` those of them that go behind every command, `output` is the folder of all runs,
+    `here` whether it is our training.
     """
 
     sweep: Sweep
     same: Same
     plan: PlanConfig
+    given: tuple[str, ...]
     words: tuple[str, ...]
     output: Path
     here: bool
@@ -44,7 +42,8 @@ class Prepared:
     def told(self) -> dict[str, Any] | None:
         """What of the plan each run is told beside what is in the file; None: nothing, not even its place.
 
-        A program of others is told of a plan only where there is something that the report has to know.
+        A program of others, or a run of W&B's server, is told of a plan only where there is something that
+        the report has to know.
         """
         asked: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
         asked |= {"looks": [*self.looks]} if self.looks else {}
@@ -53,7 +52,7 @@ class Prepared:
         else:  # words of the command line reach its record no more than its options
             known = {p.key.removeprefix(GROUP) for p in self.sweep.parameters if p.key.startswith(GROUP)}
         told = {name: value for name, value in asked.items() if name not in known}
-        return told if self.here or asked else None
+        return told if (self.here and not self.sweep.on_server) or asked else None
 
 
 def prepare(
@@ -67,33 +66,39 @@ def prepare(
     """The sweep of a file, or of one that comes along. `name` and `control` are those options, `decides` is
     whether it goes on until all is decided. Raises UserError; nothing has been written or started.
     """
+    for word in words:
+        split_override(word)  # whether it is one
     sweep = read_sweep(find_sweep(file), words)
-    sweep = sweep if name is None else dataclasses.replace(sweep, name=name)
-    check_name(sweep.name)
-    varied = {p.key for p in sweep.parameters}
-    return prepared(sweep, [word for word in words if key_of(word) not in varied], control, decides=decides)
+    return prepared(sweep if name is None else replace(sweep, name=name), words, control, decides=decides)
 
 
 def prepared(
     sweep: Sweep, words: Sequence[str], control: str | None = None, *, decides: bool = False
 ) -> Prepared:
-    """The same of a sweep that was read, whose values are what they are."""
-    keys = {p.key for p in sweep.parameters}
-    for word in words:
-        if key_of(word) in keys:
-            raise UserError(f"{word}: the sweep varies {key_of(word)}; leave it out")
-    given = dict(split_override(word) for word in words)
-    if problems := problems_of(sweep, words):
+    """The same of a sweep that was read; words that name one of its parameters have changed its values."""
+    # The name becomes a folder and W&B's group.
+    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
+    if not is_word or len(sweep.name.encode()) > 200:
+        expected = "expected 1 to 100 characters that can be a folder's name"
+        raise UserError(f"name={sweep.name!r}: {expected}; set name or --name")
+    varied = {p.key for p in sweep.parameters}
+    own = [word for word in words if key_of(word) not in varied]
+    if sweep.on_server and len(own) < len(words):
+        taken = next(word for word in words if key_of(word) in varied)
+        raise UserError(f"{taken}: the sweep varies {key_of(taken)}; leave it out")
+    given = dict(split_override(word) for word in own)
+    if problems := problems_of(sweep, own):
         raise wrong_file(sweep.path, problems)
-    plan = plan_of(sweep, words)
+    plan = plan_of(sweep, own)
     if not sweep.on_server:
-        sweep = dataclasses.replace(sweep, control=_has_control(plan, sweep, control))
-    same = same_runs(sweep, words)
+        sweep = replace(sweep, control=_has_control(plan, sweep, control))
+    same = same_runs(sweep, own)
     return Prepared(
-        dataclasses.replace(sweep, cells=same.cells),
+        replace(sweep, cells=same.cells),
         same,
         plan,
-        tuple(word for word in words if split_override(word)[0] != "output_dir"),
+        tuple(words),
+        tuple(word for word in own if split_override(word)[0] != "output_dir"),
         Path(given.get("output_dir") or Path("runs") / sweep.name),
         trains_here(sweep),
         looks_of(plan) if decides else (),
@@ -106,31 +111,6 @@ def find_sweep(name: str) -> Path:
     with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
         return find_shipped(name, "sweeps") or Path(name)
     return Path(name)
-
-
-def check_name(name: str) -> None:
-    """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
-    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
-    if not is_word or len(name.encode()) > 200:
-        expected = "expected 1 to 100 characters that can be a folder's name"
-        raise UserError(f"name={name!r}: {expected}; set name or --name")
-
-
-def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
-    """The plan that the runs will have in their config, with the `key=value` words behind every command.
-
-    Of a program that is not ours it is what file and words say, as far as it is a plan. Raises UserError.
-    """
-    if trains_here(sweep):
-        return first_config(sweep, words).plan
-    found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
-    found |= dict(split_override(word) for word in words)
-    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
-    try:
-        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
-    except UserError:  # options of its own that are called so
-        return PlanConfig()
-    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
@@ -165,11 +145,9 @@ def looks_of(plan: PlanConfig) -> tuple[int, ...]:
     return tuple(plan.looks)
 
 
-def shown(plan: PlanConfig) -> str:
-    """What was planned, briefly: `margin 0.5, looks 3, 6, 10`; nothing where nothing was."""
-    parts = [f"margin {plan.margin:g}"] if plan.margin is not None else []
-    parts += [f"target {plan.target:g}"] if plan.target is not None else []
-    parts += [f"looks at {', '.join(map(str, plan.looks))} seeds"] if plan.looks else []
-    parts += [f"{plan.max_seeds} seeds at most"] if plan.max_seeds else []
-    parts += [f"control {plan.control}"] if plan.control != "none" else []
-    return ", ".join(parts)
+def shown(ready: Prepared) -> str:
+    """What was planned, briefly: `margin 0.5, looks [3, 6, 10]`; nothing where nothing was."""
+    planned = vars(ready.plan) | ({"control": BOOKENDS} if ready.sweep.control else {})
+    return ", ".join(
+        f"{key} {value}" for key, value in planned.items() if value != getattr(PlanConfig(), key)
+    )

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import yaml
+from filelock import FileLock, Timeout
 
 from ampcompare.config.arguments import RESUME_VARIABLE
+from ampcompare.config.beside import PlanConfig
+from ampcompare.records.sources import CHECKPOINTS
+from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.table import Row
 
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
@@ -44,54 +52,27 @@ for number in (signal.SIGTERM, signal.SIGKILL):
 class Guard:
     """Ends the runs of this process should it die without doing so itself.
 
-    A guard that was killed has a successor as soon as there is something to tell it. Where none can be
-    started all goes on without: the runs are worth more than what ends them in an emergency.
+    All goes on without where somebody has killed the guard: runs are worth more than what ends them in an
+    emergency.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._groups: set[int] = set()
-        self._process = self._started()
-
-    def watch(self, group: int) -> None:
-        with self._lock:
-            self._groups.add(group)
-            self._say(f"+{group}")
-
-    def forget(self, group: int) -> None:
-        with self._lock:
-            self._groups.discard(group)
-            self._say(f"-{group}")
-
-    def close(self) -> None:
-        """There is nothing left to guard."""
-        with self._lock, contextlib.suppress(OSError):
-            self._pipe.close()
-            self._process.wait()
-
-    @staticmethod
-    def _started() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD],
             stdin=subprocess.PIPE,
-            bufsize=0,  # what a dead guard did not read would be written again as the pipe is closed
+            bufsize=0,
             start_new_session=True,  # a Ctrl-C in the terminal is not for it
         )
 
-    @property
-    def _pipe(self) -> IO[bytes]:
+    def say(self, change: str, group: int) -> None:
+        """Watch a process group from here on ("+"), or no more ("-")."""
         assert self._process.stdin
-        return self._process.stdin
+        with suppress(OSError):
+            self._process.stdin.write(f"{change}{group}\n".encode())  # at once whole, from any thread
 
-    def _say(self, line: str) -> None:
-        try:
-            self._pipe.write(f"{line}\n".encode())
-        except (OSError, ValueError):  # it has been killed; a pipe that is closed had no successor
-            with contextlib.suppress(OSError):
-                self._pipe.close()
-                self._process.wait()
-                self._process = self._started()
-                self._pipe.write("".join(f"+{group}\n" for group in sorted(self._groups)).encode())
+    def close(self) -> None:
+        """There is nothing left to guard."""
+        self._process.communicate()
 
 
 class Run:
@@ -112,7 +93,7 @@ class Run:
         except BaseException:
             self._log.close()
             raise
-        guard.watch(self._process.pid)
+        guard.say("+", self._process.pid)
 
     def wait(self, seconds: float) -> int | None:
         """The exit code, None if it has not ended after `seconds`. A signal's number comes negative."""
@@ -122,77 +103,127 @@ class Run:
             return None
         if not self._log.closed:
             self._end_rest()
-            self._guard.forget(self._process.pid)
+            self._guard.say("-", self._process.pid)
             self._log.close()
         return code
 
     def _end_rest(self) -> None:
         """What the program left running: W&B's service ends by itself in a moment, anything else is ended."""
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                self._signal(number)
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
             until = time.monotonic() + REST_SECONDS
-            while (is_there := self._is_there()) and time.monotonic() <= until:
+            while self._signal(0):
+                if time.monotonic() > until:
+                    break
                 time.sleep(0.02)
-            if not is_there:
+            else:
                 return
 
-    def _is_there(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def stop(self) -> None:
-        """Ask it to end: SIGTERM, as W&B's agent does."""
-        # To the program alone: its helpers (W&B's service) are needed for a whole record.
-        self._process.terminate()
-
     def tell(self, number: int) -> None:
-        """Send the program, not its helpers, a signal."""
+        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record."""
         self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and all it started, at once."""
         self._signal(signal.SIGKILL)
 
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+    def _signal(self, number: int) -> bool:
+        """Whether there was anybody to get it."""
+        try:
             os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # a zombie on macOS
+            pass
+        return True
 
 
-def run_environment(
-    sweep_id: str,
-    run_id: str,
-    parameters_file: Path,
-    folder: Path,
-    project: str | None,
-    entity: str | None,
-    *,
-    resumes: bool = False,
-    on_server: bool = False,
-) -> dict[str, str]:
-    """The variables of W&B's agent, the record's folder, and whether a server knows this sweep.
+@dataclass(frozen=True)
+class Launch:
+    """How the runs of one sweep are started, by a worker or by a job of an array, to which it travels."""
 
-    `resumes` tells a run that it may find what an earlier attempt at it left: AMPCOMPARE_RESUME=auto.
-    """
-    given = {
-        "WANDB_SWEEP_ID": sweep_id,
-        "WANDB_RUN_ID": run_id,
-        "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
-        "WANDB_DIR": str(folder),
-        "WANDB_PROJECT": project,
-        "WANDB_ENTITY": entity,
-        "AMPCOMPARE_LOCAL_SWEEP": None if on_server else sweep_id,
-        RESUME_VARIABLE: "auto" if resumes else None,
-        # `ampcompare run` of a command is found also where the environment is not activated.
-        "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
-    }
-    # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
-    own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
-    inherited = {key: value for key, value in os.environ.items() if key not in own}
-    return inherited | {key: value for key, value in given.items() if value}
+    sweep: Sweep
+    folder: Path
+    words: tuple[str, ...]  # overrides of the command line, behind every command
+    environment: Mapping[str, str]  # what its runs have beside the environment of this process
+    here: bool  # whether our own training is run; its exit code tells that it was stopped
+    front: tuple[str, ...] = ()  # of every command
+
+    def log(self, run_id: str) -> Path:
+        """What the run prints."""
+        return self.folder / "logs" / f"{run_id}.log"
+
+    def note(self, run_id: str) -> Path:
+        """Where it is noted how a run ended until the database knows."""
+        return self.folder / "logs" / f"{run_id}.ended"
+
+    def start(self, row: Row, guard: Guard, gpu: str | None = None) -> Run | None:
+        """Start a run. None, with the reason in its log, for what cannot be started."""
+        sweep, log = self.sweep, self.log(row.run_id)
+        try:
+            files = self.folder / "wandb" / f"sweep-{sweep.name}"
+            files.mkdir(parents=True, exist_ok=True)
+            parameters_file = files / f"config-{row.run_id}.yaml"
+            # The file from which W&B's client takes a run's sweep parameters.
+            values = {key: {"value": value} for key, value in planned(row).items()}
+            content = yaml.safe_dump({"wandb_version": 1, **values}, allow_unicode=True, sort_keys=False)
+            parameters_file.write_text(content, encoding="utf-8")
+            json_file = parameters_file.with_suffix(".json")
+            words = build_command(sweep.command, sweep.program, row.parameters, json_file)
+            own = {key: value for key, value in row.plan.items() if key in PlanConfig.__dataclass_fields__}
+            words += [
+                *self.words,
+                *([f"plan.{key}={value}" for key, value in own.items()] if self.here else ()),
+            ]
+            environment = self._environment(row, parameters_file, gpu)
+            return Run([*self.front, *words], environment, log, guard)
+        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                print(f"cannot be started: {problem}", file=file)
+            return None
+
+    def _environment(self, row: Row, parameters_file: Path, gpu: str | None) -> dict[str, str]:
+        """The variables of W&B's agent, the record's folder, and whether a server knows this sweep."""
+        sweep = self.sweep
+        # Our own training looks each time whether an earlier start has left something: its folder may be that
+        # of an earlier sweep of this name.
+        resumes = self.here or row.starts > 1
+        given = {
+            "WANDB_SWEEP_ID": sweep.name,
+            "WANDB_RUN_ID": row.run_id,
+            "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
+            "WANDB_DIR": str(self.folder),
+            "WANDB_PROJECT": sweep.project,
+            "WANDB_ENTITY": sweep.entity,
+            "AMPCOMPARE_LOCAL_SWEEP": None if sweep.on_server else sweep.name,
+            RESUME_VARIABLE: "auto" if resumes else None,
+            "CUDA_VISIBLE_DEVICES": gpu,
+            # `ampcompare run` of a command is found also where the environment is not activated.
+            "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
+        }
+        # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
+        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
+        inherited = {key: value for key, value in os.environ.items() if key not in own}
+        found = {key: value for key, value in given.items() if value is not None}
+        return {**self.environment, **inherited, **found}
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process of our training has the run, as that of a worker that is taken for dead."""
+        lock = self.folder / CHECKPOINTS / run_id / "lock"
+        with suppress(Timeout):
+            if self.here and lock.is_file():
+                with FileLock(lock, blocking=False):
+                    pass
+            return False
+        return True
+
+
+def planned(row: Row) -> dict[str, Any]:
+    """The parameters of a run with what of the plan is its own, in the group where the file has the plan."""
+    there = row.parameters.get("plan", {})
+    if not isinstance(there, Mapping):  # an option of somebody's program
+        return {**row.parameters, **{f"plan.{key}": value for key, value in row.plan.items()}}
+    return {**row.parameters, "plan": {**there, **row.plan}} if row.plan else dict(row.parameters)
 
 
 def of_others() -> dict[str, str]:

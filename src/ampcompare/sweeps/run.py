@@ -7,7 +7,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +17,23 @@ from typing import Any
 
 from rich.console import Console
 
-from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import WORDS, heard
+from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.prepare import prepare, shown
-from ampcompare.sweeps.process import Guard, of_others
+from ampcompare.sweeps.prepare import Prepared, prepare, shown
+from ampcompare.sweeps.process import Guard, Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
-from ampcompare.sweeps.storage import Away, check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.worker import Launch, Pulse, Stop, Worker, WorkerContext
+from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.worker import Pulse, Stop, Workers
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -53,43 +54,36 @@ class Request:
     report: bool = True  # the table and the page behind the last run
 
 
-def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -> int:
+def run_sweep(path: str, words: Sequence[str], console: Console, request: Request) -> int:
     """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
-    `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
-    hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
-    stopped by Ctrl-C or a batch system. Raises UserError, with nothing started, for a bad file, bad words or
-    a storage that cannot be used.
+    Returns the exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 3 if they
+    repeat a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system. Raises
+    UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
-    request = Request(**asked)
-    given = dict(split_override(word) for word in words)
-    check_storage(request.storage)
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
-    sweep, own, looks = ready.sweep, ready.words, ready.looks
-    if sweep.method == "bayes":
+    if ready.sweep.method == "bayes":
         load_optuna()
-    if looks:
-        check_can_be_decided(sweep, looks)
+    if ready.looks:
+        check_can_be_decided(ready.sweep, ready.looks)
     folder = make_output(ready.output)
     if Array(folder).has_begun:
         is_filled = (folder / "sweep.db").exists()  # then it is no array's alone
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
-    url = request.storage or sqlite_url(folder)
-    queue = Queue(sweep, url, sweep.name, request.grace_seconds, own, ready.told)
+    queue = queue_of(ready, request)
     for line in ready.same.said(queue.sweep):
         print_line(console, one_line(line))
-    if looks:
-        check_can_be_decided(queue.sweep, looks)
-        fill_first_look(queue, looks)
-    received = work_through(queue, folder, console, request, given, own, ready.here, looks, shown(ready.plan))
-    if received:
-        tell_how_to_go_on(path, request, given, queue.url, console)
+    if ready.looks:
+        check_can_be_decided(queue.sweep, ready.looks)
+        fill_first_look(queue, ready.looks)
+    if received := work_through(queue, folder, console, request, ready):
+        tell_how_to_go_on(path, request, ready, console)
         return 128 + received[0]
     rows = queue.rows()
-    print_best(console, queue.sweep, rows)
-    bad = [row for row in rows if row.state in ("failed", "lost")]
-    print_failed(console, [row.run_id for row in bad], queue.total() or len(rows), folder)
+    print_best(console, queue, rows)
+    bad = [row.run_id for row in rows if row.state in ("failed", "lost")]
+    print_failed(console, bad, queue.sweep.total() or len(rows), folder)
     status = 0
     if request.report:
         from ampcompare.sweeps.answer import report
@@ -98,58 +92,44 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     return EXIT_FAILED_RUNS if bad else status
 
 
+def queue_of(ready: Prepared, request: Request) -> Queue:
+    """The queue of a sweep, by default in its folder."""
+    url = sqlite_url(ready.output) if request.storage is None else request.storage
+    return Queue(ready.sweep, url, ready.sweep.name, request.grace_seconds, ready.words, ready.told)
+
+
 def work_through(
-    queue: Queue,
-    folder: Path,
-    console: Console,
-    request: Request,
-    given: Mapping[str, str],
-    own: Sequence[str],
-    here: bool,
-    looks: Sequence[int] = (),
-    plan: str = "",
+    queue: Queue, folder: Path, console: Console, request: Request, ready: Prepared
 ) -> list[int]:
     """See all runs of the queue through by workers of this process; with looks, round after round until all
     is decided. Returns the signals that ended it before.
-
-    `given` are the words of the command line, `own` those of them that go behind every command.
     """
-    gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    words = (*own, f"output_dir={folder}") if here else tuple(own)
-    launch = Launch.of(queue.sweep, folder, words, {} if here else of_others(), here)
+    gpus = [] if ready.on_cpu else visible_gpus()
+    words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
+    launch = Launch(queue.sweep, folder, words, {} if ready.here else of_others(), ready.here)
     stop, database = Stop(), queue.database
-    before = queue.progress(patient=True).done
+    display = SweepDisplay(console, queue, queue.progress(patient=True))
 
-    def workers(done: int) -> int:
-        total, most = queue.total(), request.workers or max(1, len(gpus))
-        return min(most, max(1, total - done)) if total else most
-
-    def ended() -> int:
-        with contextlib.suppress(Away):  # what was known before stands
-            display.update(queue.progress())
-        return display.done
+    def workers() -> int:
+        total, most = queue.sweep.total(), request.workers or max(1, len(gpus))
+        return min(most, max(1, total - display.progress.done)) if total else most
 
     def see_round() -> None:
-        display.workers = count = workers(display.done)
-        told = (display.change, display.waiting)
-        context = WorkerContext(queue.sweep, queue, launch, guard, pulse, stop, *told)
-        threads = [Worker(context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
-        for worker in threads:
-            worker.start()
-        for worker in threads:
-            while worker.is_alive():  # join() alone would keep signals waiting
-                worker.join(0.2)
-        for worker in threads:
-            if worker.problem:
-                raise worker.problem
+        display.workers = count = workers()
+        crew = Workers(queue, launch, guard, pulse, stop, display.change, display.waiting)
+        with ThreadPoolExecutor(count) as pool:
+            going_on = [pool.submit(crew.work, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+            while wait(going_on, 0.2).not_done:  # without a limit signals would wait
+                pass
+        for worker in going_on:
+            worker.result()
 
     def look() -> Look:
         from ampcompare.sweeps.answer import look_at
 
         return look_at(queue.sweep, folder, queue.rows())
 
-    _headline(console, queue, folder, workers(before), gpus, before, plan)
-    display = SweepDisplay(console, queue.sweep, before, queue.total, ended)
+    _headline(console, queue, folder, workers(), len(gpus), display.progress.done, shown(ready))
     with (
         contextlib.closing(Guard()) as guard,
         stopped_by_signals(stop.asked, stop.at_once, display.say) as received,
@@ -157,9 +137,9 @@ def work_through(
     ):
         database.say, database.stop, database.kill = display.say, stop.asked, stop.at_once
         with Pulse(queue, display.update) as pulse:
-            decisions = Decisions(queue, looks, look, display.say, stop.asked, pulse)
+            decisions = Decisions(queue, ready.looks, look, display.say)
             see_round()
-            while looks and not stop.asked.is_set() and decisions.go_on():
+            while ready.looks and not stop.asked.is_set() and decisions.go_on():
                 see_round()
         if not received:
             display.update(queue.progress(patient=True))
@@ -184,27 +164,24 @@ def make_output(output: Path) -> Path:
     return folder
 
 
-def tell_how_to_go_on(
-    path: str, request: Request, given: Mapping[str, str], url: str, console: Console, *asked: str
-) -> None:
+def tell_how_to_go_on(path: str, request: Request, ready: Prepared, console: Console, *asked: str) -> None:
     """Say how to go on with what a signal ended; `asked` are options without a value."""
-    command = command_again(path, request, given, url, *asked)
+    command = command_again(path, request, ready, *asked)
     print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
 
 
-def command_again(path: str, request: Request, given: Mapping[str, str], url: str, *asked: str) -> str:
+def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> str:
     """The command that goes on with what was asked for; `asked` are options without a value."""
-    grace = request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None
     options = {
         "--workers": request.workers,
-        "--storage": request.storage and shown_url(url),
+        "--storage": request.storage and shown_url(request.storage),
         "--name": request.name,
-        "--grace": grace,
+        "--grace": request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None,
         "--control": request.control,
     }
     words = [*asked, *(["--until-decided"] if request.until_decided else [])]
-    words += [f"{key}={value}" for key, value in (options | dict(given)).items() if value is not None]
-    return as_typed("ampcompare", "sweep", path, *words)
+    words += [f"{key}={value}" for key, value in options.items() if value is not None]
+    return as_typed("ampcompare", "sweep", path, *words, *ready.given)
 
 
 @contextmanager
@@ -238,20 +215,17 @@ def stopped_by_signals(stop: threading.Event, kill: threading.Event, say: Any) -
 
 
 def _headline(
-    console: Console, queue: Queue, folder: Path, workers: int, gpus: list[str], done: int, plan: str
+    console: Console, queue: Queue, folder: Path, workers: int, gpus: int, done: int, plan: str
 ) -> None:
-    sweep, total = queue.sweep, queue.total()
+    total = queue.sweep.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
-    parts = [f"{sweep.name}: {sweep.method}, {runs}"]
+    parts = [f"{queue.sweep.name}: {queue.sweep.method}, {runs}"]
     if done:
         parts.append(f"{done} of them done before")
-    parts.append(f"{workers} {'worker' if workers == 1 else 'workers'}")
-    if workers > max(1, len(gpus)):
-        shared = f"{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}" if gpus else "this machine's processor"
+    parts.append(plural(workers, "worker"))
+    if workers > max(1, gpus):
+        shared = plural(gpus, "GPU") if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
     print_line(console, one_line(f"{', '.join(parts)}, in {folder}"))
-    if sweep.control or plan:
-        planned = [plan] if plan else []
-        if sweep.control and "control" not in plan:
-            planned.append("control bookends")
-        print_line(console, one_line(f"planned: {', '.join(planned)}"))
+    if plan:
+        print_line(console, one_line(f"planned: {plan}"))

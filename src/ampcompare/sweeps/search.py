@@ -13,41 +13,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.distributions import nested
+from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.table import Row
 
 BY_KEY = ("categorical", "int_uniform", "uniform", "log_uniform_values")  # hashed by that alone
-
-
-def draw(sweep: Sweep, seed: str, place: int, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of a place of a search, as a tree, and what a sampler said of each. `seed` is what tells
-    this sweep from others, `rows` are its runs so far.
-    """
-    if sweep.method == "bayes":
-        return _proposed(sweep, rows)
-    values = []
-    for p in sweep.parameters:
-        text = json.dumps([seed, place, p.key if p.kind in BY_KEY else f"{p.key} (quantile)"])
-        hashed = random.Random(int(hashlib.sha256(text.encode()).hexdigest(), 16))  # noqa: S311
-        values.append(p.at(hashed.random()))
-    return nested(sweep.parameters, values), {}
 
 
 def row_at(
     sweep: Sweep, seed: str, told: Mapping[str, Any] | None, place: int, rows: Sequence[Row] = ()
 ) -> Row:
     """The run at a place of a sweep, still without an id. `told` is what of the plan every run is told beside
-    the file, its own place with it; None: nothing of it. `seed` and `rows` are as for `draw`.
+    the file, its own place with it; None: nothing of it. `seed` is what tells this sweep from others, `rows`
+    are its runs so far, by which a sampler goes.
     """
     plan = {} if told is None else {**told, "place": place}
-    if not sweep.is_grid:
-        parameters, drawn = draw(sweep, seed, place, rows)
-        return Row(place, parameters=parameters, plan=plan, drawn=drawn)
-    point = sweep.points[place]
-    own = {"block": point.block, "arm": point.arm}
-    plan |= {key: value for key, value in own.items() if value is not None and plan}
-    return Row(place, parameters=point.parameters, plan=plan)
+    if sweep.is_grid:
+        point = sweep.points[place]
+        own = {"block": point.block, "arm": point.arm}
+        plan |= {key: value for key, value in own.items() if value is not None and plan}
+        return Row(place, parameters=point.parameters, plan=plan)
+    if sweep.method == "bayes":
+        values, drawn = _proposed(sweep, rows)
+    else:
+        values, drawn = [p.at(_hashed(seed, place, p)) for p in sweep.parameters], {}
+    return Row(place, parameters=nested(sweep.parameters, values), plan=plan, drawn=drawn)
+
+
+def _hashed(seed: str, place: int, parameter: Parameter) -> float:
+    key = parameter.key if parameter.kind in BY_KEY else f"{parameter.key} (quantile)"
+    hashed = hashlib.sha256(json.dumps([seed, place, key]).encode()).hexdigest()
+    return random.Random(int(hashed, 16)).random()  # noqa: S311
 
 
 def load_optuna() -> Any:
@@ -63,8 +59,8 @@ def load_optuna() -> Any:
     return optuna
 
 
-def _proposed(sweep: Sweep, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """By TPE, of each parameter a quantile, of a list of values the number of one."""
+def _proposed(sweep: Sweep, rows: Sequence[Row]) -> tuple[list[Any], dict[str, Any]]:
+    """By TPE: the values, and of each parameter its quantile, of a list of values the number of one."""
     optuna = load_optuna()
     of, states = optuna.distributions, optuna.trial.TrialState
     listed = {p.key: p for p in sweep.parameters if p.kind == "categorical"}
@@ -96,7 +92,7 @@ def _proposed(sweep: Sweep, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[s
         p.grid_value(drawn[p.key]) if p.key in listed else p.at(drawn.get(p.key, 0.0))
         for p in sweep.parameters
     ]
-    return nested(sweep.parameters, values), drawn
+    return values, drawn
 
 
 def falls_behind(value: float, reached: Iterable[float], eta: int, *, maximize: bool) -> bool:

@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -20,8 +19,8 @@ from ampcompare.program.console import clock
 PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
 LAST_SECONDS = 30.0  # for what runs ended with, in a sweep that is being stopped: that of STOP_SECONDS
-TRIES, BUSY_SECONDS = 4, 30.0  # to open it; for a server that is there and takes nobody at the moment
-BUSY = re.compile(r"too many (clients|connections)|connection slots|starting up|shutting down|recovery mode")
+TRIES = 4  # to open it: several workers may make its tables at once
+MOST_CONFLICTS = 1000  # with others who write the same row; more are no coincidence
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
 NOT_ALLOWED = "42501"  # PostgreSQL 15 lets owners alone make tables
@@ -34,7 +33,6 @@ LIBPQ = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-SECRET = re.compile(r"(?i)(?:pass|pwd|secret|token)\w*\s*=\s*([^&;\s]*)")
 T = TypeVar("T")
 
 
@@ -83,15 +81,21 @@ class Database:
         return result
 
     def wait(self, act: Callable[[Connection], T], *, at_the_end: bool = False) -> T:
-        """As `once`, again and again until it answers. `act` may have done its work each time before.
+        """As `once`, again and again until it answers. `act` may have done its work each time before, and
+        another may have written the row that it finds next time.
 
         Raises Away when it has been away for PATIENCE_SECONDS; when the sweep is stopped, at once or, with
         `at_the_end`, after LAST_SECONDS.
         """
         stopped: float | None = None
+        conflicts = 0
         while True:
             try:
                 return self.once(act)
+            except IntegrityError as problem:
+                conflicts += 1
+                if conflicts > MOST_CONFLICTS:
+                    raise self._unusable(problem) from problem
             except Away:
                 now = time.monotonic()
                 if self._since is not None and now - self._since > PATIENCE_SECONDS:
@@ -109,15 +113,14 @@ class Database:
         raise Away(f"--storage {shown(self.url)}: did not answer for {waited} ({self._reason}); {todo}")
 
     def _unusable(self, problem: BaseException) -> UserError:
-        return UserError(f"--storage {shown(self.url)}: cannot be used ({why(problem, self.url)})")
+        called = shown(self.url) or "''"
+        return UserError(f"--storage {called}: cannot be used ({why(problem, self.url)})")
 
     def _lost(self, reason: str) -> None:
         with self._lock:
             self._reason = reason
             self.tries += 1
-            is_new = self._since is None
-            if is_new:
-                self._since = time.monotonic()
+            is_new, self._since = self._since is None, self._since or time.monotonic()
         if is_new:
             waits = f"waiting for it, {clock(PATIENCE_SECONDS)} at most"
             self.say(f"the database does not answer ({reason}): runs go on; {waits}")
@@ -131,14 +134,18 @@ class Database:
 
 def _engine(url: str, *, writes: bool) -> Engine:
     given = make_url(url)
-    if given.drivername.partition("+")[0] in ("postgres", "postgresql"):
-        driver = given.drivername.partition("+")[2] or DRIVER
-        given = given.set(drivername=f"postgresql+{driver}")
+    name, _, driver = given.drivername.partition("+")
+    if name in ("postgres", "postgresql"):
+        given = given.set(drivername=f"postgresql+{driver or DRIVER}")
     if given.get_backend_name() == "sqlite":
+        if not given.database or ":memory:" in given.database or given.query.get("mode") == "memory":
+            todo = "name a file, sqlite:///sweep.db, or leave the option out"
+            raise UserError(f"--storage {url}: a database in memory is gone with its process; {todo}")
         # Wait for other writers instead of failing at once.
         engine = create_engine(given, connect_args={"timeout": 30})
-        event.listen(engine, "connect", _without_transactions_of_its_own)
-        # Who reads before it writes would else find, when it writes, that another has.
+        # sqlite3 would begin a transaction at the first write, not before. Who reads before it writes would
+        # find, when it writes, that another has.
+        event.listen(engine, "connect", lambda raw, record: setattr(raw, "isolation_level", None))
         begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
@@ -154,10 +161,6 @@ def _engine(url: str, *, writes: bool) -> Engine:
     return engine
 
 
-def _without_transactions_of_its_own(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # sqlite3 would begin one at the first write, not before
-
-
 def _without_dead_transactions(connection: Any, record: object) -> None:
     # A machine that dies within a transaction would keep its locks until its connection is found dead.
     connection.cursor().execute("SET idle_in_transaction_session_timeout = '60s'")
@@ -165,17 +168,15 @@ def _without_dead_transactions(connection: Any, record: object) -> None:
 
 
 def _open(engine: Engine, tables: MetaData | None) -> None:
-    began = time.monotonic()
-    for tries in count(1):
+    for tries in range(1, TRIES + 1):
         try:
             if tables is None:
                 engine.connect().close()
             else:
                 tables.create_all(engine)
             return
-        except DBAPIError as problem:  # another worker makes the same tables at this moment, or a real one
-            is_busy = BUSY.search(str(problem)) and time.monotonic() - began < BUSY_SECONDS
-            if tries >= TRIES and not is_busy:
+        except DBAPIError:
+            if tries == TRIES:
                 raise
             time.sleep(PAUSE_SECONDS / 4)
 
@@ -209,28 +210,12 @@ def sqlite_url(folder: Path) -> str:
     return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"
 
 
-def check_storage(given: str | None) -> None:
-    """Raises UserError for what --storage cannot mean."""
-    if given is None:
-        return
-    if not given.strip():
-        raise UserError(f"--storage {given!r}: expected the URL of a database, or leave the option out")
-    url = _parsed(given)
-    if url is None or url.get_backend_name() != "sqlite":
-        return
-    if not url.database or ":memory:" in url.database or url.query.get("mode") == "memory":
-        todo = "name a file, sqlite:///sweep.db, or leave the option out"
-        raise UserError(f"--storage {given}: a database in memory is gone with its process; {todo}")
-
-
 def sqlite_path(url: str) -> Path | None:
     """The file of an SQLite database; None of any other."""
     given = _parsed(url)
     if given is None or given.get_backend_name() != "sqlite" or not given.database:
         return None
-    if not given.database.startswith("file:"):
-        return Path(given.database)
-    return Path(unquote(re.sub(r"file:(//[^/]*)?", "", given.database, count=1)))
+    return Path(unquote(re.sub(r"^file:(//[^/]*)?", "", given.database)))
 
 
 def shown(url: str) -> str:
@@ -239,15 +224,11 @@ def shown(url: str) -> str:
         return unquote(unquote(own[1]))
     if re.match(r"sqlite(\+\w+)?:", url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, or a slip
         return url
-    scheme, is_url, rest = url.partition("://")
-    if not is_url or not re.fullmatch(r"[\w+.-]+", scheme):  # whatever it has may be a password
+    if (given := _parsed(url)) is None:  # whatever it has may be a password
         return "***"
-    place, _, query = rest.partition("?")
-    if "@" in query and "@" not in place:  # of a password with a question mark, or of an option's value
-        return f"{scheme}://***"
-    host, slash, database = place.rpartition("@")[2].partition("/")
-    named = re.match(r"\[[^]]*\]|[^:]*", host)  # without a user, what stands for the port may be a password
-    return f"{scheme}://{named[0] if named else ''}{slash}{database}"
+    host = f"[{given.host}]" if ":" in (given.host or "") else given.host or ""
+    place = f"{host}/{given.database}" if given.database else host
+    return f"{given.drivername}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
 
 
 def why(problem: BaseException, url: str) -> str:
@@ -262,27 +243,17 @@ def why(problem: BaseException, url: str) -> str:
     said = reason(cause)
     if getattr(cause, "sqlstate", None) == NOT_ALLOWED:
         said += "; its user has to be allowed to make tables there"
-    said = said.replace(url, shown(url))
-    for secret in _secrets(url):
-        said = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", said)
-    return said
-
-
-def _secrets(url: str) -> list[str]:
-    """What of a URL is or may be a password, as written, as meant, and what an @ within leaves; the longest
-    first.
-    """
     if url.startswith("sqlite"):
-        return []
-    place, _, query = url.partition("?")
-    place = url if "@" in query and "@" not in place else place
-    found = [place.partition("://")[2].partition(":")[2], *SECRET.findall(unquote(unquote(query)))]
-    pieces = {
-        piece for text in found for piece in (text, text.rpartition("@")[0], *re.split("[@/:?#]", text))
-    }
-    forms = {form for piece in pieces for form in (piece, unquote(piece)) if not form.isdigit()}
-    known = {shown(url), *re.split("[@/:]", shown(url))}  # host and database
-    return sorted(filter(None, forms - known), key=len, reverse=True)
+        return said
+    said = said.replace(url, shown(url))
+    # Whatever of the URL is neither shown nor its first name may be of a password, as written and as meant.
+    scheme, user, *rest = (unquote(unquote(part)) for part in re.split(r"://|[@:/?&=]", url))
+    known = {scheme, user, *re.split("[@:/]", shown(url))}
+    pieces = {piece for part in rest for piece in (part, *re.split("[@:/?&=;]", part))} - known
+    for part in sorted(pieces, key=len, reverse=True):
+        if part and not part.isdigit():
+            said = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", "***", said)
+    return said
 
 
 def _parsed(url: str) -> URL | None:

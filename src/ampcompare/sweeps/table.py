@@ -1,13 +1,13 @@
-"""The tables of sweeps in a database, and what is read of them: the definition of a sweep, and its rows."""
+"""The tables of sweeps in a database: a row is a run."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Column,
     Connection,
@@ -17,26 +17,23 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
     inspect,
     select,
     text,
 )
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.row import RUN, Row
 from ampcompare.sweeps.storage import shown
 
-FORMAT = 1
-QUEUED = "queued"
+FORMAT = 2
+QUEUED, RUNNING = "queued", "running"
 
 TABLES = MetaData()
 SWEEPS = Table(
     "ampcompare_sweeps",
     TABLES,
     Column("name", String(200), primary_key=True),
-    Column("definition", Text, nullable=False),  # JSON: `format`, `sweep` as it began, `groups` of seeds
+    Column("definition", JSON, nullable=False),  # `format`, `sweep` as it began, `groups` of seeds
     Column("revision", Integer, nullable=False),
 )
 RUNS = Table(
@@ -44,63 +41,66 @@ RUNS = Table(
     TABLES,
     Column("sweep", String(200), primary_key=True),
     Column("place", BigInteger, primary_key=True, autoincrement=False),
-    Column("kind", String(8), nullable=False),
     Column("run_id", String(16), nullable=False),
-    Column("parameters", Text, nullable=False),
-    Column("plan", Text, nullable=False),
-    Column("drawn", Text, nullable=False),  # what a sampler was asked and said, for its next proposals
+    Column("parameters", JSON, nullable=False),
+    Column("plan", JSON, nullable=False),
+    Column("drawn", JSON, nullable=False),  # what a sampler was asked and said, for its next proposals
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("starts", Integer, nullable=False),
     Column("owner", String(16), nullable=False),
     Column("beat", Integer, nullable=False),
     Column("value", Float(53)),
-    Column("bands", Text, nullable=False),  # the metric at those that early termination has judged it by
+    Column("bands", JSON, nullable=False),  # the metric at those that early termination has judged it by
     Index("ampcompare_runs_by_state", "sweep", "state", "place"),
 )
 R = RUNS.c
-JSON = ("parameters", "plan", "drawn", "bands")
 
 
-def rows_of(connection: Connection, name: str, *conditions: Any) -> list[Row]:
-    """The runs of a sweep that meet these conditions, by their places."""
-    query = select(RUNS).where(R.sweep == name, R.kind == RUN, *conditions).order_by(R.place)
-    return [row_of(found) for found in connection.execute(query).mappings()]
+@dataclass(frozen=True)
+class Row:
+    """A run by its place in the sweep. `plan` is what of the sweep's plan is its own: place, block, arm."""
+
+    place: int
+    run_id: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+    state: str = RUNNING
+    attempt: int = 1
+    starts: int = 1  # above 1 it may find what an earlier start of the run left
+    owner: str = ""
+    beat: int = 0
+    value: float | None = None
+    bands: Mapping[str, float] = field(default_factory=dict)
+
+
+def rows_of(connection: Connection, *conditions: Any) -> list[Row]:
+    """The rows that meet these conditions, by their places."""
+    columns = [column for column in R if column.name != "sweep"]
+    found = connection.execute(select(*columns).where(*conditions).order_by(R.place))
+    return [Row(**row) for row in found.mappings()]
 
 
 def read_definition(connection: Connection, name: str) -> tuple[dict[str, Any], int] | None:
-    """What is written of a sweep, and at which revision; None where there is none of this name.
-
-    Raises UserError for what another version wrote.
-    """
+    """What is written of a sweep, and at which revision; None where there is none of this name."""
     query = select(SWEEPS.c.definition, SWEEPS.c.revision).where(SWEEPS.c.name == name)
-    if (found := connection.execute(query).first()) is None:
-        return None
-    written = json.loads(found.definition)
-    if written["format"] != FORMAT:
-        raise UserError(f"sweep {name!r}: {_of_another_version('of another format')}")
-    return written, found.revision
+    found = connection.execute(query).first()
+    return None if found is None else (found.definition, found.revision)
 
 
-def groups_of(written: Mapping[str, Any]) -> list[Added]:
-    """Every group of seeds that was added, in order."""
-    return [Added(tuple(seeds), look, tuple(said)) for seeds, look, said in written["groups"]]
-
-
-def refuse_former(connection: Connection, name: str, url: str) -> None:
-    """Raise UserError for a sweep of this name that an earlier version began, which queued by Optuna."""
-    if not inspect(connection).has_table("studies"):
-        return
-    query = text("SELECT count(*) FROM studies WHERE study_name = :name")
-    if connection.execute(query, {"name": name}).scalar():
-        what = _of_another_version("of an earlier version of AMP Compare")
-        raise UserError(f"{shown(url)}: its sweep {name!r} is {what}")
-
-
-def _of_another_version(which: str) -> str:
-    return f"{which} and cannot be gone on with; finish it with that version, or set output_dir=... (--name)"
-
-
-def row_of(found: Any) -> Row:
-    names = (name.name for name in dataclasses.fields(Row))
-    return Row(**{name: json.loads(found[name]) if name in JSON else found[name] for name in names})
+def find_definition(connection: Connection, name: str, url: str) -> dict[str, Any] | None:
+    """What is written of a sweep in a database that may be any. Raises UserError for what an earlier version
+    wrote, one that queued by Optuna included.
+    """
+    there, found = inspect(connection), None
+    if there.has_table(SWEEPS.name):
+        found = read_definition(connection, name)
+    if found and found[0]["format"] == FORMAT:
+        return found[0]
+    former = text("SELECT count(*) FROM studies WHERE study_name = :name")
+    if found or (there.has_table("studies") and connection.execute(former, {"name": name}).scalar()):
+        what = "of an earlier version of AMP Compare and cannot be gone on with"
+        todo = "finish it with that version, or set output_dir=... (--name)"
+        raise UserError(f"{shown(url)}: its sweep {name!r} is {what}; {todo}")
+    return None

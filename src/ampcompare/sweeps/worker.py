@@ -6,25 +6,17 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import yaml
-from filelock import FileLock, Timeout
-
-from ampcompare.config.beside import PlanConfig
-from ampcompare.records.sources import CHECKPOINTS
-from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
+from ampcompare.sweeps.process import STOP_SECONDS, Guard, Launch, Run
 from ampcompare.sweeps.queue import Progress, Queue
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away
+from ampcompare.sweeps.table import Row
 
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
@@ -35,96 +27,18 @@ KILLED = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 NOTED = ("finished", "failed", "stopped")
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How the runs of one sweep are started, by a worker or by a job of an array, to which it travels."""
-
-    folder: Path
-    name: str
-    project: str | None
-    entity: str | None
-    command: Sequence[str]
-    program: str | None
-    words: tuple[str, ...]  # overrides of the command line, behind every command
-    environment: Mapping[str, str]  # what its runs have beside the environment of this process
-    here: bool  # whether our own training is run; its exit code tells that it was stopped
-    on_server: bool = False
-
-    @classmethod
-    def of(
-        cls, sweep: Sweep, folder: Path, words: tuple[str, ...], environment: Mapping[str, str], here: bool
-    ) -> Launch:
-        of_file = (sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
-        return cls(folder, *of_file, words, environment, here, sweep.on_server)
-
-    def log(self, run_id: str) -> Path:
-        """What the run prints."""
-        return self.folder / "logs" / f"{run_id}.log"
-
-    def start(self, run: Any, guard: Guard, *, again: bool, gpu: str | None = None) -> Run | None:
-        """Start a run (its `run_id`, `parameters` and `plan`). None, with the reason in its log, for what
-        cannot be started. `again` tells a program of others to look for what an earlier start left.
-        """
-        log = self.log(run.run_id)
-        try:
-            files = self.folder / "wandb" / f"sweep-{self.name}"
-            files.mkdir(parents=True, exist_ok=True)
-            parameters_file = files / f"config-{run.run_id}.yaml"
-            save_parameters(parameters_file, planned(run.parameters, run.plan))
-            json_file = parameters_file.with_suffix(".json")
-            words = build_command(self.command, self.program, run.parameters, json_file)
-            environment = {**self.environment} | run_environment(
-                self.name,
-                run.run_id,
-                parameters_file,
-                self.folder,
-                self.project,
-                self.entity,
-                # Our own training looks each time: its folder may be that of an earlier sweep of this name.
-                resumes=self.here or again,
-                on_server=self.on_server,
-            )
-            if gpu is not None:
-                environment["CUDA_VISIBLE_DEVICES"] = gpu
-            own = plan_words(run.plan) if self.here else []
-            return Run([*words, *self.words, *own], environment, log, guard)
-        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                print(f"cannot be started: {problem}", file=file)
-            return None
-
-    def is_going_on(self, run_id: str) -> bool:
-        """Whether a process of our training has the run, as that of a worker that is taken for dead."""
-        lock = self.folder / CHECKPOINTS / run_id / "lock"
-        try:
-            if self.here and lock.is_file():
-                with FileLock(lock, blocking=False):
-                    pass
-        except Timeout:
-            return True
-        return False
-
-    def note(self, run_id: str) -> Path:
-        """Where it is noted how a run ended until the database knows."""
-        return self.folder / "logs" / f"{run_id}.ended"
-
-
 @dataclass
 class Job:
     """What a run of this process looks like from outside."""
 
-    number: int
-    run_id: str
-    parameters: Mapping[str, Any]
-    attempt: int
-    arm: str | None  # of the control: first or last
+    row: Row
     began: float
     gpu: str | None = None
+    log: Path = field(default_factory=Path)
     state: str = "running"
     value: float | None = None  # the newest of the metric
     seconds: float = 0.0
     exit_code: int | None = None
-    log: Path = field(default_factory=Path)
 
 
 class Pulse(threading.Thread):
@@ -133,7 +47,7 @@ class Pulse(threading.Thread):
     workers have done by now.
     """
 
-    def __init__(self, queue: Queue, told: Callable[[Progress], None] = lambda progress: None) -> None:
+    def __init__(self, queue: Queue, told: Callable[[Progress], None]) -> None:
         super().__init__(name="pulse", daemon=True)
         self._queue, self._told = queue, told
         self._ended = threading.Event()
@@ -202,7 +116,7 @@ def see_through(
     Returns how it ended and its exit code: finished, failed, stopped (it fell behind), interrupted (it was
     asked to end before its end), or lost (by a signal that nobody here knows of: once more).
     """
-    run = launch.start(row, guard, again=row.begins_again, gpu=gpu)
+    run = launch.start(row, guard, gpu)
     if run is None:
         return "failed", None
     kill_at, early, asked = math.inf, False, False
@@ -227,10 +141,9 @@ def see_through(
 
 
 @dataclass(frozen=True)
-class WorkerContext:
-    """What all workers of one process share."""
+class Workers:
+    """The workers of one process: each has one run at a time, until there are no more."""
 
-    sweep: Sweep
     queue: Queue
     launch: Launch
     guard: Guard
@@ -239,135 +152,90 @@ class WorkerContext:
     on_change: Callable[[Job], None]
     on_waiting: Callable[[int], None]
 
-
-class Worker(threading.Thread):
-    """One run at a time, until there are no more; `gpu` is the only device its runs see."""
-
-    def __init__(self, context: WorkerContext, gpu: str | None) -> None:
-        super().__init__(daemon=True)
-        self.context, self.gpu = context, gpu
-        self.problem: BaseException | None = None
-        self.has_unwritten = False  # a run that ended, and the database does not know
-
-    def run(self) -> None:
+    def work(self, gpu: str | None) -> None:
+        """One of them; `gpu` is the only device that its runs see. Raises Away where the database stays away,
+        and the runs of others go on; what else it raises stops them all.
+        """
         try:
-            self._run()
-        except Away as problem:  # the runs of other workers of this process go on
-            self.problem = None if self.context.stop.asked.is_set() and not self.has_unwritten else problem
-        except BaseException as problem:
-            self.problem = problem
-            self.context.stop.asked.set()
-
-    def _run(self) -> None:
-        context = self.context
-        while not context.stop.asked.is_set():
-            if row := context.queue.claim():
-                with context.pulse.holding(row):
-                    self._see_through(row)
-                continue
-            if not (there := context.queue.open()):
-                return
-            # Runs of other workers go on. Should one of them die, its run has to be taken over.
-            context.on_waiting(there)
-            context.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
-
-    def _see_through(self, row: Row) -> None:
-        context, launch = self.context, self.context.launch
-        arm, log = row.plan.get("arm"), launch.log(row.run_id)
-        began = time.monotonic()
-        job = Job(row.place, row.run_id, row.parameters, row.attempt, arm, began, gpu=self.gpu, log=log)
-        context.on_change(job)
-        metric = context.sweep.metric
-        follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
-        if row.attempt > 1:
-            while launch.is_going_on(row.run_id):  # its worker was silent, and may be dead or not
-                if context.stop.asked.wait(POLL_SECONDS) or context.pulse.is_lost(row):
-                    self._end(row, job, "interrupted")
+            while not self.stop.asked.is_set():
+                try:
+                    row = self.queue.claim()
+                    there = 0 if row else self.queue.progress(patient=True).open
+                except Away:
+                    if self.stop.asked.is_set():
+                        return
+                    raise
+                if row:
+                    with self.pulse.holding(row):
+                        self._see_through(row, gpu)
+                elif there:  # runs of other workers: should one of them die, its run has to be taken over
+                    self.on_waiting(there)
+                    self.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
+                else:
                     return
-            if state := self._ended_before(row, follower):
-                self._close(row, job, follower, state)
-                return
-        metric, early = context.sweep.metric, context.sweep.hyperband
+        except Away:
+            raise
+        except BaseException:
+            self.stop.asked.set()
+            raise
+
+    def _see_through(self, row: Row, gpu: str | None) -> None:
+        launch, metric, early = self.launch, self.launch.sweep.metric, self.launch.sweep.hyperband
+        job = Job(row, time.monotonic(), gpu, launch.log(row.run_id))
+        self.on_change(job)
+        follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
         bands = [band for band in early.bands if str(band) not in row.bands] if early else []
 
         def falls_behind(run: Run) -> bool:
             job.seconds = time.monotonic() - job.began
-            if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
+            if self.pulse.is_lost(row):  # we were silent too long: another worker repeats it
                 run.kill()
-            if metric is None:
-                return False
             values = follower.values()
             job.value = values[-1] if values else None
             is_behind = False
             with suppress(Away):  # the band is compared when the database is back
                 while bands and not is_behind and len(values) >= bands[0]:
-                    is_behind = self._falls_behind(row, values, bands[0])
+                    is_behind = self._falls_behind(row, values[: bands[0]], bands[0])
                     del bands[0]
             return is_behind
 
-        state, job.exit_code = see_through(row, launch, context.guard, context.stop, self.gpu, falls_behind)
-        job.seconds = time.monotonic() - job.began
-        if state in ("interrupted", "lost"):
-            self._end(row, job, state)
-        else:
-            self._close(row, job, follower, state)
+        state = self._before(row, follower) if row.attempt > 1 else None
+        if state is None:
+            state, job.exit_code = see_through(row, launch, self.guard, self.stop, gpu, falls_behind)
+            job.seconds = time.monotonic() - job.began
+        note = launch.note(row.run_id)
+        if state in NOTED:  # for whoever takes it over if this process ends now
+            with suppress(OSError):
+                note.write_text(state, encoding="utf-8")
+            values = follower.values(now=True)
+            job.value = values[-1] if values else None
+        value = job.value if job.value is not None and math.isfinite(job.value) else None
+        is_mine = self.queue.end(row, state, value)
+        job.state = state if is_mine else "taken over"
+        self.on_change(job)
+        if is_mine and state in NOTED:
+            with suppress(OSError):
+                note.unlink(missing_ok=True)
 
-    def _ended_before(self, row: Row, follower: Follower) -> str | None:
-        """How the run ended, where that was not told: its worker died then, or the database was away.
-
-        Done twice would be once too many.
+    def _before(self, row: Row, follower: Follower) -> str | None:
+        """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or
+        the database been away, before it could say so. Done twice would be once too many.
         """
+        while self.launch.is_going_on(row.run_id):
+            if self.stop.asked.wait(POLL_SECONDS) or self.pulse.is_lost(row):
+                return "interrupted"
         with suppress(OSError, UnicodeDecodeError):
-            noted = self.context.launch.note(row.run_id).read_text(encoding="utf-8")
+            noted = self.launch.note(row.run_id).read_text(encoding="utf-8")
             if noted in NOTED:
                 return noted
         return "finished" if follower.exit_code() == 0 else None
 
-    def _close(self, row: Row, job: Job, follower: Follower, state: str) -> None:
-        """The run has come to its end; noted first, for whoever takes it over if this process ends now."""
-        note = self.context.launch.note(row.run_id)
-        with suppress(OSError):
-            note.write_text(state, encoding="utf-8")
-        values = follower.values(now=True)
-        job.value = values[-1] if values else None
-        if self._end(row, job, state):
-            with suppress(OSError):
-                note.unlink(missing_ok=True)
-
-    def _end(self, row: Row, job: Job, state: str) -> bool:
-        value = job.value if job.value is not None and math.isfinite(job.value) else None
-        self.has_unwritten = True
-        is_mine = self.context.queue.end(row, state, value)
-        self.has_unwritten = False
-        job.state = state if is_mine else "taken over"
-        self.context.on_change(job)
-        return is_mine
-
     def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
-        metric, early = self.context.sweep.metric, self.context.sweep.hyperband
+        metric, early = self.launch.sweep.metric, self.launch.sweep.hyperband
         assert metric
         assert early
         worst = -math.inf if metric.maximize else math.inf
-        reached = [worst if math.isnan(v) else v for v in values[:band]]
+        reached = [worst if math.isnan(v) else v for v in values]
         value = reached[-1] if early.strict else (max if metric.maximize else min)(reached)
-        known = self.context.queue.report(row, band, value)
+        known = self.queue.report(row, band, value)
         return falls_behind(value, known, early.eta, maximize=metric.maximize)
-
-
-def plan_words(plan: Mapping[str, Any]) -> list[str]:
-    """What of the plan are options of our training; its record has all by W&B's file of parameters."""
-    return [f"plan.{key}={value}" for key, value in plan.items() if key in PlanConfig.__dataclass_fields__]
-
-
-def planned(parameters: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a run with what of the plan is its own, in the group where the file has the plan."""
-    there = parameters.get("plan", {})
-    if not isinstance(there, Mapping):  # an option of somebody's program
-        return {**parameters, **{f"plan.{key}": value for key, value in plan.items()}}
-    return {**parameters, "plan": {**there, **plan}} if plan else dict(parameters)
-
-
-def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:
-    """The file from which W&B's client takes a run's sweep parameters."""
-    content = {"wandb_version": 1, **{key: {"value": value} for key, value in parameters.items()}}
-    path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")

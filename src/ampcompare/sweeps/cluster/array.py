@@ -2,7 +2,7 @@
 
 Kept are files in `output_dir/cluster`, each written as a whole:
 
-- `sweep.json`: what the sweep began as, the seeds that came since, how often an index was begun anew;
+- `sweep.json`: what the sweep began as, the seeds that came since, the id of each run;
 - `MARK.json`: the runs of a submission, in their order. Written before sbatch is asked; its jobs bear the
   mark in their names, so that the queue tells which runs they are, whoever lived to hear sbatch's answer;
 - `runs/RUN.json`: how often a run was started, and how it ended; `runs/RUN.lock`: a job sees it through;
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -22,17 +21,16 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
-from ampcompare.sweeps import definition
+from ampcompare.sweeps.definition import agreed, definition
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.search import row_at
+from ampcompare.sweeps.table import Row
 
 MARK = "ampcompare-"
 SECONDS = 120  # for squeue to answer
@@ -60,16 +58,28 @@ class Array:
         """The sweep as it began here, with all seeds so far, and what is kept of it (`keep`). Raises
         definition.Changed where it was another sweep.
         """
-        ours = definition.definition(sweep, words)
-        # With a salt of its folder the same sweep has other ids in another one, and so other runs at W&B.
-        kept: dict[str, Any] = {"definition": ours, "added": [], "salt": secrets.token_hex(8), "again": {}}
+        ours = definition(sweep, words)
+        kept: dict[str, Any] = {"definition": ours, "added": [], "runs": []}
         if self.has_begun:
-            kept = self._read(self.place / "sweep.json")
-        sweep, more = definition.agreed(sweep, kept["definition"], ours)
-        known = [seed for group in kept["added"] for seed in group]
-        if unknown := [seed for seed in more if seed not in known]:
-            kept["added"].append(unknown)
-        return dataclasses.replace(sweep, added=tuple(map(tuple, kept["added"]))), kept
+            kept = self.kept()
+        began, more = agreed(sweep, kept["definition"], ours, kept["added"])
+        if more:
+            kept["added"].append([*more])
+            began = dataclasses.replace(began, added=(*began.added, more))
+        while len(kept["runs"]) < (began.total() or 0):
+            kept["runs"].append(secrets.token_hex(6))
+        return began, kept
+
+    def kept(self) -> dict[str, Any]:
+        """What is written of the sweep here, where it has begun. Raises UserError."""
+        path = self.place / "sweep.json"
+        found: dict[str, Any] = self._read(path) if path.exists() else {}
+        if "runs" not in found:
+            todo = "finish it with that version, or set output_dir=..."
+            raise UserError(
+                f"{path}: is of an earlier version of AMP Compare and cannot be gone on with; {todo}"
+            )
+        return found
 
     def keep(self, kept: Mapping[str, Any]) -> None:
         """Write down what `agreed` gave, as it is now."""
@@ -88,10 +98,6 @@ class Array:
     def forget(self, mark: str) -> None:
         """It was refused."""
         (self.place / f"{mark}.json").unlink()
-
-    def has_task(self, job: str) -> bool:
-        """Whether submitit has given a job its task; it does so when sbatch has answered."""
-        return (self.jobs / f"{job}_submitted.pkl").exists()
 
     def noted(self, run_id: str) -> dict[str, Any]:
         """What its jobs have noted of a run: `starts`, and `exit_code` where it came to its end."""
@@ -121,18 +127,40 @@ class Array:
         with replacing(path) as file:
             file.write(json.dumps(content).encode())
 
+    def in_queue(self) -> dict[str, list[str]]:
+        """The runs that wait or run, each with the ids of its jobs, and the report.
+
+        Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another name
+        of the account. Nobody is asked where nothing was submitted. Raises UserError: squeue cannot be asked.
+        """
+        if not (submissions := self.submissions()):
+            return {}
+        # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch names clusters its own way.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+        if clusters := os.environ.get("SBATCH_CLUSTERS"):
+            own["SLURM_CLUSTERS"] = clusters
+        asked = ["squeue", "-h", "-r", "-a", "-o", "%i|%j"]
+        try:
+            done = subprocess.run(asked, env=own, timeout=SECONDS, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.SubprocessError) as problem:
+            why = " ".join(str(getattr(problem, "stderr", None) or reason(problem)).split())
+            raise UserError(f"what is in Slurm's queue cannot be asked ({why})") from None
+        found: dict[str, list[str]] = {}
+        for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
+            if mark in submissions:
+                index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
+                run = submissions[mark][index] if submissions[mark] else REPORT
+                found.setdefault(run, []).append(job)
+        return found
+
 
 def rows(sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
     """Every run of an array by its index: a function of the sweep and of what is kept of it, as its jobs ask
     nobody. `told` is what of the plan every run is told.
     """
     name = json.dumps([sweep.name, kept["definition"]])
-    found = []
-    for index in range(sweep.total() or 0):
-        told_apart = json.dumps([kept["salt"], index, kept["again"].get(str(index), 0)])
-        run_id = hashlib.sha256(told_apart.encode()).hexdigest()[:12]
-        found.append(dataclasses.replace(row_at(sweep, name, told, index), run_id=run_id))
-    return found
+    ids = enumerate(kept["runs"][: sweep.total()])
+    return [dataclasses.replace(row_at(sweep, name, told, index), run_id=run_id) for index, run_id in ids]
 
 
 @contextmanager
@@ -156,44 +184,3 @@ def held(path: Path, seconds: float = 0.0) -> Iterator[bool]:
                 pass
             yield True
             return
-
-
-def in_queue(array: Array) -> dict[str, list[str]]:
-    """The runs of the array that wait or run, each with the ids of its jobs, and the report.
-
-    Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another name of
-    the account. Nobody is asked where nothing was submitted. Raises UserError: squeue cannot be asked.
-    """
-    if not (submissions := array.submissions()):
-        return {}
-    # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch has its own word for clusters.
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    if clusters := os.environ.get("SBATCH_CLUSTERS"):
-        own["SLURM_CLUSTERS"] = clusters
-    try:
-        said = _asked(["squeue", "-h", "-r", "-a", "-o", "%i|%j"], own)
-    except (OSError, subprocess.SubprocessError) as problem:
-        why = getattr(problem, "stderr", None) or reason(problem)
-        raise UserError(f"what is in Slurm's queue cannot be asked ({' '.join(str(why).split())})") from None
-    found: dict[str, list[str]] = {}
-    for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", said, re.M):
-        if mark in submissions:
-            index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
-            run = submissions[mark][index] if submissions[mark] else REPORT
-            found.setdefault(run, []).append(job)
-    return found
-
-
-def most_tasks() -> int | None:
-    """How many tasks an array may have; None where that cannot be asked."""
-    try:
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _asked(["scontrol", "show", "config"]), re.M)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return max(1, int(found[1])) if found else None
-
-
-def _asked(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """What a command of Slurm's says."""
-    asked = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=True)
-    return str(asked(words, env=env, timeout=SECONDS).stdout)

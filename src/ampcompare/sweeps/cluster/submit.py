@@ -1,14 +1,18 @@
-"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as arrays, and its report behind them."""
+"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as arrays, and its report behind them.
+
+The words of a batch system, `slurm.partition=gpu`, are submitit's parameters. It refuses those it has not.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import io
+import math
 import os
 import re
+import secrets
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,17 +21,16 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.config.load import split_override
+from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.report.words import plural
-from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.cluster.array import REPORT, Array, held, in_queue, most_tasks, rows
+from ampcompare.sweeps.cluster.array import REPORT, Array, held, rows
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.cluster.words import of_report, parameters, split
+from ampcompare.sweeps.definition import Changed
 from ampcompare.sweeps.prepare import Prepared, prepare
-from ampcompare.sweeps.process import of_others
-from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
     GRACE_SECONDS,
@@ -36,103 +39,92 @@ from ampcompare.sweeps.run import (
     make_output,
     print_failed,
 )
-from ampcompare.sweeps.worker import Launch
 
+MOST_TASKS = 1000  # of an array: Slurm's own MaxArraySize is 1001
 MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
 AGAIN = "submits what is neither done nor in the queue"
+PREFIX = "slurm."
+MINUTES = 240  # of a run, where nobody says; submitit's own 5 would end most trainings
+ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
+# The queue would not tell which jobs they are, or sbatch not what it has queued.
+OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
+STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
+NUMBERS = ("array_parallelism", "signal_delay_s")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 
 def submit_sweep(
-    path: str, words: Sequence[str], console: Console, cluster: str, *, fill: bool = False, **asked: Any
+    path: str, words: Sequence[str], console: Console, request: Request, cluster: str, *, fill: bool
 ) -> int:
-    """Submit what is left of the sweep in the file, with `fill` what failed, too; `asked`: see `run_sweep`.
+    """Submit what is left of the sweep in the file, with `fill` what failed, too.
 
     Returns 0 once it is submitted. Raises UserError, with nothing submitted, for what cannot be an array, and
     where submitit or the batch system is not there.
     """
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
-    request, (own, of_runs) = Request(**asked), split(words)
+    own, of_runs = split(words)
     ready = prepare(path, of_runs, request.name, request.control)
     _check(ready, request)
-    array = Array(ready.output.resolve())
-    batch = Batch(array, parameters(own, request.workers))
-    make_output(ready.output)
+    batch = Batch(Array(ready.output.resolve()), parameters(own, request.workers))
+    array, folder = batch.array, make_output(ready.output)
     array.make()
     with held(array.place / "lock") as is_ours:
         if not is_ours:
-            raise UserError(f"{array.folder}: another command submits this sweep just now")
+            raise UserError(f"{folder}: another command submits this sweep just now")
         try:
-            queue = in_queue(array)
+            queue = array.in_queue()
             sweep, kept = array.agreed(ready.sweep, ready.words)
-        except definition.Changed as changed:
-            why = f"a sweep named {ready.sweep.name!r} is in {array.folder} already and differs in {changed}"
+        except Changed as changed:
+            why = f"a sweep named {ready.sweep.name!r} is in {folder} already and differs in {changed}"
             raise UserError(f"{path}: {why}; set output_dir=... for a new one") from None
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
         if fill:  # as new runs: those that failed stay in the record
-            for row in rows(sweep, kept, ready.told):
-                if array.ended(row.run_id) and row.run_id not in queue:
-                    kept["again"][str(row.place)] = kept["again"].get(str(row.place), 0) + 1
+            failed = [run_id for run_id in kept["runs"] if array.ended(run_id) and run_id not in queue]
+            kept["runs"] = [secrets.token_hex(6) if run_id in failed else run_id for run_id in kept["runs"]]
         array.keep(kept)
-        given = dict(split_override(word) for word in of_runs)
-        look = command_again(path, dataclasses.replace(request, workers=None), given, "", "--missing")
+        runs = rows(sweep, kept, ready.told)
+        ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in queue}
+        left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None]
+        failed = [run_id for run_id, code in ended.items() if code]
+        jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
+        done, going = len(ended) - len(left) - len(failed), len(runs) - len(ended)
+        counts = [
+            *([f"{done} of them done before"] if done else []),
+            *([f"{len(failed)} failed"] if failed else []),
+            *([f"{going} waiting or running as job {', '.join(jobs)}"] if jobs else []),
+        ]
+        head = ", ".join([f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}", *counts])
         said = [*ready.same.said(sweep)]
-        ready = dataclasses.replace(ready, sweep=sweep)
-        return _submit(ready, rows(sweep, kept, ready.told), queue, batch, console, said, look)
-
-
-def _submit(
-    ready: Prepared,
-    runs: Sequence[Row],
-    queue: Mapping[str, Sequence[str]],
-    batch: Batch,
-    console: Console,
-    said: list[str],
-    look: str,
-) -> int:
-    """Submit those of the runs that are neither in the queue nor done, and the report."""
-    array, folder, sweep = batch.array, batch.array.folder, ready.sweep
-    # Jobs whose command died before it gave them their tasks do nothing: their runs are submitted again.
-    going = {run: jobs for run, jobs in queue.items() if any(map(array.has_task, jobs))}
-    if idle := [job for jobs in queue.values() for job in jobs if not array.has_task(job)]:
-        subprocess.run(["scancel", *idle], capture_output=True, check=False)
-    ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in going}
-    left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None]
-    failed = [run_id for run_id, code in ended.items() if code]
-    jobs = sorted({job.partition("_")[0] for run, ids in going.items() if run != REPORT for job in ids})
-    counts = {
-        f"{len(ended) - len(left) - len(failed)} of them done before": len(ended) > len(left) + len(failed),
-        f"{len(failed)} failed": failed,
-        f"{len(runs) - len(ended)} waiting or running as job {', '.join(jobs)}": jobs,
-    }
-    whole = plural(len(runs), "run")
-    head = ", ".join([f"{sweep.name}: {sweep.method}, {whole}", *(text for text, n in counts.items() if n)])
-    if left:
-        behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
-        launch = Launch.of(sweep, folder, behind, {} if ready.here else of_others(), ready.here)
-        new = batch.submit_runs(launch, left)
-        most = batch.words.get("array_parallelism", len(left))
-        at_a_time = f", {most} at a time" if most < len(left) else ""
-        time = f"{batch.words['time']} minutes each at most"
-        said.append(f"{head}: {len(left)} submitted as job {', '.join(new)}{at_a_time}, {time}")
-        said.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
-        said.append(f"to look: squeue -j {','.join([*jobs, *new])}, or: {look}")
-        said.append(f"the same command again {AGAIN}")
-        jobs += new
-    else:
-        said.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
-    for line in said:
-        print_line(console, one_line(line))
-    if not jobs:
-        print_failed(console, failed, len(runs), folder)
-        status = report(console, sweep, folder)
-        return EXIT_FAILED_RUNS if failed else status
-    if left or REPORT not in going:
-        words = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
-        last = batch.submit(REPORT, words, [], [partial(make_report, sweep, folder)])
-        print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
+        if left:
+            behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
+            # The sweep anew, without its points: it travels with each run.
+            launch = Launch(sweep, folder, behind, {} if ready.here else of_others(), ready.here)
+            new = batch.submit_runs(dataclasses.replace(launch, sweep=dataclasses.replace(sweep)), left)
+            most = batch.words.get("array_parallelism", len(left))
+            at_a_time = f", {most} at a time" if most < len(left) else ""
+            time = f"{batch.words['time']} minutes each at most"
+            look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
+            said.append(f"{head}: {len(left)} submitted as job {', '.join(new)}{at_a_time}, {time}")
+            said.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
+            said.append(f"to look: squeue -j {','.join([*jobs, *new])}, or: {look}")
+            said.append(f"the same command again {AGAIN}")
+            jobs += new
+        else:
+            said.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
+        for line in said:
+            print_line(console, one_line(line))
+        if not jobs:
+            print_failed(console, failed, len(runs), folder)
+            status = report(console, sweep, folder)
+            return EXIT_FAILED_RUNS if failed else status
+        if left or REPORT not in queue:
+            behind_all = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
+            last = batch.submit(REPORT, behind_all, [], [partial(make_report, sweep, folder)])
+            print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
     return 0
 
 
@@ -156,20 +148,19 @@ class Batch:
         except (ValueError, TypeError) as problem:
             raise UserError(f"--cluster slurm: {problem}") from None
 
-    def submit_runs(self, launch: Launch, left: Sequence[Row]) -> list[str]:
+    def submit_runs(self, launch: Launch, left: Sequence[Any]) -> list[str]:
         """Arrays as large as they may be; so many runs at a time mean one array behind the other. Returns the
         ids of their jobs.
         """
         patience = max(1.0, self.words.get("signal_delay_s", 90) - END_SECONDS)
-        size = (most_tasks() if len(left) > 1 else None) or len(left)
         jobs: list[str] = []
-        for begin in range(0, len(left), size):
-            some, words = left[begin : begin + size], dict(self.words)
+        for begin in range(0, len(left), MOST_TASKS):
+            some, words = left[begin : begin + MOST_TASKS], dict(self.words)
             if jobs and "array_parallelism" in words:
                 waits = [words.get("dependency"), f"afterany:{jobs[-1]}"]
                 words["dependency"] = ",".join(filter(None, waits))
             tasks = [RunTask(launch, row, patience) for row in some]
-            jobs.append(self.submit(launch.name, words, [row.run_id for row in some], tasks))
+            jobs.append(self.submit(launch.sweep.name, words, [row.run_id for row in some], tasks))
         return jobs
 
     def submit(self, name: str, words: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]) -> str:
@@ -225,3 +216,63 @@ def _check(ready: Prepared, request: Request) -> None:
         what = "a sweep was run or filled there without --cluster, and its database goes on with it"
         todo = "go on with --fill" if has_begun else "leave --cluster out"
         raise UserError(f"{said}: {what}; name another folder, or {todo}")
+
+
+def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The batch system's words by name, and those of the runs."""
+    pairs = [(word, *split_override(word)) for word in words]
+    own = {key.removeprefix(PREFIX): value for _, key, value in pairs if key.startswith(PREFIX)}
+    return own, [word for word, key, _ in pairs if not key.startswith(PREFIX)]
+
+
+def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str, Any]:
+    """The words as submitit's parameters; `workers` is the most runs at a time. Raises UserError for what
+    submitit would take and an array cannot have.
+    """
+    found: dict[str, Any] = {"time": MINUTES}
+    for name, text in given.items():
+        said = f"{PREFIX}{name}={text!r}"
+        if name in ONE_PROCESS:
+            raise UserError(f"{said}: a run of the array is one process; leave it out")
+        # sbatch reads them from lines of a script: a line break would begin another one, a command's.
+        if not text.isprintable() or not text.strip():
+            raise UserError(f"{said}: expected a printable word")
+        # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
+        is_typed = text in ("true", "false") or text[0] in "[{" or name in NUMBERS
+        found[name] = minutes(text) if name == "time" else read_word(said, text) if is_typed else text
+        if not isinstance(found[name], STRUCTURED.get(name, object)):
+            such = '{"reservation": "mine"}' if name == "additional_parameters" else '["module load cuda"]'
+            raise UserError(f"{said}: expected JSON, such as {such}")
+    extra = found.get("additional_parameters", {})
+    if taken := [key for key in extra if key.replace("_", "-") in OURS]:
+        said = f"{PREFIX}additional_parameters={extra!r}"
+        raise UserError(f"{said}: goes without {taken[0]}, which is for this command to say")
+    # true is an option without a value, false one that is left out, such as our requeue
+    extra = {name: value for name, value in {"requeue": True, **extra}.items() if value is not False}
+    return found | {"additional_parameters": extra} | ({"array_parallelism": workers} if workers else {})
+
+
+def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the job that makes the report: the runs' own, but for GPUs, however written."""
+
+    def without(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if not OF_RUNS.match(name)}
+
+    return without(found) | {"additional_parameters": without(found["additional_parameters"])}
+
+
+def minutes(text: str) -> int:
+    """A time limit as sbatch takes it, in whole minutes, rounded up. Raises UserError.
+
+    >>> minutes("1:30:00"), minutes("90"), minutes("1-12"), minutes("0:30")
+    (90, 90, 2160, 1)
+    """
+    match = _TIME.fullmatch(text)
+    days, parts = match and match[1], [int(part) for part in match.groups()[1:] if part] if match else []
+    # days-hours[:minutes[:seconds]], hours:minutes:seconds; minutes[:seconds]
+    units = (60, 1, 1 / 60) if days or len(parts) == 3 else (1, 1 / 60)
+    total = 1440 * int(days or 0) + sum(unit * part for unit, part in zip(units, parts, strict=False))
+    if not total:
+        expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
+        raise UserError(f"{PREFIX}time={text!r}: {expected}")
+    return math.ceil(total)

@@ -19,9 +19,9 @@ from typing import Any
 
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Guard
-from ampcompare.sweeps.row import Row
-from ampcompare.sweeps.worker import Launch, Stop, see_through
+from ampcompare.sweeps.process import Guard, Launch
+from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.worker import Stop, see_through
 
 ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 HELD_SECONDS = 150.0  # for the lock of a job whose machine has died: file servers keep it for a minute or two
@@ -84,9 +84,9 @@ class RunTask:
         array.note(self.row.run_id, starts=starts + 1)
         launch = self.launch
         if not launch.here:
-            launch = dataclasses.replace(launch, command=(*DEAF, *launch.command))
+            launch = dataclasses.replace(launch, front=DEAF)
         log = launch.log(self.row.run_id)
-        print(f"run {self.row.run_id} of {launch.name}, start {starts + 1}; output: {log}", flush=True)
+        print(f"run {self.row.run_id} of {launch.sweep.name}, start {starts + 1}; output: {log}", flush=True)
         self._stop, self._ended = Stop(seconds=self.patience), None
         row = dataclasses.replace(self.row, starts=starts + 1)
 

@@ -20,31 +20,37 @@ from rich.text import Text
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
+from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.distributions import nested
-from ampcompare.sweeps.holes.look import Seen, Standing, look
-from ampcompare.sweeps.holes.runs import State
+from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
     Request,
     command_again,
     make_output,
+    queue_of,
     tell_how_to_go_on,
     work_through,
 )
+from ampcompare.sweeps.table import QUEUED, Row
 
 EXIT_HOLES = 3
 MOST_ROWS = 200
 WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
-STYLES = {State.FAILED: "red", State.CRASHED: "red", State.REFUSED: "red", State.RUNNING: "yellow"}
-ROW_STATES = {State.FINISHED: "finished", State.EARLY: "stopped", State.RUNNING: ELSEWHERE}
+STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
+ROW_STATES = {
+    "finished": "finished",
+    "stopped early": "stopped",
+    "running": ELSEWHERE,
+    "missing": QUEUED,
+}
 
 
 def see_holes(
-    source: str, words: Sequence[str], console: Console, *, fill: bool, missing: bool, **asked: Any
+    source: str, words: Sequence[str], console: Console, request: Request, *, fill: bool, missing: bool
 ) -> int:
     """List the points of the sweep that are missing, failed or still running, or run them.
 
@@ -54,47 +60,45 @@ def see_holes(
     """
     if fill and missing:
         raise UserError("--missing --fill: one lists the holes, the other runs them; leave one out")
-    request = Request(**asked)
     if request.until_decided:
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
     seen = look(source, words, request)
+    if missing and seen.open:
+        _print_table(seen, console)
+    for line in (seen.counted, *seen.remarks):
+        print_line(console, one_line(line))
     if fill:
         return _fill(seen, request, source, words, console)
-    if seen.open:
-        _print_table(seen, console)
-    again = command_again(source, request, seen.runs.given, seen.runs.url, "--fill")
-    is_fillable = seen.can_begin or any(s.state is not State.RUNNING for s in seen.open)
-    for line in (seen.counted, *seen.remarks, *([f"to fill them: {again}"] if is_fillable else [])):
-        print_line(console, one_line(line))
+    if seen.can_begin or any(standing.state != "running" for standing in seen.open):
+        again = command_again(source, request, seen.ready, "--fill")
+        print_line(console, one_line(f"to fill them: {again}"))
     return 0 if seen.is_whole else EXIT_HOLES
 
 
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
-    ready, given = seen.runs.ready, seen.runs.given
-    for line in (seen.counted, *seen.remarks):
-        print_line(console, one_line(line))
-    if seen.runs.unasked and not seen.is_whole:
+    ready = seen.ready
+    if seen.unasked and not seen.is_whole:
         todo = "run it where squeue answers"
         gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
-        raise UserError(f"--fill: {seen.runs.unasked}, and what runs would be run again; {todo}, {gone}")
-    going_on = [s for s in seen.open if s.state is State.RUNNING]
+        raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
+    going_on = [s for s in seen.open if s.state == "running"]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
         print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
     # One of a worker of this sweep is taken over should that die: until it ends there may be something to do.
-    is_watched = any(s.attempts[0].place is not None for s in going_on)
+    is_watched = any(s.is_queued for s in going_on)
     if not (len(seen.open) > len(going_on) or is_watched or seen.can_begin):
         if seen.not_begun:
             print_line(console, "what has not begun can be handed out only by what runs the sweep")
         return 0 if seen.is_whole else EXIT_HOLES
     folder = make_output(ready.output)
     queue = _queue_of(seen, request)
-    if received := work_through(queue, folder, console, request, given, ready.words, ready.here):
-        tell_how_to_go_on(source, request, given, queue.url, console, "--fill")
+    if received := work_through(queue, folder, console, request, ready):
+        tell_how_to_go_on(source, request, ready, console, "--fill")
         return 128 + received[0]
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
-    bad = [s for s in after.open if s.state is not State.RUNNING]
+    bad = [s for s in after.open if s.state != "running"]
     if bad:
         _print_table(after, console)
     status = 0
@@ -111,21 +115,19 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    ready, sweep = seen.runs.ready, seen.runs.ready.sweep
-    told = None if sweep.on_server else ready.told
-    queue = Queue(sweep, seen.runs.url, sweep.name, request.grace_seconds, ready.words, told)
-    if seen.points.rows is not None or not seen.runs.is_known or sweep.on_server:
-        queue.adopt(_rows_of(seen, told))
-    there = queue.rows()
-    of_run, of_place = {row.run_id: row for row in there}, {row.place: row for row in there}
+    ready = seen.ready
+    queue = queue_of(ready, request)
+    if not (seen.is_drawn and seen.is_known) or ready.sweep.on_server:
+        queue.adopt(_rows_of(seen, ready.told))
+    there = {row.place: row for row in queue.rows()}
     for standing in seen.open:
-        # Another that fills may have queued it since: then none of these runs is in there.
-        mine = [of_run[a.run_id] for a in standing.attempts if a.run_id in of_run]
-        row = of_place.get(standing.row.place)
-        if not mine and row and row.state == ELSEWHERE and row.parameters == standing.row.parameters:
-            mine = [row]  # gone without a trace, as a job that was cancelled in the queue
-        if standing.state is not State.RUNNING and mine and mine[0].state in (*ENDED, ELSEWHERE):
-            queue.requeue(mine[:1])
+        mine = there.get(standing.row.place)
+        # Gone without a trace it may be, as a job that was cancelled in the queue.
+        is_gone = mine and mine.state == ELSEWHERE and mine.parameters == standing.row.parameters
+        # Another that fills may have queued it since: then it is another run.
+        is_left = mine and mine.run_id == standing.row.run_id and mine.state in (*ENDED, ELSEWHERE)
+        if mine and standing.state != "running" and (is_left or is_gone):
+            queue.requeue([mine])
     if seen.is_bound:
         queue.sweep = dataclasses.replace(queue.sweep, run_cap=len(there))
     return queue
@@ -134,17 +136,15 @@ def _queue_of(seen: Seen, request: Request) -> Queue:
 def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
     """A row for each point: what was run as it stands, what was not as a queued one."""
     for standing in seen.standings:
-        row = standing.row
-        if seen.points.rows is None:  # what a run has recorded, of which the sweep gave it some
-            of_sweep, values = seen.runs.sweep.parameters, standing.values
-            given = [values[p.key] if p.key in values else p.grid_value(0) for p in of_sweep]
+        row, state = standing.row, ROW_STATES.get(standing.state, "failed")
+        if seen.is_drawn:  # what a run has recorded, of which the sweep gave it some
+            of_sweep = seen.sweep.parameters
+            varied = {key: lookup(row.parameters, key) for key in seen.keys}
+            given = [varied[p.key] if p.key in varied else p.grid_value(0) for p in of_sweep]
             row = dataclasses.replace(row, parameters=nested(of_sweep, given))
         plan = {} if told is None else {**told, "place": row.place, **row.plan}
-        if not standing.attempts:
-            yield dataclasses.replace(row, plan=plan, state="queued", starts=0)
-        for first in standing.attempts[:1]:
-            state, run_id = ROW_STATES.get(first.state, "failed"), first.run_id
-            yield dataclasses.replace(row, plan=plan, run_id=run_id, state=state, value=first.value)
+        starts = 0 if standing.state == "missing" else 1
+        yield dataclasses.replace(row, plan=plan, state=state, starts=starts)
 
 
 def _print_table(seen: Seen, console: Console) -> None:
@@ -152,19 +152,14 @@ def _print_table(seen: Seen, console: Console) -> None:
     for head in ("state", "point", "run", "why", "log"):
         table.add_column(head, overflow="fold")
     for standing in seen.open[:MOST_ROWS]:
-        run_id = standing.attempts[0].run_id if standing.attempts else ""
-        log = seen.runs.ready.output / "logs" / f"{run_id}.log"
-        cells = [_in_words(standing), run_id, standing.why, str(log) if run_id and log.is_file() else ""]
-        state = Text(standing.state.value, style=STYLES.get(standing.state, ""))
+        row, arm = standing.row, standing.row.plan.get("arm")
+        values = " ".join(f"{key}={lookup(row.parameters, key)}" for key in seen.keys)
+        log = seen.ready.output / "logs" / f"{row.run_id}.log"
+        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, standing.why]
+        cells.append(str(log) if row.run_id and log.is_file() else "")
+        state = Text(standing.state, style=STYLES.get(standing.state, ""))
         table.add_row(state, *(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     wide.print(table)
     if len(seen.open) > MOST_ROWS:
         print_line(console, f"and {len(seen.open) - MOST_ROWS:,} more")
-
-
-def _in_words(standing: Standing) -> str:
-    """The varied values of a point: `backend=none seed=2`, and which run of the control it is."""
-    values = " ".join(f"{key}={value}" for key, value in standing.values.items())
-    arm = standing.row.plan.get("arm")
-    return f"{values} (control, {arm})" if arm else values
