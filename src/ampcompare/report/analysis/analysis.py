@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,11 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
-from ampcompare.report.analysis.benched import Bench, read_bench
-from ampcompare.report.analysis.best import BestOfEach, best_of_each
-from ampcompare.report.analysis.cautions import cautions
-from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all, level_of
+from ampcompare.report.analysis.benched import read_bench
+from ampcompare.report.analysis.cautions import cautions, deviations
+from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import Plan, deviations, plan_of
+from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import BASELINE, Wanted, read
@@ -31,7 +29,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.quantities import OWN, Quantities
-from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
+from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
@@ -40,59 +38,22 @@ from ampcompare.report.words import between, capital, change, listed, some
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """What every output shows; none computes a figure of its own, so that all show the same.
+@dataclass(frozen=True, kw_only=True)
+class Analysis(Findings):
+    """What every output shows, in words; none computes a figure of its own, so that all show the same.
 
-    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
-    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
-    were read, `warned` doubts about that. `styles` has the colour of each label.
+    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
+    colour of each label.
     """
 
-    table: pd.DataFrame
     settings: tuple[Mapping[str, str], ...]
-    setting: Setting
-    groups: tuple[Group, ...]
-    metric: ComparedMetric
-    keys: tuple[str, ...]
-    baseline_value: str
-    plan: Plan
     styles: Mapping[str, Style]
-    ignored: frozenset[str] = frozenset()
-    target: float | None = None
     quantities: Quantities = OWN
     said: tuple[str, ...] = ()
     warned: tuple[str, ...] = ()
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
-    bench: Bench | None = None
-
-    @cached_property
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Every group but the baselines against the one that fits it."""
-        looks = self.plan.number_of_looks
-        asked = (self.groups, self.baseline_value, self.keys[0], self.metric, looks, self.bench)
-        return tuple(compare_all(*asked))
-
-    def comparison(self, label: str) -> Comparison | None:
-        """The comparison of one group, None for a baseline or without one."""
-        return next((c for c in self.comparisons if c.group.label == label), None)
-
-    @property
-    def level(self) -> float:
-        """The level of every interval, a fraction."""
-        return level_of(self.groups, self.baseline_value, self.plan.number_of_looks)
-
-    @property
-    def baseline(self) -> Group | None:
-        """The first group of the baseline's value."""
-        return next((g for g in self.groups if g.value == self.baseline_value), None)
-
-    def group_of(self, place: Any) -> Group:
-        """The group that a row of the table is in."""
-        return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property
     def headline(self) -> str:
@@ -130,11 +91,6 @@ class Analysis:
         return sentences([g for g in self.groups if not g.is_control])
 
     @cached_property
-    def best(self) -> BestOfEach | None:
-        """The best of each value, where another key was tuned."""
-        return best_of_each(self.groups, self.keys[0], self.baseline_value, self.metric, self.level)
-
-    @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
         drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
@@ -157,11 +113,6 @@ class Analysis:
         return tuple(said)
 
     @property
-    def undecided(self) -> tuple[tuple[str, Claim], ...]:
-        """The claims of speed and quality that are open still, by label."""
-        return tuple((c.group.label, claim) for c in self.comparisons for claim in c.open_claims)
-
-    @property
     def is_decided(self) -> bool:
         """Whether each claim is decided, one way or the other: more seeds would change no answer."""
         return any(c.estimates and not c.is_control for c in self.comparisons) and not self.undecided
@@ -178,7 +129,7 @@ class Analysis:
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met."""
-        return judge(self)
+        return judge(self, self.required)
 
     @cached_property
     def published(self) -> Reproduction | None:

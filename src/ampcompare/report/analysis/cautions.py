@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
+from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.shared import cards_of
-from ampcompare.report.runs.table import OUTCOME, RUN, shares_machine
+from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.words import listed, plural, some
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 MOST_NAMED = 4
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
@@ -30,9 +27,10 @@ TAILS = {
     Outcome.STOPPED: ": if for how they did, those that finished are the better ones",
     Outcome.RUNNING: "",
 }
+ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 
 
-def cautions(of: Analysis) -> list[str]:
+def cautions(of: Findings) -> list[str]:
     """The reasons for doubt."""
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
@@ -105,7 +103,7 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
             yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
-def _apart(of: Analysis) -> Iterator[str]:
+def _apart(of: Findings) -> Iterator[str]:
     for value in dict.fromkeys(g.value for g in of.groups):
         alike = [g for g in of.groups if g.value == value]
         keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
@@ -155,7 +153,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _reached(of: Analysis) -> Iterator[str]:
+def _reached(of: Findings) -> Iterator[str]:
     if (target := of.target) is None:
         return
     name = f"The target of {of.metric.show_value(target)} was reached by"
@@ -182,3 +180,26 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
 
 def _who(row: pd.Series) -> str:
     return f"{row[table.NAME]} ({row[RUN].id})"
+
+
+def deviations(of: Findings) -> list[str]:
+    """In what the comparison is not as it was planned."""
+    plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
+    sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
+    seeds = min(
+        (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
+    )
+    found = []
+    if plan.margin is not None and metric.margin != plan.margin:
+        found.append(f"the margin is {metric.tolerance}")
+    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
+        found.append(f"the target is {metric.show_value(target)}")
+    if plan.looks and seeds and seeds not in plan.looks:
+        found.append(f"{plural(seeds, 'seed')} so far is no planned look")
+    if plan.max_seeds is not None and seeds < plan.max_seeds and of.undecided:
+        found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
+    if plan.max_seeds is not None and seeds > plan.max_seeds:
+        found.append(f"{seeds} seeds were run")
+    if plan.has_control and not any(c.is_control for c in comparisons):
+        found.append("there is no control")
+    return found

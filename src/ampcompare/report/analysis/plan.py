@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.table import OUTCOME, SEED
-from ampcompare.report.words import listed, plural, printable, short, some
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.words import listed, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
-ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 MOST = 10_000  # seeds, and looks: more is a slip of the keyboard
 
 
@@ -85,29 +79,6 @@ def planned_words(plan: Plan, metric: ComparedMetric) -> str:
     if plan.has_control:
         said.append(f"the baseline once more as a control ({plan.control})")
     return f"planned: {', '.join(said)}" if said else ""
-
-
-def deviations(of: Analysis) -> list[str]:
-    """In what the comparison is not as it was planned."""
-    plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
-    sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
-    seeds = min(
-        (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
-    )
-    found = []
-    if plan.margin is not None and metric.margin != plan.margin:
-        found.append(f"the margin is {metric.tolerance}")
-    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
-        found.append(f"the target is {metric.show_value(target)}")
-    if plan.looks and seeds and seeds not in plan.looks:
-        found.append(f"{plural(seeds, 'seed')} so far is no planned look")
-    if plan.max_seeds is not None and seeds < plan.max_seeds and of.undecided:
-        found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
-    if plan.max_seeds is not None and seeds > plan.max_seeds:
-        found.append(f"{seeds} seeds were run")
-    if plan.has_control and not any(c.is_control for c in comparisons):
-        found.append("there is no control")
-    return found
 
 
 def _read(name: str, value: Any) -> Any:

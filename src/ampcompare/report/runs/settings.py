@@ -45,6 +45,15 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.data_",),
 }
 NO_DATA = "data not recorded"
+# Labels: settings whose value says enough, and others in words.
+WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
+NAMES = {
+    "optimizer.fused": "fused optimizer",
+    "environment.fused": "fused optimizer",
+    "environment.backend_source": "source",
+    "environment.model_source": "source of the model",
+    "environment.model_parameters": "parameters",
+}
 SUFFIX_CHARS = 32  # of a longer list of what sets a group apart, a number stands in
 
 
@@ -111,16 +120,25 @@ def labels_of(
     others = [key for key in differing if not key.startswith(told) and key not in always]
     labels: list[str] = []
     for number, one in enumerate(settings):
-        fixed, more = (
-            [f"{key.removesuffix('.name').rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
-            for keys in (always, others)
-        )
+        fixed, more = ([_part(key, one.get(key, NOT_SET)) for key in keys] for keys in (always, others))
         if len(", ".join(more)) > SUFFIX_CHARS:
             more = [f"setting {number + 1}"]
         name = " · ".join(part for part in (value, ", ".join([*fixed, *more])) if part)
         again = (f"{name} ({n})" for n in count(2))
         labels.append(next(free for free in chain([name], again) if free not in {*taken, *labels}))
     return labels
+
+
+def _part(key: str, value: str) -> str:
+    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009`, `fc in fp32`."""
+    if key == "precision.keep_fp32":
+        return f"{'nothing' if value in (NULL, NOT_SET) else value} in fp32"
+    if key in WORDS_THAT_TELL:
+        return value
+    name = NAMES.get(key, key.rpartition(".")[2])
+    if value in ("True", "False"):
+        return f"{name} {'on' if value == 'True' else 'off'}"
+    return f"{name} {brief(value)}"
 
 
 def brief(value: str) -> str:
