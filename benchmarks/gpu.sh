@@ -31,7 +31,10 @@ compare() {  # BACKEND...: three seeds of the strong recipe, shortened, the orde
 case $part in
   tests) "$python" -m pytest -q -m gpu tests/gpu -p no:cacheprovider | tee "$out/tests.log" ;;
   speed)
-    "$python" benchmarks/loops.py --minutes 8 --json "$out/speed.json" device=cuda batch_size=128 | tee "$out/speed.log"
+    for execution in eager cuda_graph compile compile_graph; do
+      "$python" benchmarks/loops.py --minutes 1 --executions "$execution" --json "$out/speed-$execution.json" \
+        device=cuda batch_size=128 | tee -a "$out/speed.log"
+    done
     "$python" -m ampcompare why explain backend=native device=cuda batch_size=128 | tee "$out/explain.log"
     ;;
   compare) compare none native apex_o1 ;;

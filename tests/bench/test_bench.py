@@ -18,7 +18,7 @@ from ampcompare.errors import UserError
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
 FIELDS = ("label", "ratio", "low", "high", "step_ms", "images_per_second", "peak_mib", "rounds", "failed")
 NETWORK = """
-import os, time
+import os, threading, time
 from pathlib import Path
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ def build(num_classes=10):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds end it before the minutes, which a busy machine may need."""
     monkeypatch.setattr(compare, "LOOKS", (3, 6, 12))
-    monkeypatch.setattr(compare, "TURN", 0.02)
+    monkeypatch.setattr(compare, "_turn", lambda minutes, count: 0.02)
     monkeypatch.setattr(compare, "LONG", 0.01)  # of five minutes
 
 
@@ -60,7 +60,7 @@ def bench(folder: Path, *words: str) -> dict:
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 9])
+@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 12])
 @pytest.mark.parametrize("n", [12, 24, 48])
 def test_an_interval_holds_the_true_median_as_often_as_it_says(n: int, level: float):
     draw = random.Random(3)
@@ -104,7 +104,7 @@ def test_each_arm_is_a_row_beside_a_control_with_a_chart(tmp_path: Path, capfd: 
     found = bench(tmp_path, *words, "--chart", str(tmp_path / "new" / "speed.svg"))
     labels = [f"{name} batch_size={size}" for name in ("none", "apex_o1") for size in (8, 16)]
     assert [arm["label"] for arm in found["arms"]] == labels
-    assert (found["baseline"], found["level"]) == (labels[0], 1 - 0.05 / 9)
+    assert (found["baseline"], found["level"]) == (labels[0], 1 - 0.05 / 12)
     for arm in [*found["arms"], found["control"]]:
         assert set(FIELDS) <= arm.keys()
         assert arm["failed"] is None
@@ -130,19 +130,37 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
                 time.sleep(5)
             if x.shape[0] == 24 and not Path("been").exists():
                 Path("been").touch()
-                os._exit(9)  # as one whose memory is out"""
-    words = [*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24", "--minutes", "5"]
+                os.kill(os.getpid(), 9)  # as of one whose memory is out
+            if x.shape[0] == 32:
+                threading.Timer(0.1, os._exit, [7]).start()  # while others have their turn"""
+    words = [*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24,32", "--minutes", "5"]
     found = {arm["label"]: arm for arm in bench(tmp_path, *words)["arms"]}
     failed, slow = found["native batch_size=8"], found["native batch_size=16"]
     assert (failed["failed"], failed["ratio"], failed["rounds"]) == ("ValueError: no half here", None, 0)
     assert (slow["rounds"], slow["low"], slow["failed"]) == (1, None, None)
     assert slow["step_ms"] > 5_000
     assert slow["ratio"] < 1
+    assert found["native batch_size=32"]["failed"] == "its process ended by exit code 7"
     assert found["none batch_size=16"]["rounds"] > 1
     assert found["native batch_size=24"]["rounds"] > 1  # in turn with the baseline alone
     said = capfd.readouterr()
     assert "native batch_size=8: ValueError: no half here" in said.out
     assert "of the network's own" not in said.out + said.err
+
+
+@pytest.mark.slow
+def test_beside_a_slow_baseline_the_others_are_told_from_one_step(tmp_path: Path):
+    words = network(tmp_path, "return self.body(x)")
+    source = (tmp_path / "net.py").read_text()
+    (tmp_path / "net.py").write_text(
+        source.replace(
+            "        return self.body(x)\n\ndef", "        time.sleep(5)\n        return self.body(x)\n\ndef"
+        )
+    )
+    base, native = bench(tmp_path, *words, "batch_size=8", "backend=none,native", "--minutes", "5")["arms"]
+    assert (base["rounds"], base["failed"]) == (1, None)
+    assert (native["rounds"], native["low"], native["failed"]) == (1, None, None)
+    assert native["ratio"] > 1
 
 
 @pytest.mark.slow

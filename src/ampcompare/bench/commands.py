@@ -27,7 +27,7 @@ def arms_of(words: list[str]) -> list[Arm]:
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
         if key in LISTED and equals:
-            listed[key] = list(dict.fromkeys(value.strip("[]").split(",")))
+            listed[key] = [*dict.fromkeys(one.strip() for one in value.strip("[]").split(","))]
         else:
             rest.append(word)
     listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_fp32))
@@ -49,7 +49,7 @@ def bench(
         ),
     ] = None,
     config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all of it.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for the rounds, at most.")] = 1.0,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for report --bench.")
     ] = None,
@@ -68,6 +68,8 @@ def bench(
     from ampcompare.program.console import print_line
     from ampcompare.program.files import write_json
 
+    if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     given = [*(["--config", config] if config else []), *(words or [])]
     arms, console = arms_of(given), Console(highlight=False)
     print_line(

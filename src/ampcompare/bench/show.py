@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ampcompare.bench.compare import CONTROL, Arm, Benchmark, Row
+from ampcompare.bench.compare import CONTROL, LOOKS, Arm, Benchmark, Row
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
 from ampcompare.report import words as say
@@ -51,8 +51,11 @@ def sentences(found: Benchmark, arms: Sequence[Arm]) -> Iterator[str]:
     if emulated:
         yield f"{' and '.join(emulated)}: emulated on this processor, which says nothing of a GPU's speed."
     if vague := [row.label for row in (*others, found.control) if not row.failed and not row.is_known()]:
-        more = max(2, round(4 * found.minutes))
-        yield f"Not known within 5 %: {', '.join(vague)}; --minutes {more} tells more."
+        told = f"Not known within 5 %: {', '.join(vague)}"
+        if base.rounds < LOOKS[-1]:
+            yield f"{told}; --minutes {max(2, round(4 * found.minutes))} tells more."
+        else:
+            yield f"{told}, after {base.rounds} rounds: the machine is uneven, or has other work."
     measured = [row for row in others if not row.failed]
     if measured:
         slowest = min(measured, key=lambda row: row.ratio or 0.0)
@@ -85,7 +88,11 @@ def as_json(found: Benchmark) -> dict[str, Any]:
         "machine": machine_of(found),
         "minutes": found.minutes,
         "control": dataclasses.asdict(found.control),
-        "arms": [dataclasses.asdict(row) for row in found.arms],
+        "device": next(one for one in found.about if one)["environment"]["device_name"],
+        "arms": [
+            dataclasses.asdict(row) | {"options": row.options | about.get("settings", {})}
+            for row, about in zip(found.arms, found.about, strict=True)
+        ],
     }
 
 
@@ -94,8 +101,6 @@ def draw(found: Benchmark, path: Path) -> None:
     from ampcompare.report.charts.draw import GREY, chart, picture, quantity
 
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg"):
-        raise UserError(f"--chart {str(path)!r}: expected a name that ends in .png or .svg")
     values = [
         {"label": row.label, "ratio": row.ratio, "low": row.low, "high": row.high}
         | {"end": max(row.ratio or 0, row.high or 0), "told": f"{row.ratio:.2f}x"}
@@ -117,7 +122,7 @@ def draw(found: Benchmark, path: Path) -> None:
     ]
     own = {"field": "label", "sort": None, "title": None, "axis": {"labelLimit": 220}} | nominal
     spec = chart(
-        f"A training step, times as fast as under {found.arms[0].label}",
+        f"Images a second, times those of {found.arms[0].label}",
         f"measured in turns, intervals that hold together in 95 %; {machine_of(found)}",
         layers,
         values,

@@ -28,6 +28,8 @@ from ampcompare.train.compiled import captures
 from ampcompare.train.setting import configured, made_up, set_up
 from ampcompare.train.step import micro_batches
 
+# What a step's speed hangs on, beside the machine.
+SETTINGS = "model.name model.stem batch_size execution training.accumulate optimizer.name".split()
 BATCHES = 4  # of an epoch, again and again
 WARM_UP_STEPS, WARM_UP_SECONDS = 12, 1.0  # steps until either is reached, and none is of what compiles
 
@@ -42,6 +44,7 @@ class Training:
     dtype: str
     session: AbstractContextManager[Any] = field(default_factory=nullcontext)
     is_captured: bool = False
+    settings: dict[str, str] = field(default_factory=dict)  # by which a report finds its runs
 
 
 def serve(line: Connection, words: Sequence[str]) -> None:
@@ -77,6 +80,7 @@ def _answers(line: Connection, training: Training) -> Iterator[dict[str, Any]]:
     yield {
         "dtype": training.dtype,
         "is_emulated": is_emulated,
+        "settings": training.settings,
         "environment": describe_environment(device),
     }
     with training.session:
@@ -103,14 +107,16 @@ def build(words: Sequence[str], *, loads: bool = False) -> Training:
     first = next(groups)
     samples = _samples(first)  # an epoch's last step may have fewer
     full = chain([first], (group for group in groups if _samples(group) == samples))
+    declared = backend_of(config.backend)
     steps = full if loads else cycle([*islice(full, BATCHES)])
     return Training(
         lambda: trainer.step(next(steps)).cold,
         samples,
         setting.world.device,
-        backend_of(config.backend).dtype,
+        declared.dtype,
         trainer.precision.session(),
         captures(config.execution),
+        {"backend": declared.label} | {key: str(config.value(key)) for key in SETTINGS},
     )
 
 

@@ -154,7 +154,15 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(self)
+        return points_of(
+            self.name,
+            self.axes,
+            cells=self.cells,
+            added=self.added,
+            run_cap=self.run_cap,
+            has_control=self.control,
+            in_blocks=self.hyperband is None,
+        )
 
     @property
     def seeds(self) -> int:

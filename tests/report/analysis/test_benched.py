@@ -13,6 +13,7 @@ from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 
 RUNS = [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", SAME, SLOW)]
+(DEVICE,) = analyse_runs(RUNS).groups[0].devices
 
 
 def arm(
@@ -30,9 +31,11 @@ def arm(
     } | figures
 
 
-def written(folder: Path, *arms: dict[str, Any], control: tuple[float, float] = (0.98, 1.02)) -> str:
+def written(
+    folder: Path, *arms: dict[str, Any], control: tuple[float, float] = (0.98, 1.02), device: str = DEVICE
+) -> str:
     every = [arm("none", 1.0, 1.0, 1.0), *arms]
-    content = {"baseline": "none", "level": 0.99, "machine": "a card", "minutes": 1.0}
+    content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": device, "minutes": 1.0}
     content |= {"control": arm("control", 1.01, *control), "arms": every}
     file = folder / "bench.json"
     file.write_text(json.dumps(content))
@@ -58,6 +61,14 @@ def test_a_group_that_the_bench_has_not_keeps_its_own_speed(tmp_path: Path):
     found, alone = analyse_runs(RUNS, bench=bench), analyse_runs(RUNS)
     for label in ("native", "fp16"):  # native's runs have another batch size
         assert found.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
+    assert "None of the arms of --bench has" in found.caption
+
+
+def test_a_bench_of_another_device_is_none_of_these_runs(tmp_path: Path):
+    bench = written(tmp_path, arm("native", 1.3, 1.2, 1.4), device="another card")
+    found = analyse_runs(RUNS, bench=bench)
+    assert found.comparison("native").speedup != 1.3
+    assert "None of the arms of --bench has" in found.caption
 
 
 def test_where_the_control_is_none_nothing_is_claimed(tmp_path: Path):

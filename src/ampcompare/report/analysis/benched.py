@@ -53,6 +53,7 @@ class Bench(BaseModel):
     baseline: str
     level: float
     machine: str
+    device: str
     control: Arm
     arms: list[Arm]
 
@@ -70,10 +71,14 @@ class Bench(BaseModel):
         control = words.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
-        return f"{said}, intervals at {words.level(self.level)}, its control {control}."
+        known = any(arm.low is not None for arm in self.arms[1:])
+        level = f", intervals at {words.level(self.level)}" if known else ""
+        return f"{said}{level}, its control {control}."
 
     def arm_of(self, group: Group) -> Arm | None:
-        """The arm with the group's backend, and none of its other options otherwise."""
+        """The arm of the group's backend, device and settings, as far as these were recorded."""
+        if not group.devices <= {self.device, ""}:
+            return None
         for arm in self.arms:
             others = {key: value for key, value in arm.options.items() if key != BACKEND}
             alike = all(group.settings.get(key, value) == value for key, value in others.items())
@@ -87,8 +92,9 @@ class Bench(BaseModel):
         if arm is None:
             return {}
         values = {table.SPEED: arm.images_per_second, table.MEMORY: arm.peak_mib}
-        own = {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
-        return own if group.sample(table.MEMORY).empty else {table.SPEED: own[table.SPEED]}
+        if not group.sample(table.MEMORY).empty:
+            values.pop(table.MEMORY)
+        return {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
         """Those of a group to the baseline of the bench, by column."""

@@ -42,7 +42,7 @@ def cautions(of: Findings) -> list[str]:
         *_machine(compared),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
-        *(() if of.bench else _speed(pairs)),
+        *_speed([pair for pair in pairs if not (of.bench and of.bench.ratios(*pair))]),
         *_records(of.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
         *_reached(of),

@@ -185,8 +185,12 @@ def caption(of: Findings) -> str:
     """What the table's intervals are, once for all."""
     metric, looks = of.metric, of.plan.number_of_looks
     held = [c for c in of.comparisons if not c.is_control and c.claims]
-    every = [e for c in held for e in c.estimates.values() if not isinstance(e, Benched)]
-    kinds, more = {e.paired for e in every if e.has_interval}, f" {of.bench.words}" if of.bench else ""
+    every = [e for c in held for e in c.estimates.values()]
+    kinds = {e.paired for e in every if e.has_interval and not isinstance(e, Benched)}
+    more = ""
+    if of.bench:
+        none = "None of the arms of --bench has backend, settings and device of these runs."
+        more = f" {of.bench.words if any(isinstance(e, Benched) for e in every) else none}"
     if not kinds:
         none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
         return none + more
