@@ -63,7 +63,7 @@ def assert_untouched(found: Rehearsed, *, captured: bool) -> None:
     assert contacts.pop(LATE_WAIT, 0) <= rows, trail  # for a row, which may have come with something else
     assert contacts == {
         QUEUED_TO_DEVICE: epochs * 2,
-        QUEUED_TO_HOST: rows + epochs,  # the copy of a row; what an evaluation answered
+        QUEUED_TO_HOST: rows,
         READ: epochs,  # an evaluation's result
         # An epoch's end; the captures.
         WAIT: epochs + (2 if captured else 0),
