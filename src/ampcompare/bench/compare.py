@@ -86,6 +86,7 @@ class Child:
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
         self.rates: list[float] = []
+        self.seconds: list[float] = []  # of a step
         self.about: dict[str, Any] = {}
         self.first: dict[str, Any] = {}  # of the warm-up
         self.last: dict[str, Any] = {}
@@ -119,6 +120,7 @@ class Child:
         if answer := self._ask(max(1, round(seconds / self.first["seconds"]))):
             self.last = answer
             self.rates.append(answer["rate"])
+            self.seconds.append(answer["seconds"])
 
     def _ask(self, steps: int | None, until: float | None = None, late: str = "") -> dict[str, Any]:
         with suppress(OSError):  # it has ended, which is told by what it said last
@@ -165,7 +167,7 @@ class Child:
             ratio=ratio[0],
             low=ratio[1],
             high=ratio[2],
-            step_ms=1e3 * self.last["samples"] / self.rate,
+            step_ms=1e3 * statistics.median(self.seconds or [self.first["seconds"]]),
             images_per_second=self.rate,
             peak_mib=self.last["peak_mib"],
             rounds=len(self.rates) or 1,

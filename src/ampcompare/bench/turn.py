@@ -93,7 +93,7 @@ def _answers(line: Connection, training: Training) -> Iterator[dict[str, Any]]:
             else:
                 seconds = _timed(training, wanted)
             rate, peak = training.samples / seconds, peak_mib(device)
-            yield {"rate": rate, "seconds": seconds, "samples": training.samples, "peak_mib": peak}
+            yield {"rate": rate, "seconds": seconds, "peak_mib": peak}
 
 
 def build(words: Sequence[str], *, loads: bool = False) -> Training:
