@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ampcompare import demo
 from ampcompare.bench import compare
@@ -22,15 +20,6 @@ from ampcompare.sweeps.order import in_blocks
 
 ABOUT = {"dtype": "float32", "is_emulated": False}
 ABOUT |= {"environment": {"device_name": "x", "device_type": "cpu", "cpu_threads": 2, "torch": "2"}}
-
-
-@given(st.floats(1e-4, 1e4))
-def test_as_many_steps_are_taken_as_fit(seconds: float):
-    rung = demo.choose_rung(seconds)
-    if rung > demo.RUNGS[0]:
-        assert demo.EPOCHS * rung * seconds <= demo.FOR_STEPS
-    if rung < demo.RUNGS[-1]:
-        assert demo.EPOCHS * demo.RUNGS[demo.RUNGS.index(rung) + 1] * seconds > demo.FOR_STEPS
 
 
 @pytest.mark.parametrize("rung", demo.RUNGS)

@@ -115,7 +115,6 @@ def test_each_arm_is_a_row_beside_a_control_with_a_chart(tmp_path: Path, capfd: 
         assert arm["peak_mib"] > 100
     said = capfd.readouterr().out
     assert "The control, none batch_size=8 once more, is" in said
-    assert "why explain" in said or all(arm["ratio"] >= 1 for arm in found["arms"])
     assert "<svg" in (tmp_path / "new" / "speed.svg").read_text()
 
 

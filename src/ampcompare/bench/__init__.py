@@ -1,3 +1,1 @@
-"""Benchmarks that users run: `ampcompare bench ...`. Each measurement has a process, hence an allocator, of
-its own.
-"""
+"""`ampcompare bench`, trainings that take turns, and `ampcompare doctor`."""
