@@ -46,8 +46,8 @@ class Played:
                 "peak_mib": 1.0,
                 "rounds": 3,
             }
-            rows = [Row(arm.label, arm.options, **figures, failed=failed) for arm in arms]
-            return Benchmark(0.95, 1.0, rows[0], rows, [ABOUT] * len(rows))
+            rows = [Row(arm.label, arm.options, **figures, failed=failed, about=ABOUT) for arm in arms]
+            return Benchmark(0.95, 1.0, rows[0], rows)
 
         def see_through(words: list[str], environment: object) -> int:
             self.started.append(dict(word.split("=", 1) for word in words if "=" in word))

@@ -88,12 +88,8 @@ def bench(
         show.draw(found, chart)
 
 
-def doctor(
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it all into a file, for programs.")
-    ] = None,
-) -> None:
+def doctor() -> None:
     """Say what this machine can do. Device, types and their rates, compiler, W&B account, data."""
     from ampcompare.bench.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(typer.echo, json))
+    raise typer.Exit(run_doctor(typer.echo))

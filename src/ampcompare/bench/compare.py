@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ampcompare.bench.interval import Ratio, ratio_of
@@ -61,6 +61,7 @@ class Row:
     peak_mib: float | None = None
     rounds: int = 0
     failed: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)  # what its process says of type and machine
 
     def is_known(self) -> bool:
         """Whether the ratio is known within 5 %."""
@@ -71,13 +72,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured, the baseline as the first of the arms; `about` is what the process of each says."""
+    """What was measured, the baseline as the first of the arms."""
 
     level: float
     minutes: float
     control: Row
     arms: list[Row]
-    about: list[dict[str, Any]]
 
 
 class Child:
@@ -154,7 +154,7 @@ class Child:
 
     def beside(self, base: Child, level: float) -> Row:
         """What came of it beside the baseline in the same rounds; from one step where there are none."""
-        row = Row(self.arm.label, self.arm.options)
+        row = Row(self.arm.label, self.arm.options, about=self.about)
         if self.failed or not self.first or not base.first:
             return dataclasses.replace(row, failed=self.failed or "not begun")
         ratio: Ratio = self.rate / base.rate, None, None
@@ -210,9 +210,7 @@ def compare(arms: Sequence[Arm], minutes: float, say: Callable[[str], None]) -> 
                 is_over = True
         alone, again = pair if len(pair) == 2 and pair[0].first else (base, child)
         rows.append(again.beside(alone, level))
-    about = [child.about for child in (base, *others[1:])]
-    spent = (time.monotonic() - began) / 60
-    return Benchmark(level, spent, rows[1], [rows[0], *rows[2:]], about)
+    return Benchmark(level, (time.monotonic() - began) / 60, rows[1], [rows[0], *rows[2:]])
 
 
 def _in_turns(

@@ -12,15 +12,13 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.program.files import write_json
 from ampcompare.program.place import as_typed
 
 SLOW = 0.5  # of fp32's rate: below it a half type makes a training longer, whatever it saves in memory
@@ -29,15 +27,11 @@ PAD = 12  # columns before what is said
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: a line, what to do about it (empty: nothing), the same for programs.
-
-    `is_fatal` where no run could start.
-    """
+    """What one check found: a line, what to do about it (empty: nothing). `is_fatal`: no run could start."""
 
     topic: str
     said: str
     todo: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
     is_fatal: bool = False
 
 
@@ -57,25 +51,15 @@ def examine() -> Iterator[Finding]:
         yield from found
 
 
-def lines_of(finding: Finding) -> list[str]:
-    """A finding as it is printed."""
-    lines = [f"{finding.topic:<{PAD}} {one_line(finding.said)}"]
-    return [*lines, f"{'':<{PAD}} -> {one_line(finding.todo)}"] if finding.todo else lines
-
-
-def run_doctor(say: Callable[[str], None], json_file: Path | None = None) -> int:
-    """Say every finding, write them all to `json_file`. Returns 1 where no run could start, else 0.
-
-    Raises UserError where the file cannot be written.
-    """
-    found = []
-    for finding in examine():
-        found.append(finding)
-        for line in lines_of(finding):
-            say(line)
-    if json_file is not None:
-        write_json(json_file, [asdict(one) for one in found])
-    return int(any(one.is_fatal for one in found))
+def run_doctor(say: Callable[[str], None]) -> int:
+    """Say every finding. Returns 1 where no run could start, else 0."""
+    is_fatal = False
+    for found in examine():
+        say(f"{found.topic:<{PAD}} {one_line(found.said)}")
+        if found.todo:
+            say(f"{'':<{PAD}} -> {one_line(found.todo)}")
+        is_fatal |= found.is_fatal
+    return int(is_fatal)
 
 
 def _software() -> Iterator[Finding]:
@@ -85,8 +69,8 @@ def _software() -> Iterator[Finding]:
 
     from ampcompare import __version__
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "ampcompare": __version__}
-    yield Finding("software", ", ".join(f"{name} {v}" for name, v in versions.items()), facts=versions)
+    versions = f"python {platform.python_version()}, torch {torch.__version__}, ampcompare {__version__}"
+    yield Finding("software", versions)
 
 
 def _device() -> Iterator[Finding]:
@@ -96,8 +80,7 @@ def _device() -> Iterator[Finding]:
     from ampcompare.machine.environment import describe_environment
 
     device = resolve_device("auto")
-    name = describe_environment(device)["device_name"]
-    said, todo = f"{device}: {name}", ""
+    said, todo = f"{device}: {describe_environment(device)['device_name']}", ""
     if device.type == "cpu":
         said += ", PyTorch sees no GPU"
         if torch.version.cuda is None and shutil.which("nvidia-smi"):
@@ -105,7 +88,7 @@ def _device() -> Iterator[Finding]:
     elif is_cuda(device) and torch.cuda.device_count() > 1:
         said += f", the first of {torch.cuda.device_count()}"
         todo = f"{as_typed('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
-    yield Finding("device", said, todo, {"device": str(device), "name": name})
+    yield Finding("device", said, todo)
 
 
 def _processor() -> Iterator[Finding]:
@@ -118,9 +101,8 @@ def _processor() -> Iterator[Finding]:
     units = [unit for unit in SHOWN if unit in (flags or ())]
     known = ", ".join(units) or "none of " + ", ".join(SHOWN)
     said = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
-    facts = {"name": cpu_name(), "units": units, "limits": limits}
     todo = f"limited by {' and '.join(limits)}: unset it to use all" if limits else ""
-    yield Finding("processor", said, todo, facts)
+    yield Finding("processor", said, todo)
 
 
 def _threads() -> Iterator[Finding]:
@@ -128,49 +110,38 @@ def _threads() -> Iterator[Finding]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
-    limit = os.environ.get("OMP_NUM_THREADS")
-    todo = ""
-    if threads < cores:
-        todo = (
-            f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
-            if limit
-            else f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
-        )
-    yield Finding("threads", f"{threads} on {cores} cores", todo, {"threads": threads, "cores": cores})
+    todo = f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
+    if limit := os.environ.get("OMP_NUM_THREADS"):
+        todo = f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
+    yield Finding("threads", f"{threads} on {cores} cores", todo if threads < cores else "")
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.probe import TYPES, half_type, probe
+    from ampcompare.bench.probe import TYPES, half_type, probe, relative
     from ampcompare.machine.device import resolve_device
     from ampcompare.machine.environment import arithmetic_of
     from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
     device = resolve_device("auto")
-    is_cpu = device.type == "cpu"
+    where = " a core" if device.type == "cpu" else ""
     rates, arithmetic = probe(device), arithmetic_of(device).get(ARITHMETIC, {})
     for dtype in TYPES:
-        rate, relative, runs_on = rates.rate(dtype), rates.relative(dtype), arithmetic.get(dtype, "")
-        facts = {"gflops": rate, "relative": relative, "arithmetic": runs_on or None}
-        absolute = f"{rate:.3g} GFLOP/s{' a core' if is_cpu else ''} in a training convolution"
-        if not rate:
-            yield Finding(dtype, "does not run here", facts=facts)
+        absolute = f"{rates.get(dtype, 0.0):.3g} GFLOP/s{where} in a training convolution"
+        if dtype not in rates:
+            yield Finding(dtype, "does not run here")
         elif dtype == "float32":
-            yield Finding(dtype, absolute, facts=facts)
+            yield Finding(dtype, absolute)
         else:
+            runs_on, times = arithmetic.get(dtype, ""), relative(rates, dtype)
             how = {"": "", EMULATED: ", emulated", UNKNOWN: ", on what is not known"}
             words = how.get(runs_on, f", on the processor's own units ({runs_on})")
-            said = f"{absolute}, {relative:.2g} times fp32's{words}"
-            yield Finding(dtype, said, _slow_type(dtype) if relative < SLOW else "", facts)
+            said = f"{absolute}, {times:.2g} times fp32's{words}"
+            yield Finding(dtype, said, _slow_type(dtype) if times < SLOW else "")
     half = half_type(rates)
-    backend = {"float16": "native", "bfloat16": "native_bf16"}[half]
-    fast = rates.relative(half) >= 1
-    said = (
-        f"backend={backend}"
-        if fast
-        else f"no half type is faster than fp32: backend={backend} for its numerics"
-    )
-    todo = f"{as_typed('ampcompare', 'bench')} says what it brings to a network"
-    yield Finding("mixed", said, todo, {"backend": backend, "is_faster": fast})
+    said = f"backend={ {'float16': 'native', 'bfloat16': 'native_bf16'}[half] }"
+    if relative(rates, half) < 1:
+        said = f"no half type is faster than fp32: {said} for its numerics"
+    yield Finding("mixed", said, f"{as_typed('ampcompare', 'bench')} says what it brings to a network")
 
 
 def _slow_type(dtype: str) -> str:
@@ -191,7 +162,7 @@ def _compiler() -> Iterator[Finding]:
         lacking.append("no Triton")
     said = ", ".join(lacking) or f"{path}, with Python's headers"
     todo = "execution=compile needs it (g++, python3-dev); execution=eager does not"
-    yield Finding("compiler", said, todo if lacking else "", {"compiler": path, "lacking": lacking})
+    yield Finding("compiler", said, todo if lacking else "")
 
 
 def _wandb() -> Iterator[Finding]:
@@ -202,27 +173,25 @@ def _wandb() -> Iterator[Finding]:
     version, login = f"W&B {wandb.__version__}", as_typed("wandb", "login")
     if mode := os.environ.get("WANDB_MODE") or ("disabled" if os.environ.get("WANDB_DISABLED") else ""):
         todo = "unset WANDB_MODE and WANDB_DISABLED to let each run's wandb.mode say it"
-        yield Finding("account", f"{version}: the environment says {mode}", todo, {"mode": mode})
+        yield Finding("account", f"{version}: the environment says {mode}", todo)
     elif has_account():
-        yield Finding("account", f"{version}: logged in, runs are streamed", facts={"mode": "online"})
+        yield Finding("account", f"{version}: logged in, runs are streamed")
     else:
         todo = f"{login} once to stream them; without, all else works"
-        said = f"{version}: no account, runs are recorded offline"
-        yield Finding("account", said, todo, {"mode": "offline"})
+        yield Finding("account", f"{version}: no account, runs are recorded offline", todo)
 
 
 def _data() -> Iterator[Finding]:
     from ampcompare.data.sources.cifar10 import CIFAR10, CIFAR100, find
 
     places = {which: find(which) for which in (CIFAR10, CIFAR100)}
-    facts = {which.name: None if place is None else str(place) for which, (place, _) in places.items()}
     folder = places[CIFAR10][1]
     here = [f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None]
     todo = ""
     if places[CIFAR10][0] is None:
         here.insert(0, f"CIFAR-10 is not here: the first run fetches it (170 MB) into {folder}")
         todo = f"without a network put {CIFAR10.file} there; data.source=synthetic needs no data"
-    yield Finding("data", "; ".join(here), todo, facts | {"folder": str(folder)})
+    yield Finding("data", "; ".join(here), todo)
 
 
 CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {

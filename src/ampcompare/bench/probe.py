@@ -11,8 +11,7 @@ machine has other work too that wait is all one sees (100 ms for a convolution o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -29,44 +28,26 @@ HOPELESS = 0.05  # of fp32's rate
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
 
-@dataclass(frozen=True)
-class Rates:
-    """GFLOP/s of a training convolution (forward and backward) by type, on a CPU those of one core.
-
-    A type that does not run is missing.
-
-    >>> rates = Rates({"float32": 60.0, "bfloat16": 120.0})
-    >>> rates.rate("bfloat16"), rates.relative("bfloat16"), rates.relative("float16")
-    (120.0, 2.0, 0.0)
-    """
-
-    by_type: Mapping[str, float]
-
-    def rate(self, dtype: str) -> float:
-        """GFLOP/s; 0 where the type does not run here."""
-        return self.by_type.get(dtype, 0.0)
-
-    def relative(self, dtype: str) -> float:
-        """The rate as a multiple of fp32's; 0 where either does not run."""
-        base = self.rate("float32")
-        return self.rate(dtype) / base if base else 0.0
+def relative(rates: Mapping[str, float], dtype: str) -> float:
+    """A rate as a multiple of fp32's; 0 where the type does not run."""
+    return rates.get(dtype, 0.0) / rates["float32"]
 
 
-def half_type(rates: Rates) -> str:
+def half_type(rates: Mapping[str, float]) -> str:
     """The half type to train in here: the one of the two that is faster than fp32, fp16 where both are, as on
     most GPUs. Where neither is, fp16, with a loss scale to be seen, if it does not take twenty times as long.
 
-    >>> half_type(Rates({"float32": 150.0, "float16": 0.8, "bfloat16": 300.0}))
+    >>> half_type({"float32": 150.0, "float16": 0.8, "bfloat16": 300.0})
     'bfloat16'
-    >>> half_type(Rates({"float32": 55.0, "float16": 4.3, "bfloat16": 20.0}))
+    >>> half_type({"float32": 55.0, "float16": 4.3, "bfloat16": 20.0})
     'float16'
     """
-    half, brain = rates.relative("float16"), rates.relative("bfloat16")
+    half, brain = relative(rates, "float16"), relative(rates, "bfloat16")
     return "bfloat16" if half < 1 <= brain or half < HOPELESS else "float16"
 
 
-def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last: bool | None = None) -> Rates:
-    """Measure the types (fp32 too, as the others go by it): on a CPU one core of it.
+def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
+    """GFLOP/s of a training convolution (forward and backward) in each type that runs; on a CPU of one core.
 
     `channels_last` is the layout of images and weights; None: the one that a run has by default. Touches no
     global random numbers, and leaves PyTorch as many threads as it had. Waits for the device.
@@ -77,8 +58,7 @@ def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last:
         torch.set_num_threads(1)
     try:
         _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
-        every = dict.fromkeys(("float32", *dtypes))
-        return Rates({dtype: rate for dtype in every if (rate := _rate(device, dtype, last))})
+        return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
     finally:
         torch.set_num_threads(threads)
 

@@ -47,7 +47,7 @@ def sentences(found: Benchmark, arms: Sequence[Arm]) -> Iterator[str]:
     for row in (*found.arms, found.control):
         if row.failed:
             yield f"{row.label}: {row.failed}"
-    emulated = dict.fromkeys(one["dtype"] for one in found.about if one and one["is_emulated"])
+    emulated = dict.fromkeys(row.about["dtype"] for row in found.arms if row.about.get("is_emulated"))
     if emulated:
         yield f"{' and '.join(emulated)}: emulated on this processor, which says nothing of a GPU's speed."
     if vague := [row.label for row in (*others, found.control) if not row.failed and not row.is_known()]:
@@ -75,7 +75,7 @@ def _on_control(control: Row, base: Row) -> str:
 
 def machine_of(found: Benchmark) -> str:
     """The processor or GPU, its threads and PyTorch's version."""
-    e = next(one for one in found.about if one)["environment"]
+    e = found.arms[0].about["environment"]
     threads = f", {e['cpu_threads']} threads" if e["device_type"] == "cpu" else ""
     return f"{e['device_name']}{threads}, torch {e['torch']}"
 
@@ -87,13 +87,16 @@ def as_json(found: Benchmark) -> dict[str, Any]:
         "level": found.level,
         "machine": machine_of(found),
         "minutes": found.minutes,
-        "control": dataclasses.asdict(found.control),
-        "device": next(one for one in found.about if one)["environment"]["device_name"],
-        "arms": [
-            dataclasses.asdict(row) | {"options": row.options | about.get("settings", {})}
-            for row, about in zip(found.arms, found.about, strict=True)
-        ],
+        "control": _as_arm(found.control),
+        "device": found.arms[0].about["environment"]["device_name"],
+        "arms": [_as_arm(row) for row in found.arms],
     }
+
+
+def _as_arm(row: Row) -> dict[str, Any]:
+    about, fields = row.about, dataclasses.asdict(row)
+    del fields["about"]
+    return fields | {"options": row.options | about.get("settings", {})}
 
 
 def draw(found: Benchmark, path: Path) -> None:

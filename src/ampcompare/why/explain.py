@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -77,25 +77,24 @@ def run_explain(
     device = torch.device(on, 0) if on == "cuda" else setting.world.device
     batches, classes = setting.steps(1)[0], len(setting.data.classes) or None
     seen = [watch_forward(config, batches[0], classes, device) for config in configs]
-    is_here = device == setting.world.device
     times: Sequence[Times | None] = (None, None)
-    if is_here and seconds:
+    if device == setting.world.device and seconds:
         times = measure([setting.trainer(config) for config in configs], batches, device, seconds)
-    base, other_side = (
+    sides = [
         Side(config, one, memory_of(one, config), timed)
         for config, one, timed in zip(configs, seen, times, strict=True)
-    )
-    said = list(sentences(base, other_side, device))
+    ]
+    said = list(sentences(*sides, device))
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
     head = f"{what}: {other.backend} beside {against}"
     print_line(console, head)
-    console.print(_types(base, other_side))
-    console.print(_costs(base, other_side))
+    console.print(_types(*sides))
+    console.print(_costs(*sides))
     for line in said:
         print_line(console, line)
     if file is not None:
-        backends = [_as_json(side) for side in (base, other_side)]
+        backends = [_as_json(side) for side in sides]
         write_json(file, {"about": head, "sentences": said, "backends": backends})
         print_line(console, f"Written: {file}")
 
@@ -145,20 +144,17 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="", box=None)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+def _table(title: str, first: str, *columns: str, justify: Literal["left", "right"]) -> Table:
+    table = Table(first, title=title, title_justify="left", title_style="bold", header_style="", box=None)
+    for column in columns:
+        table.add_column(column, justify=justify)
     return table
 
 
 def _types(base: Side, other: Side) -> Table:
     """A row a function: how many of its ops ran in which type; what differs first."""
-    table = Table(
-        title="Types of the forward", title_justify="left", title_style="bold", header_style="", box=None
-    )
-    for column in ("op", base.name, other.name, f"why, under {other.name}"):
-        table.add_column(column)
+    why = f"why, under {other.name}"
+    table = _table("Types of the forward", "op", base.name, other.name, why, justify="left")
     rows = []
     for name in dict.fromkeys(op.name for side in (other, base) for op in side.seen.ops):
         reasons = dict.fromkeys(op.why for op in other.seen.ops if op.name == name)
@@ -177,7 +173,7 @@ def _of(side: Side, name: str) -> str:
 
 
 def _costs(base: Side, other: Side) -> Table:
-    table = _table("What it costs", "", base.name, other.name, "of it")
+    table = _table("What it costs", "", base.name, other.name, "of it", justify="right")
     if (one := base.times) and (two := other.times):
         kinds = sorted({**one.kinds, **two.kinds}, key=lambda kind: -two.kinds.get(kind, 0.0))
         for kind in kinds:

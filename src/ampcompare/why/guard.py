@@ -89,26 +89,14 @@ class Hunt:
     def find(self, called: Sequence[str]) -> list[str] | None:
         """A smallest set of modules that cures when kept; None where keeping all of the network does not.
 
-        Of the modules that call no other. Where all of these are not enough (what overflows is then in the
-        forward of one that calls them), of those above: the parts of the network, and within each one that is
-        needed its own parts, as far down as that is enough.
+        What is deepest is tried first: a module that calls others is found only where these are not enough,
+        as what overflows is then in its own forward.
         """
-        work = [name for name in called if not parts_of(name, called)]
-        if self.cures(tuple(work), f"all {len(work)} modules"):
-            return minimal(work, lambda one: self.cures(one))
-        return self._within("", (), called) if self.cures((WHOLE,), "the whole network") else None
-
-    def _within(self, name: str, beside: Kept, called: Sequence[str]) -> list[str]:
-        """What has to be kept of a module that is known to be needed, `beside` kept besides."""
-        parts = parts_of(name, called)
-        if not parts or not self.cures((*beside, *parts)):
-            return [name or WHOLE]
-        found = minimal(parts, lambda one: self.cures((*beside, *one)))
-        for part in list(found):
-            place = found.index(part)
-            others = (*beside, *found[:place], *found[place + 1 :])
-            found[place : place + 1] = self._within(part, others, called)
-        return found
+        if not self.cures((WHOLE,), "the whole network"):
+            return None
+        deepest_first = sorted(called, key=lambda name: -name.count("."))
+        found = minimal([*deepest_first, WHOLE], lambda one: self.cures(one))
+        return sorted(found, key=[*called, WHOLE].index)
 
 
 def minimal(items: Sequence[str], cures: Callable[[Kept], bool]) -> list[str]:
@@ -143,12 +131,6 @@ def minimal(items: Sequence[str], cures: Callable[[Kept], bool]) -> list[str]:
         enough -= 1
         found.append(items[enough])
     return list(in_order(found))
-
-
-def parts_of(name: str, called: Sequence[str]) -> list[str]:
-    """The called modules next below one ("" is the network)."""
-    below = [other for other in called if other != name and _is_below(other, name)]
-    return [o for o in below if not any(b != o and _is_below(o, b) for b in below)]
 
 
 def _is_below(name: str, above: str) -> bool:

@@ -33,8 +33,8 @@ def compared(found: Sequence[Tensor], truth: Sequence[Tensor], scale: float = 1.
     """The error of tensors, together, that are `scale` times as large as the others. Values that are not
     finite in these are left out. Waits for the device.
     """
-    sides = zip(found, truth, strict=False)
-    pairs = [[t.detach().cpu().double().flatten() for t in pair] for pair in sides if _are_alike(*pair)]
+    alike = [pair for pair in zip(found, truth, strict=False) if pair[0].shape == pair[1].shape]
+    pairs = [[t.detach().cpu().double().flatten() for t in pair] for pair in alike]
     if not pairs:
         return Error(0.0, 0.0)
     values, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
@@ -44,10 +44,6 @@ def compared(found: Sequence[Tensor], truth: Sequence[Tensor], scale: float = 1.
         return Error(math.inf, lost)
     error, size = float((values - wanted).norm()), float(wanted.norm())
     return Error(error / size if size else float(error > 0), lost)
-
-
-def _are_alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape
 
 
 @dataclass(frozen=True)
