@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What AMP Compare costs beside the least that does the same, each with its limit; exit code 1 above one.
 
-    python benchmarks/costs.py [loop] [recorder] [o1] [data] [start] [reading] [--processes 12] [--json FILE]
+    python benchmarks/costs.py [loop] [recorder] [o1] [data] [start] [reading] [--processes 12]
 
 Both take turns within a process, on one thread, the order changing; what counts is the ratio or difference
 within a round. Where a process's memory comes to lie makes one or the other up to 3 % faster for as long as
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import resource
@@ -61,21 +60,11 @@ class Loops:
         from ampcompare.config.load import load_config
         from ampcompare.data.dataset import build_dataset
 
-        size, images = 8, 8 * STEPS
-        words = [
-            "model.name=tiny",
-            "data.source=synthetic",
-            "device=cpu",
-            f"batch_size={size}",
-            "epochs=100000",
-        ]
-        words += [
-            f"log.every={every}",
-            "diagnostics.every=null",
-            "wandb.mode=offline",
-            f"output_dir={folder}",
-        ]
-        self.config = load_config(None, [*words, f"data.train_limit={images}", "optimizer.fused=true"])
+        images = 8 * STEPS
+        words = f"model.name=tiny data.source=synthetic device=cpu batch_size=8 data.train_limit={images} "
+        words += f"epochs=100000 log.every={every} diagnostics.every=null optimizer.fused=true "
+        words += f"wandb.mode=offline output_dir={folder}"
+        self.config = load_config(None, words.split())
         self.data = build_dataset(source="synthetic", root=None, train_limit=images, test_limit=10)
 
     def _parts(self) -> tuple[Any, Any]:
@@ -101,7 +90,6 @@ class Loops:
                 if step % self.config.log.every == 0:
                     record.log({"global_step": step, "train/loss": loss.item()})
 
-        run.model = made.model  # type: ignore[attr-defined]
         return run
 
     def ours(self, tracker: Any) -> Callable[[int], None]:
@@ -122,7 +110,6 @@ class Loops:
             fit.train_epoch(epoch)
 
         fit = Fit(trainer, loader, loader, self.config, on_row=on_row, on_step=display.step)
-        run.model = trainer.model  # type: ignore[attr-defined]
         return run
 
 
@@ -332,11 +319,9 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COSTS))
     parser.add_argument("--processes", type=int, default=12)
-    parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", "WANDB_MODE": "offline"}
     above = 0
-    told: dict[str, Any] = {}
     print("| CPU time of | least, ms | ours | limit |\n|---|---:|---:|---:|")
     for name in asked.names or COSTS:
         cost, found = COSTS[name], []
@@ -350,12 +335,9 @@ def main() -> int:
         above += known[0] > cost.limit
         span = f"{middle:.3g} ({known[0]:.3g} to {known[1]:.3g}){unit}"
         print(f"| {cost.what} | {least:.3g} | {span} | {cost.limit:.3g}{unit} |", flush=True)
-        told[name] = {"least_ms": least, "median": middle, "interval": known, "limit": cost.limit}
     from ampcompare.machine.environment import cpu_name
 
     print(f"\nMedians of {asked.processes} processes, 95 %. {cpu_name()}, load {os.getloadavg()[0]:.1f}")
-    if asked.json:
-        asked.json.write_text(json.dumps({"machine": cpu_name(), "costs": told}, indent=1) + "\n")
     return 1 if above else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times that the documentation promises, each beside its aim: run it on a machine that does nothing else.
 
-    python benchmarks/promises.py [help] [report] [long_record] [load] [killed] [stopped]
+    python benchmarks/promises.py [help] [report] [killed] [stopped]
 
 No test judges by the clock; this does, and exits with 1 where an aim was missed. Without names it measures
 all.
@@ -56,28 +56,6 @@ def report(folder: Path) -> Iterator[Figure]:
     yield "report of 200 runs of 4,000 rows", seconds_of(*words), 20
 
 
-def long_record(folder: Path) -> Iterator[Figure]:
-    from report.test_long_record import ROWS, write_long_record
-
-    write_long_record(folder / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
-    words = ["-m", "ampcompare.cli", "report", folder, "--out", folder / "out"]
-    yield f"report of a record of {ROWS:,} rows", seconds_of(*words), 180
-
-
-def load(folder: Path) -> Iterator[Figure]:
-    """CIFAR-10 as JPEG images, where it lies beside the checkout."""
-    archive = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
-    if not archive.is_file():
-        return
-    code = "import sys, time; from ampcompare.data.dataset import build_dataset; "
-    code += "began = time.perf_counter(); build_dataset('image_folder', sys.argv[1]); "
-    code += "print(time.perf_counter() - began)"
-    env = {**os.environ, "AMPCOMPARE_CACHE": str(folder)}
-    for what, aim in (("first load of 60,000 JPEG images", 60), ("second load of them", 2)):
-        command = [sys.executable, "-c", code, str(archive)]
-        yield what, float(subprocess.check_output(command, cwd=ROOT, env=env)), aim
-
-
 def killed(folder: Path) -> Iterator[Figure]:
     """The age of the newest row on the disk when a run and W&B's client are killed; the worst of five."""
     from ampcompare.records import load_runs
@@ -128,8 +106,6 @@ def stopped(folder: Path) -> Iterator[Figure]:
 PARTS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "help": helps,
     "report": report,
-    "long_record": long_record,
-    "load": load,
     "killed": killed,
     "stopped": stopped,
 }
