@@ -20,7 +20,6 @@ from ampcompare.experiment import run
 from ampcompare.models import build_model, record_of
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
-from ampcompare.tracking.start import run_name
 from ampcompare.train.build import lay_channels_last
 
 VIT = (
@@ -143,11 +142,6 @@ def test_what_has_no_effect_on_a_network_is_refused_or_said():
     assert remarks(load_config(None, ["model.stem=imagenet"])) == []
 
 
-def test_the_name_of_a_run_has_that_of_the_network():
-    config = load_config(None, ["model.name=timm:convnext_tiny.fb_in1k", "data.source=synthetic"])
-    assert run_name(config) == "none_timm-convnext_tiny-fb_in1k_synthetic"
-
-
 def test_weights_of_images_lie_channels_last_and_those_of_volumes_as_they_were(net: None):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), build("./net.py:volume"), torch.nn.Linear(4, 4))
     lay_channels_last(model)
@@ -178,8 +172,8 @@ def test_runs_of_other_arguments_or_another_size_are_apart(net: None):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "backend"),
-    [(VIT, "native"), (CONVNEXT, "apex_o1"), (VIT, "apex_o2"), (CONVNEXT, "bf16")],
-    ids=["vit native", "convnext apex_o1", "vit apex_o2", "convnext bf16"],
+    [(CONVNEXT, "apex_o1"), (VIT, "apex_o2")],
+    ids=["convnext apex_o1", "vit apex_o2"],
 )
 def test_timms_networks_train_under_every_kind_of_backend(
     tmp_path: Path, words: tuple[str, ...], backend: str

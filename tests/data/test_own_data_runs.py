@@ -1,11 +1,8 @@
-"""Whole runs on data of one's own: recorded, pooled, killed and resumed, shared out among processes."""
+"""Whole runs on data of one's own: recorded, pooled, killed and resumed."""
 
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 import torch
 from rich.console import Console
 from support.own_data import OWN
-from support.quick import ROOT
 
 from ampcompare import metrics
 from ampcompare.checkpoint.store import Store, read
@@ -211,37 +207,6 @@ def test_a_graph_is_of_tensors_that_fit_on_the_device_alone(monkeypatch: pytest.
     assert isinstance(loader, SampleLoader)
 
 
-# Several processes
-
-
-def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[int, str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    program = [str(ROOT / "run_experiment.py"), *WORDS, f"data.source=./data.py:{name}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *program, f"output_dir={folder}", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("stream", ())]
-)
-def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tuple[str, ...]):
-    (here / "net.py").write_text(NET.replace("nn.Dropout(0.2)", "nn.Identity()"))
-    train(name, *words, "diagnostics.every=null", folder="one")
-    code, said = torchrun(name, "two", *words, "diagnostics.every=null")
-    assert code == 0, said
-    one, two = record_of("one"), record_of("two")
-    for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy"):
-        assert one.values(key).tolist() == pytest.approx(two.values(key).tolist(), rel=1e-4)
-
-
 LATE = """
 class Late(Stream):
     def __iter__(self):
@@ -256,18 +221,9 @@ def late_to_test(train, batch_size):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "inputs"),
-    [
-        ("late", (), "[26, 5]"),
-        ("late_to_test", (), "[8, 5]"),
-        pytest.param("late", ("execution=compile",), "[26, 5]", marks=pytest.mark.slow),
-    ],
-)
-def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(
-    name: str, words: tuple[str, ...], inputs: str
-):
+@pytest.mark.parametrize(("name", "inputs"), [("late", "[26, 5]"), ("late_to_test", "[8, 5]")])
+def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(name: str, inputs: str):
     Path("data.py").write_text(f"{OWN}\n{LATE}")
     with pytest.raises(RuntimeError) as caught:
-        train(name, "data.kwargs.batch_size=32", *words)
+        train(name, "data.kwargs.batch_size=32")
     assert f"in a batch of inputs float32 {inputs}" in caught.value.__notes__[0]

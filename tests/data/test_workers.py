@@ -61,22 +61,14 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
         assert len(list(begin(loader))) == 6
 
 
-def test_the_training_can_end_its_workers():
-    loader = DataLoader(Signalled(), batch_size=SIZE, num_workers=1)
-    batches = begin(loader)
-    next(batches)
-    (worker,) = batches._workers
-    worker.terminate()
-    worker.join()
-    assert worker.exitcode == 0
-
-
 DATA = """
 import os, signal, time, torch
 
 class Signalled(torch.utils.data.Dataset):
     num_classes = 2
-    fatal = False
+
+    def __init__(self, fatal=False):
+        self.fatal = fatal
 
     def __len__(self):
         return 256
@@ -87,20 +79,11 @@ class Signalled(torch.utils.data.Dataset):
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.zeros(3, 32, 32), i % 2
 
-class Fatal(Signalled):
-    fatal = True
-
-def samples(train, kind=Signalled):
-    return kind()
-
-def loader(train, kind=Signalled):
-    return torch.utils.data.DataLoader(kind(), batch_size=8, num_workers=1)
+def loader(train):
+    return torch.utils.data.DataLoader(Signalled(), batch_size=8, num_workers=1)
 
 def fatal_samples(train):
-    return samples(train, Fatal)
-
-def fatal_loader(train):
-    return loader(train, Fatal)
+    return Signalled(fatal=True)
 """
 WORDS = [
     "--config=demo",
@@ -111,11 +94,10 @@ WORDS = [
     "backend=none",
 ]
 WORDS += ["epochs=2", "output_dir=runs", "data.train_limit=null", "data.test_limit=null", "log.every=1"]
-WORDS += ["checkpoint.every_minutes=1e-9"]
-OF_SAMPLES, OF_LOADER = ("samples", ["data.workers=1"]), ("loader", [])
+WORDS += ["checkpoint.every_minutes=1e-9", "wandb.mode=offline"]
 
 
-def program(folder: Path, name: str, words: list[str], **how: Any) -> subprocess.Popen[str]:
+def program(folder: Path, name: str, *words: str, **how: Any) -> subprocess.Popen[str]:
     (folder / "data.py").write_text(DATA)
     command = [sys.executable, ROOT / "run_experiment.py", *WORDS, f"data.source=./data.py:{name}", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -123,10 +105,9 @@ def program(folder: Path, name: str, words: list[str], **how: Any) -> subprocess
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "words"), [OF_SAMPLES, OF_LOADER])
-def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
+def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
     """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
-    done = program(tmp_path, f"fatal_{name}", [*words, "wandb.mode=disabled"])
+    done = program(tmp_path, "fatal_samples", "data.workers=1", "wandb.mode=disabled")
     said, _ = done.communicate()
     assert done.returncode in (1, 2), said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
@@ -136,21 +117,16 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words", "signum"), [(*OF_SAMPLES, signal.SIGTERM), (*OF_LOADER, signal.SIGUSR1)]
-)
-def test_a_signal_to_the_whole_job_saves_and_the_run_goes_on_from_there(
-    tmp_path: Path, name: str, words: list[str], signum: int
-):
-    job = program(tmp_path, name, [*words, "wandb.mode=offline"], start_new_session=True)
+def test_a_signal_to_the_whole_job_saves_and_the_run_goes_on_from_there(tmp_path: Path):
+    job = program(tmp_path, "loader", start_new_session=True)
     while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
         time.sleep(0.05)
-    os.killpg(job.pid, signum)
+    os.killpg(job.pid, signal.SIGUSR1)
     said, _ = job.communicate()
-    assert job.returncode == 128 + signum, said
+    assert job.returncode == 128 + signal.SIGUSR1, said
     assert "Traceback" not in said
     (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", said)
-    resumed = program(tmp_path, name, [*words, "wandb.mode=offline", "resume=auto"])
+    resumed = program(tmp_path, "loader", "resume=auto")
     said, _ = resumed.communicate()
     assert resumed.returncode == 0, said
     assert f"at step {step}" in said

@@ -119,13 +119,12 @@ def test_a_seed_gives_the_same_rounding_again_and_another_seed_another() -> None
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
-def test_a_resumed_training_goes_on_bit_for_bit(backend: str) -> None:
-    whole = train(*prepared(backend, seed=5), range(6))
-    precision, model, optimizer = prepared(backend, seed=5)
+def test_a_resumed_training_goes_on_bit_for_bit() -> None:
+    whole = train(*prepared("bf16_sr", seed=5), range(6))
+    precision, model, optimizer = prepared("bf16_sr", seed=5)
     train(precision, model, optimizer, range(3))
     kept = (precision.state_dict(), model.state_dict(), optimizer.state_dict())
-    precision, model, optimizer = prepared(backend, seed=5)
+    precision, model, optimizer = prepared("bf16_sr", seed=5)
     model.load_state_dict(kept[1])
     optimizer.load_state_dict(kept[2])
     precision.load_state_dict(kept[0])

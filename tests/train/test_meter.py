@@ -123,13 +123,6 @@ def test_a_row_that_is_read_late_says_what_held_at_its_end(monkeypatch: pytest.M
     assert metrics.GRADIENT_NORM not in second  # of its own step alone
 
 
-def test_half_losses_reach_the_row_as_they_are(made: Made):
-    for loss in (0.3, 7.7):
-        made.step(torch.tensor(loss).bfloat16().requires_grad_(), 2)
-    made.meter.flush()
-    assert made.rows[0][metrics.LOSS] == (0.30078125 + 7.6875) / 2
-
-
 def test_several_looks_in_an_interval_have_each_its_own_time(made: Made):
     """A fault of before: all had that of the interval's end."""
     for _ in range(3):
@@ -189,7 +182,7 @@ def test_a_low_scale_is_said_once(made: Made):
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == 2
 
 
-@pytest.mark.parametrize("every", [1, 7, 50, 1000])
+@pytest.mark.parametrize("every", [7, 1000])
 def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     monkeypatch: pytest.MonkeyPatch, every: int
 ):
@@ -203,15 +196,6 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == first + SKIPS_IN_A_ROW - 1
     assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + SKIPS_IN_A_ROW
     assert sum("steps in a row" in note for note in made.notes) == 1
-
-
-def test_scattered_skips_are_no_collapse(made: Made):
-    for number in range(1, 100):
-        made.scale.skipped = number % 20 != 0
-        made.step()
-    made.meter.flush()
-    assert made.meter.summary()[metrics.SCALE_COLLAPSED] is None
-    assert made.notes == []
 
 
 def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):

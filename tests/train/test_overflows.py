@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.properties import backends
 from support.training import fit, trainer
 from torch import Tensor, nn
@@ -46,11 +43,6 @@ class Spoils(torch.autograd.Function):
 class Spoiling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return Spoils.apply(x)
-
-
-@pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Spoils, "armed", True)
 
 
 def network() -> nn.Module:
@@ -134,41 +126,6 @@ def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_w
     ]
 
 
-def test_a_model_in_ddp_has_its_modules_named_without_the_wrapper(tmp_path: Path, armed: None):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        model = network()
-        del model.unused  # DDP waits for the gradients of all
-        made = trainer("native", model, ddp=True, init_scale=256.0)
-        result = made.step([batch()], diagnose=True)
-        assert named(made, result) == "middle.0"
-        assert result.looks[f"{metrics.ACTIVATION_LARGEST}/middle"] > 0
-    finally:
-        dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("clip", [TrainingConfig(), TrainingConfig(clip_norm=1.0)])
-def test_a_step_asks_a_device_for_no_number(
-    clip: TrainingConfig, armed: None, monkeypatch: pytest.MonkeyPatch
-):
-    """As on a GPU: a number that were asked for would be a wait."""
-    made = trainer("native", network(), clip, init_scale=256.0)
-    made.overflows.on_host = False
-    asked: list[str] = []
-    for name in ("__bool__", "__float__", "__int__", "item", "tolist"):
-        original = getattr(Tensor, name)
-
-        def ask(self: Tensor, original: Any = original) -> Any:
-            asked.append(traceback.extract_stack()[-2].filename)
-            return original(self)
-
-        monkeypatch.setattr(Tensor, name, ask)
-    for diagnose in (False, True):
-        made.step([batch()], diagnose=diagnose)
-    files = {Path(file).name for file in asked}
-    assert not files & {"step.py", "watch.py", "activations.py", "gradients.py"}
-
-
 @pytest.mark.parametrize("reentrant", [None, False, True])
 def test_the_order_is_that_of_the_backward_not_of_the_registration(reentrant: bool | None):
     model: Any = network()
@@ -187,8 +144,7 @@ def test_the_order_is_that_of_the_backward_not_of_the_registration(reentrant: bo
     assert reentrant or tops.index("head") < tops.index("middle") < tops.index("stem")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(("dtype", "bad"), [(torch.float16, -math.inf), (torch.float64, math.nan)])
 def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
     parameters = [nn.Parameter(torch.ones(3, dtype=d)) for d in (torch.float32, dtype, torch.float32, dtype)]
     parameters.append(nn.Parameter(torch.ones(0)))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
-from ampcompare.precision.o1.patches import casts, default_device_type, disable_casts
+from ampcompare.precision.o1.patches import casts, disable_casts
 from ampcompare.precision.o1.weights import STATE
 
 HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
@@ -19,9 +19,6 @@ HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 def _dtype() -> torch.dtype:
     """fp16 where casts are in force."""
     return torch.mm(torch.eye(2), torch.eye(2)).dtype
-
-
-# Nesting
 
 
 def test_disabled_inside_and_enabled_inside_that():
@@ -38,17 +35,6 @@ def test_disabled_inside_and_enabled_inside_that():
         assert _dtype() is HALF
 
 
-def test_device_is_cuda_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert default_device_type() == "cuda"
-    with casts():
-        assert STATE.device_type == "cuda"
-        assert _dtype() is FLOAT
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with casts():
-        assert STATE.device_type == "cpu"
-
-
 def test_a_weight_has_a_copy_of_its_own_in_each_half_type():
     weight, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
     with casts(device_type="cpu", half=BF16):
@@ -56,9 +42,6 @@ def test_a_weight_has_a_copy_of_its_own_in_each_half_type():
         with casts(half=HALF):
             assert F.linear(x, weight).dtype is HALF
         assert F.linear(x, weight).dtype is BF16
-
-
-# Activation checkpointing
 
 
 class _Block(nn.Module):
