@@ -162,12 +162,6 @@ def test_help_imports_nothing_heavy(words):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_terminal_without_unicode_gets_the_table_all_the_same(runs, tmp_path):
-    done = ampcompare("report", runs, "--out", tmp_path, "--format", "md", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert "native" in done.stdout
-
-
 def test_a_pipe_that_broke_elsewhere_is_not_taken_for_a_reader_who_left(monkeypatch, capfd):
     def breaks(*args: object, **options: object) -> int:
         raise BrokenPipeError("another pipe")

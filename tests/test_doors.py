@@ -151,24 +151,6 @@ def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
     assert labels == ["none", "mine_bf16"]
 
 
-def test_a_sweep_over_a_file_that_is_not_there_is_refused_before_it_starts(here: Path):
-    (here / "sweep.yaml").write_text(
-        SWEEP.format(program=ROOT / "run_experiment.py", backend="./other.py:Mine")
-    )
-    done = command(sys.executable, "-m", "ampcompare.cli", "sweep", "sweep.yaml")
-    assert done.returncode == 2
-    assert "backend='./other.py:Mine': ./other.py is not there" in done.stderr
-
-
-def test_what_the_sweep_chose_is_recognised(here: Path, monkeypatch: pytest.MonkeyPatch):
-    chosen = here / "chosen.yaml"
-    chosen.write_text("backend: {value: ./mine.py:Mine}\n")
-    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(chosen))
-    assert train(MINE)[0].exit_code == 0
-    with pytest.raises(UserError, match=r"the sweep chose '\./mine\.py:Mine'"):
-        train("backend=none")
-
-
 @pytest.mark.slow
 def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     site = here / "site"

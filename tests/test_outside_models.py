@@ -17,10 +17,9 @@ from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
-from ampcompare.models import build_model, record_of
+from ampcompare.models import build_model
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
-from ampcompare.train.build import lay_channels_last
 
 VIT = (
     "model.name=timm:vit_tiny_patch16_224",
@@ -42,13 +41,6 @@ def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
         build(name, classes, **kwargs)
     (line,) = caught.value.lines
     return line
-
-
-def test_a_network_of_torchvision_comes_by_name_with_arguments():
-    model = build("torchvision:mobilenet_v3_small", dropout=0.5)
-    assert model.classifier[2].p == 0.5
-    assert model.classifier[3].out_features == 10
-    assert record_of("torchvision:mobilenet_v3_small", model)["model_source"].startswith("torchvision 0.")
 
 
 NAMES = {
@@ -128,11 +120,6 @@ def test_the_number_of_classes_is_given_where_it_is_known_and_taken(net: None):
     assert "gives logits of classes, and the data have none" in refusal("resnet18", None)
 
 
-def test_what_cannot_be_trained_is_one_line(net: None):
-    said = "returned a ReLU; expected a torch.nn.Module that has a parameter to train"
-    assert refusal("./net.py:empty").endswith(said)
-
-
 def test_what_has_no_effect_on_a_network_is_refused_or_said():
     why = "model.name=tiny takes no arguments; leave it out"
     assert f"model.kwargs.width: {why}" in refusal("tiny", width=3)
@@ -140,13 +127,6 @@ def test_what_has_no_effect_on_a_network_is_refused_or_said():
     why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
     assert remarks(load_config(None, words)) == [f"model.stem=imagenet {why}"]
     assert remarks(load_config(None, ["model.stem=imagenet"])) == []
-
-
-def test_weights_of_images_lie_channels_last_and_those_of_volumes_as_they_were(net: None):
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), build("./net.py:volume"), torch.nn.Linear(4, 4))
-    lay_channels_last(model)
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert model[1].weight.is_contiguous()
 
 
 def train(*words: str) -> None:

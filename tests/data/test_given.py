@@ -154,17 +154,6 @@ def test_a_limit_takes_of_each_class_as_many(code: str):
     assert sorted(map(int, targets)) == [0] * 4 + [1] * 4
 
 
-def test_a_limit_that_cannot_be_is_one_line():
-    code = "return DataLoader(Noisy(train), batch_size=4)"
-    said = (
-        "data.train_limit=20: ./mine.py:build returned a loader of its own; limit it in the function, or give"
-    )
-    assert refusal(code, train_limit=20).startswith(said)
-    assert "data.test_limit=10: " in refusal(code, test_limit=10)
-    said = "data.train_limit=99: ./mine.py:build has 90 train samples"
-    assert said in refusal("return Noisy(train)", train_limit=99)
-
-
 @pytest.mark.parametrize("name", ["tensors", "named_samples", "restless", "restless_loader"])
 def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str):
     seen = set()

@@ -120,12 +120,6 @@ def test_without_shuffling_each_sample_comes_in_order_with_draws_of_its_own():
     assert len({round(value.item(), 5) for value in noise[:, 0]}) > 80  # and no two samples draw alike
 
 
-def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches():
-    data = build_dataset(NAME.format("named")).train
-    how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
-    assert same(flat(SampleLoader(data, name="", **how).epoch(2)), flat(make("named").epoch(2)))
-
-
 def line_of(loader: Any, epoch: int = 0) -> str:
     try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
         list(loader.epoch(epoch))

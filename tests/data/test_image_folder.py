@@ -124,17 +124,6 @@ def test_no_member_reaches_beyond_the_temporary_folder(files, tmp_path, monkeypa
     assert not list(tmp_path.rglob("outside.png"))
 
 
-@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.xz", ".zip"])
-def test_what_is_no_whole_archive_is_one_line(files, tmp_path, suffix):
-    path = write_archive(tmp_path / f"a{suffix}", files)
-    content = path.read_bytes()
-    for broken in (content[: len(content) * 2 // 3], b"", b"hello"):
-        path.write_bytes(broken)
-        assert "cannot be read (" in (said := message_of(path))
-        assert "give a folder or a tar or zip archive of" in said
-    assert "cannot be read (" in message_of(write_archive(tmp_path / "empty.tar", {}))
-
-
 def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(folder, decodings, caplog):
     first, second = load(folder), load(folder)
     assert same(first, second)

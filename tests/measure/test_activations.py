@@ -93,16 +93,6 @@ def test_outputs_in_tuples_dicts_and_dataclasses_are_seen_integers_are_not(pack:
     assert (found[LARGEST], found[SUBNORMAL]) == (5, pytest.approx(1 / 3))
 
 
-def test_all_calls_of_a_module_and_all_forwards_of_a_step_count():
-    model = Calls(a=(shared := nn.Linear(1, 1, bias=False)), b=nn.Identity())
-    nn.init.constant_(shared.weight, 2.0)
-    model.forward = lambda x: shared(shared(shared(x)))  # type: ignore[method-assign]
-    assert seen(model, torch.tensor([[1.0]]))[f"{LARGEST}/a"] == 8
-    values = iter([1.0, 7.0, 2.0])
-    model.forward = lambda x: shared(torch.tensor([[next(values)]]))  # type: ignore[method-assign]
-    assert seen(model, calls=3)[f"{LARGEST}/a"] == 14
-
-
 @pytest.mark.parametrize("order", ["channels last", "every second"])
 def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(activations, "SAMPLE", 2_000)

@@ -188,30 +188,40 @@ def test_apex_s_schedule_moves_once_for_each_backward_not_for_each_step():
         assert (case.scale, case.skipped) == (scale, skipped)
 
 
-@pytest.mark.parametrize("kind", ["native", "native static", "apex_o1"])
+OPTIMIZERS = {
+    "SGD": lambda p, **how: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, **how),
+    "SGD dampening": lambda p, **how: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5, **how),
+    "Adam": lambda p, **how: torch.optim.Adam(p, lr=0.1, amsgrad=True, **how),
+}
+
+
 @pytest.mark.parametrize("fused", [False, True])
-def test_overflow_leaves_everything_bit_identical_and_warns_no_scheduler(kind, fused):
-    precision, weight = _build(kind), nn.Parameter(torch.tensor([1.0, -2.0]))
-    optimizer = torch.optim.Adam([weight], lr=0.1, fused=fused)
-    precision.prepare(nn.Module(), optimizer)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
-
-    def step(slope: float) -> None:
-        precision.backward((weight * slope).sum())
-        precision.step(optimizer)
-        optimizer.zero_grad()
-        schedule.step()
-
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["native", "native static", "apex_o1"])
+def test_training_goes_on_as_if_skipped_steps_had_not_been_and_warns_no_scheduler(kind, optimizer, fused):
+    """Also where the very first one is skipped, when a fused optimizer would keep uninitialised buffers."""
+    precision, kinds = _build(kind), OPTIMIZERS[optimizer]
+    weight, plain = (nn.Parameter(torch.linspace(-1.0, 2.0, 35)) for _ in range(2))
+    held = [torch.full_like(weight, math.nan) for _ in range(20)]
+    del held  # memory of its size full of nan, which the allocator hands out as it is
+    ours, reference = kinds([weight], fused=fused), kinds([plain])
+    precision.prepare(nn.Module(), ours)
+    schedule = torch.optim.lr_scheduler.StepLR(ours, 100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        step(math.nan)  # the very first
-        assert weight.tolist() == [1.0, -2.0]
-        step(1.0)
-        before = [weight.detach().clone(), *(v.clone() for v in optimizer.state[weight].values())]
-        step(math.inf)
-    after = [weight, *optimizer.state[weight].values()]
-    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
-    assert precision.skipped_steps().item() == 2
+        for slope in (math.nan, math.inf, 1.0, -math.inf, 2.0, 3.0):
+            before = weight.detach().clone()
+            precision.backward((weight.square() * slope).sum())
+            precision.step(ours)
+            ours.zero_grad()
+            schedule.step()
+            if math.isfinite(slope):
+                plain.grad = 2 * slope * plain.detach()
+                reference.step()
+            else:
+                assert torch.equal(weight, before)
+    torch.testing.assert_close(weight, plain, rtol=1e-5, atol=1e-6)
+    assert precision.skipped_steps().item() == 3
 
 
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)

@@ -68,31 +68,6 @@ def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[st
     assert found[True] == found[False]
 
 
-def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overrides: tuple[str, ...]):
-    words = (
-        "log.every=3",
-        "diagnostics.every=null",
-        "epochs=2",
-        "data.train_limit=64",
-    )  # 8 steps an epoch, 16 in all
-    fit, came = make_fit(quick_overrides, *words, lag=True)
-    fit.run()
-    steps = [(at, row["global_step"], "eval/loss" in row) for at, row in came]
-    assert steps == [
-        (6, 3, False),
-        (8, 6, False),
-        (8, 8, False),  # a row ends at the epoch's end
-        (8, 8, True),
-        (12, 9, False),
-        (15, 12, False),
-        (16, 15, False),
-        (16, 16, False),
-        (16, 16, True),
-    ]
-    elapsed = [row["time/elapsed_seconds"] for _, row in came]
-    assert elapsed == sorted(elapsed)
-
-
 def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
     words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=128")
     problems = []

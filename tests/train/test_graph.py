@@ -72,16 +72,6 @@ def test_the_capture_is_no_step_to_time(quick_overrides: tuple[str, ...], played
     assert [r.samples for r in results] == [8] * 5 + [5]
 
 
-def test_the_short_batch_is_never_the_one_captured(quick_overrides: tuple[str, ...], played: list[str]):
-    # Four batches an epoch: the fourth step, after the warm-up, has the short one.
-    made, _ = fit(
-        quick_overrides, "execution=cuda_graph", "diagnostics.every=null", "data.train_limit=25", "epochs=2"
-    )
-    made.run()
-    assert made.trainer._graph._plan.shape == (4, 8)  # type: ignore[attr-defined]
-    assert played.count("launch") == 3
-
-
 @pytest.mark.parametrize(("backend", "autocast"), [("native", "true"), ("apex_o1", "false")])
 def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
     quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]

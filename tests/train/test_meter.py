@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.world import World
 from ampcompare.train import meter as room
 from ampcompare.train.findings import SKIPS_IN_A_ROW
 from ampcompare.train.meter import Meter, Result
@@ -121,17 +120,6 @@ def test_a_row_that_is_read_late_says_what_held_at_its_end(monkeypatch: pytest.M
     assert look[metrics.EXPONENTS].counts == [3, 2**30 + 1]
     assert (first[metrics.GRADIENT_NORM], first[metrics.SCALE], second[metrics.SCALE]) == (0.5, 8.0, 4.0)
     assert metrics.GRADIENT_NORM not in second  # of its own step alone
-
-
-def test_several_looks_in_an_interval_have_each_its_own_time(made: Made):
-    """A fault of before: all had that of the interval's end."""
-    for _ in range(3):
-        made.step(looks={"grad/underflow_fraction": torch.tensor(0.5)})
-    made.meter.flush()
-    *looks, row = made.rows
-    assert [round(look[metrics.ELAPSED], 3) for look in looks] == [0.01, 0.02, 0.03]
-    assert [round(look[metrics.TRAIN_SECONDS], 3) for look in looks] == [0.01, 0.02, 0.03]
-    assert row[metrics.STEP] == 3
 
 
 def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles(monkeypatch: pytest.MonkeyPatch):
@@ -246,20 +234,6 @@ def test_energy_is_that_of_a_stretch_of_training_behind_warm_up_and_compiling(
         made.clock.now += 9  # an evaluation
     found = [row[metrics.ENERGY] for row in made.rows if metrics.ENERGY in row]
     assert found == pytest.approx(expected)
-
-
-def test_losses_and_answers_are_those_of_all_processes(monkeypatch: pytest.MonkeyPatch):
-    class AsTwo(World):
-        """As if another process had the same numbers, and one more in each."""
-
-        def sum_(self, tensor: Tensor) -> Tensor:
-            return tensor.mul_(2).add_(1)
-
-    made = Made(monkeypatch, world=AsTwo(size=2))
-    made.step(3.0, 8, right=right(2, 4))
-    made.meter.flush()
-    assert made.rows[0][metrics.LOSS] == 3.5
-    assert made.rows[0][metrics.ACCURACY] == 5 / 9
 
 
 def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median(monkeypatch: pytest.MonkeyPatch):

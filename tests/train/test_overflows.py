@@ -92,17 +92,6 @@ def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[s
     assert named(made, made.step(batches)) is None
 
 
-def test_gradients_are_looked_at_on_the_host_only_when_a_step_was_skipped(monkeypatch: pytest.MonkeyPatch):
-    looks: list[int] = []
-    look = Overflows.look
-    monkeypatch.setattr(Overflows, "look", lambda self, p: looks.append(1) or look(self, p))
-    made = trainer("native", network(), init_scale=256.0)
-    for step in range(4):
-        monkeypatch.setattr(Spoils, "armed", step == 2)
-        made.step([batch()])
-    assert len(looks) == 1
-
-
 @backends(SKIPS)
 def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_were_skipped(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
@@ -192,12 +181,3 @@ def test_a_skipped_step_has_a_row_a_note_and_a_place_in_the_summary(
     assert said[0].startswith("step 4 was skipped: coming from the loss, the gradient of 8 is the first")
     assert "the forward overflowed" in said[0]
     assert made.summary()[metrics.NONFINITE_MODULES] == "8 (3)"
-
-
-def test_a_run_that_goes_on_keeps_what_was_found(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
-    made, *_ = trained(quick_overrides, monkeypatch, (4,), "backend=native")
-    other, _ = fit(quick_overrides, *WORDS, "backend=native")
-    other.meter.load_state_dict(made.meter.state_dict())
-    assert other.summary()[metrics.NONFINITE_MODULES] == "8 (1)"

@@ -18,7 +18,6 @@ QUICK = (
     *("batch_size=16", "log.every=4", "log.warmup_steps=2", "diagnostics.every=4", "resume=never"),
 )
 TEXT_WORDS = ("epochs=2", "optimizer.name=adamw", "optimizer.lr=0.01")
-TABLE_WORDS = ("task.loss=mse", "epochs=2", "optimizer.lr=0.05")
 
 
 @pytest.fixture
@@ -99,27 +98,6 @@ def test_a_gpt_learns_text_under_each_backend_and_is_compared_by_its_accuracy(
         assert "accuracy" in said
         assert "by guessing" not in said
         assert "binomial" not in said
-
-
-@pytest.mark.slow
-def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
-    of_table: Path, capfd: pytest.CaptureFixture[str]
-):
-    for backend in BACKENDS:
-        run = train(f"backend={backend}", *TABLE_WORDS, "task.metric=mae")
-        assert {"eval/loss", "eval/mse", "eval/mae"} <= {*run.history}
-        assert not {"eval/accuracy", "train/accuracy"} & {*run.history}
-        assert values(run, "eval/mse") == pytest.approx(values(run, "eval/loss"))
-        assert run.summary["best/eval_mae"] == min(values(run, "eval/mae"))
-        assert run.summary["environment"]["task"]["metric"] == "eval/mae"
-    terminal, page = report(capfd)
-    for said in (terminal, page):
-        assert "Of eval MAE lower is better." in said
-        assert "accuracy" not in said.replace("training accuracy", "")  # a chart for which nothing is there
-        for word in (" points", "by guessing", "binomial", "eval MAE, %"):
-            assert word not in said, word
-    assert "eval MAE" in terminal
-    assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
 
 
 REFUSALS = {

@@ -188,30 +188,8 @@ def test_a_metric_that_cannot_be_one_is_refused(tmp_path: Path, content: str, li
     assert str(refusal.value).startswith("task.metrics='")
 
 
-def test_the_record_names_each_score_with_its_direction_and_the_files_behind_them(tmp_path: Path):
-    (tmp_path / "mine.py").write_text("def r2(o, t): ...\nr2.words = 'explained variance'\n")
-    task = task_of("task.loss=mae", f"task.metrics=[{tmp_path}/mine.py:r2]", "task.metric=loss")
-    told = task.record()
-    assert told[metrics.TASK] == {
-        "metric": "eval/loss",
-        "metrics": {
-            "eval/loss": {"words": "eval loss", "better": "lower"},
-            "eval/r2": {"words": "explained variance", "better": "higher"},
-        },
-    }
-    assert [*told] == [metrics.TASK, "task_r2_source"]
-
-
 def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def error(o, t):\n    return (o - t).abs().sum(0)\n")
     task = task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:error]")
     with pytest.raises(TrainingError, match=r"mine\.py:error': gave a tensor \[3\] for 8 samples; expected"):
         evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
-
-
-@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8, torch.bool])
-def test_classes_may_be_whole_numbers_of_any_type(kind: torch.dtype):
-    outputs, targets = drawn(6, 5), classes(6, of=2)
-    task = task_of("training.label_smoothing=0.1")
-    assert torch.equal(task.loss(outputs, targets.to(kind)), task.loss(outputs, targets))
-    assert torch.equal(task.look(outputs, targets.to(kind)), task.look(outputs, targets))

@@ -256,18 +256,6 @@ def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
     assert next(amp.master_params(optimizer)).grad.item() == 1
 
 
-def test_momentum_from_before_o3_is_cast_with_the_parameters_and_back() -> None:
-    model = line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    amp.initialize(model, optimizer, opt_level="O3")
-    assert optimizer.state[model.weight]["momentum_buffer"].dtype is torch.float16
-    amp.reset()
-    assert optimizer.state[model.weight]["momentum_buffer"].dtype is torch.float32
-    assert optimizer.state[model.weight]["momentum_buffer"].item() == 1
-
-
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_group_added_after_initialize_is_trained(level) -> None:
     first, second = line(), line()

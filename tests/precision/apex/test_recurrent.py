@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.o1.patches import casts
-from ampcompare.precision.o1.weights import STATE
 
 FLOAT = torch.float32
 HALVES = [torch.float16, torch.bfloat16]
@@ -104,25 +103,3 @@ def test_cell_runs_in_half_whatever_its_input(kind, given, half):
     assert torch.allclose(_first(state).float(), _first(expected), atol=TOLERANCE[half])
     _first(state).float().sum().backward()
     assert _dtypes(cell) == {FLOAT}
-
-
-def test_flattened_network_trains_through_its_flat_copies():
-    """Weights that are views of one storage, as on a GPU, in another order than the module's."""
-    network, apart = nn.LSTM(6, 8), nn.LSTM(6, 8)
-    apart.load_state_dict(network.state_dict())
-    weights = list(network.parameters())
-    storage = torch.empty(sum(w.numel() for w in weights))
-    start = 0
-    for weight in reversed(weights):
-        place = storage[start : start + weight.numel()].view_as(weight)
-        start += weight.numel()
-        weight.data = place.copy_(weight.data)
-    x = torch.randn(5, 3, 6)
-    gradients = []
-    for each in (network, apart):
-        with casts(device_type="cpu"):
-            y, _ = each(x)
-            found = {copy.untyped_storage()._cdata for _, _, copy in STATE.copies.values()}
-            assert len(found) == (1 if each is network else 4)
-        gradients.append(_gradients(each, y.float().sum()))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
