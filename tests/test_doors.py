@@ -19,7 +19,6 @@ from ampcompare.experiment import Result, run
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
-from ampcompare.train.display import TrainingDisplay
 
 MINE = "backend=./mine.py:Mine"
 SWEEP = """program: {program}
@@ -101,27 +100,6 @@ def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: 
     assert labels[0] == "none"
     assert len(labels) == 3
     assert all(label.startswith("mine_bf16 · source ") for label in labels[1:])
-
-
-class Killed(BaseException):
-    """The end of a process, as far as the code in it can see."""
-
-
-def test_a_changed_file_is_not_resumed(here: Path, monkeypatch: pytest.MonkeyPatch):
-    def die(self: TrainingDisplay, step: int) -> None:
-        if step == 6:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingDisplay, "step", die)
-        with pytest.raises(Killed):
-            train(MINE, "epochs=2")
-    change(here)
-    said = train(MINE, "epochs=2", "resume=auto")[1]
-    assert "differs in backend_source (" in said
-    assert "going on with" not in said
-    (here / "mine.py").write_text(BF16.format(label="mine_bf16"))
-    assert "going on with" in train(MINE, "epochs=2", "resume=auto")[1]
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

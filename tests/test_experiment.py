@@ -114,12 +114,6 @@ def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, 
     assert recorded == ("channels_last" if is_last else "contiguous")
 
 
-def test_max_steps_stops_and_evaluates(quick):
-    _, record, _ = quick("max_steps=5")
-    assert record.history["global_step"].max() == 5
-    assert record.history.loc[record.history["eval/accuracy"].notna(), "epoch"].tolist() == [1.0, 1.25]
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
     result, record, printed = quick("optimizer.lr=1e30", "log.every=4")
     assert result.exit_code == 1

@@ -12,14 +12,12 @@ import torch
 from rich.console import Console
 from support.quick import QUICK
 
-from ampcompare.checkpoint.store import differences, identify
 from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.models import build_model
 from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
 
 VIT = (
     "model.name=timm:vit_tiny_patch16_224",
@@ -135,18 +133,6 @@ def train(*words: str) -> None:
 
 def test_a_network_may_give_more_in_training_than_in_evaluation(net: None):
     train("model.name=./net.py:more", "epochs=1")
-
-
-def test_runs_of_other_arguments_or_another_size_are_apart(net: None):
-    for seed, width in ((1, 8), (2, 8), (1, 16)):
-        train("model.name=./net.py:build", "epochs=1", f"seed={seed}", f"model.kwargs.width={width}")
-    runs = load_runs(["runs"])
-    assert sorted(r.config["environment"]["model_parameters"] for r in runs) == [24674, 24674, 49338]
-    groups = analyse_runs(runs).groups
-    assert [(g.label, len(g.all_rows)) for g in groups] == [("none · width 8", 2), ("none · width 16", 1)]
-    of = {"model_source": "abc", "model_parameters": 5}
-    here = identify(load_config(None, []), "cpu", 1, **of)
-    assert differences(here, here | {"model_parameters": 6}) == ["model_parameters (6 there, 5 here)"]
 
 
 @pytest.mark.slow

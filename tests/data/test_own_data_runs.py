@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from support.own_data import OWN
 
 from ampcompare import metrics
 from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
-from ampcompare.data.host import SampleLoader
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.machine.world import World
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.report import analyse_runs
 from ampcompare.train.build import load_data
 from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.loaders import check_data, make_loader
+from ampcompare.train.loaders import check_data
 
 NET = """
 import torch
@@ -124,17 +121,6 @@ def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, c
     assert (record.option("environment.data_source") is None) is (name == "tensors")
 
 
-def test_runs_are_pooled_while_the_data_are_the_same(here: Path):
-    for seed in (1, 2):
-        train("restless", f"seed={seed}", "data.workers=0")
-    analysis = analyse_runs(load_runs(["runs"]))
-    assert len(analysis.groups) == 1
-    assert "data.py:restless" in analysis.setting.words
-    (here / "data.py").write_text(OWN.replace("TRAIN, TEST = 90", "TRAIN, TEST = 91"))
-    train("restless", "seed=3", "data.workers=0")
-    assert len(analyse_runs(load_runs(["runs"])).groups) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "then"),
@@ -187,24 +173,12 @@ def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, s
 
 
 def test_a_graph_is_of_tensors_that_fit_on_the_device_alone(monkeypatch: pytest.MonkeyPatch):
-    def check(name: str) -> Any:
+    for name, said in (("samples", "gives its batches"), ("named", "are too large for the device")):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         data = load_data(config)
-        check_data(config, data, World())
-        return data
-
-    data = check("named")
-    for name in ("samples", "stream"):
-        with pytest.raises(
-            UserError, match=rf"a graph makes its batches itself; ./data.py:{name} gives its batches"
-        ):
-            check(name)
-    monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: data.train.nbytes)
-    with pytest.raises(UserError, match=r"the tensors of ./data.py:named are too large for the device"):
-        check("named")
-    config = load_config(None, [*WORDS, "data.source=./data.py:named"])
-    loader = make_loader(config, data.train, torch.device("cpu"), training=True)
-    assert isinstance(loader, SampleLoader)
+        monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: 1)
+        with pytest.raises(UserError, match=said):
+            check_data(config, data, World())
 
 
 LATE = """

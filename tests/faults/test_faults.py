@@ -189,6 +189,7 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
+    watched = tmp_path / "watched"
     words = (
         *QUICK,
         "epochs=100000",
@@ -197,10 +198,12 @@ def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path
         "diagnostics.every=150",
         "log.every=50",
     )
-    done = zygote.run(*words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150)
+    done = zygote.run(
+        *words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150, watched=str(watched)
+    )
     assert done["code"] == 0, done
-    watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
-    resident, handles = zip(*watched, strict=True)
+    figures = [[float(x) for x in line.split()] for line in watched.read_text().splitlines()]
+    resident, handles = zip(*figures, strict=True)
     assert len(resident) == 20
     early, late = slice(6, 12), slice(-6, None)
     assert max(resident[late]) < 1.05 * max(resident[early]), resident

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.held import HELD, STEPS, WORDS, steps
 from support.quick import QUICK, ROOT
 from support.slurm import Job, Slurm
-from support.wandb_server import ENTITY, Server
+from support.wandb_server import ENTITY, Run, Server
 from support.wandb_server.clients import create_sweep, environment
 
 from ampcompare.records import load_runs
@@ -28,6 +27,23 @@ SCRIPTS = {
     for script in re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```", TEXT, re.M | re.S)
     for name in re.findall(r"--job-name=(\S+)", script)
 }
+
+
+HELD, STEPS = 59, 140  # the step behind the one where a run is held ends an epoch
+WORDS = [
+    *(word for word in QUICK if not word.startswith("wandb.")),
+    "wandb.mode=online",
+    f"max_steps={STEPS}",
+    "epochs=1000",
+    "log.every=20",
+    "eval.every=100",
+    "checkpoint.every_epochs=1000",  # none but those that a stop makes
+    "diagnostics.every=null",
+]
+
+
+def steps(run: Run) -> list[int]:
+    return [row["global_step"] for row in run.history if "train/loss" in row]
 
 
 @pytest.fixture

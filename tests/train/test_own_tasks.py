@@ -7,11 +7,48 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.own_tasks import GPT, MLP, SCORES, TABLE, TEXT
+from support.own_tasks import GPT, TEXT
 
 from ampcompare.cli import main
 from ampcompare.records import RunRecord, load_runs
 
+NET = """
+from torch import nn
+
+
+class Named(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, x, shift):
+        return self.layers(x) + shift
+
+
+def build():
+    return Named(4)
+
+
+def other():
+    return Named(5)
+"""
+TABLE = """
+import torch
+
+
+def build(train):
+    draw = torch.Generator().manual_seed(int(train))
+    x = torch.randn(150 if train else 60, 4, generator=draw)
+    return {"x": x, "shift": torch.ones(len(x), 1)}, x.sum(1)
+"""
+SCORES = """
+def spread(outputs, targets):
+    return (outputs.flatten() - targets).abs()
+
+
+def third_error(outputs, targets):
+    return outputs[:, 2] - targets
+"""
 BACKENDS = ("none", "native", "apex_o1")
 QUICK = (
     *("model.name=./net.py:build", "data.source=./data.py:build", "device=cpu", "wandb.mode=offline"),
@@ -27,7 +64,7 @@ def of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return here(tmp_path, monkeypatch, MLP, TABLE)
+    return here(tmp_path, monkeypatch, NET, TABLE)
 
 
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, net: str, data: str) -> Path:
@@ -106,16 +143,16 @@ REFUSALS = {
     "task.loss=mse training.label_smoothing=0.1": "training.label_smoothing=0.1: only task.loss=cross",
     "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': gave a tensor [2]; expected the batch's "
     "mean, a 0-d tensor with a gradient",
-    "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py; it has perplexity",
+    "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py; it has spread",
     "task.loss=mse task.metrics=[./scores.py:spread]": "task.metrics='./scores.py:spread': nothing says "
     'which way is better; write spread.better = "higher" or "lower" beside it',
     "task.loss=mse task.metrics=[./scores.py:third_error]": "task.metrics='./scores.py:third_error': cannot "
-    "take outputs [2, 1] and targets [2] (line 24: IndexError: ",
+    "take outputs [2, 1] and targets [2] (line 7: IndexError: ",
     "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",
     "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes, as whole "
     "numbers (of a regression task.loss=mse, or mae)",
     "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x [2, 4], "
-    "shift [2, 1] (line 13: RuntimeError: ",
+    "shift [2, 1] (line 11: RuntimeError: ",
 }
 
 
