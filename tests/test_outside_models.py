@@ -12,16 +12,12 @@ import torch
 from rich.console import Console
 from support.quick import QUICK
 
-from ampcompare.checkpoint.store import differences, identify
 from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
-from ampcompare.models import build_model, record_of
+from ampcompare.models import build_model
 from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
-from ampcompare.tracking.start import run_name
-from ampcompare.train.build import lay_channels_last
 
 VIT = (
     "model.name=timm:vit_tiny_patch16_224",
@@ -43,13 +39,6 @@ def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
         build(name, classes, **kwargs)
     (line,) = caught.value.lines
     return line
-
-
-def test_a_network_of_torchvision_comes_by_name_with_arguments():
-    model = build("torchvision:mobilenet_v3_small", dropout=0.5)
-    assert model.classifier[2].p == 0.5
-    assert model.classifier[3].out_features == 10
-    assert record_of("torchvision:mobilenet_v3_small", model)["model_source"].startswith("torchvision 0.")
 
 
 NAMES = {
@@ -129,11 +118,6 @@ def test_the_number_of_classes_is_given_where_it_is_known_and_taken(net: None):
     assert "gives logits of classes, and the data have none" in refusal("resnet18", None)
 
 
-def test_what_cannot_be_trained_is_one_line(net: None):
-    said = "returned a ReLU; expected a torch.nn.Module that has a parameter to train"
-    assert refusal("./net.py:empty").endswith(said)
-
-
 def test_what_has_no_effect_on_a_network_is_refused_or_said():
     why = "model.name=tiny takes no arguments; leave it out"
     assert f"model.kwargs.width: {why}" in refusal("tiny", width=3)
@@ -141,18 +125,6 @@ def test_what_has_no_effect_on_a_network_is_refused_or_said():
     why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
     assert remarks(load_config(None, words)) == [f"model.stem=imagenet {why}"]
     assert remarks(load_config(None, ["model.stem=imagenet"])) == []
-
-
-def test_the_name_of_a_run_has_that_of_the_network():
-    config = load_config(None, ["model.name=timm:convnext_tiny.fb_in1k", "data.source=synthetic"])
-    assert run_name(config) == "none_timm-convnext_tiny-fb_in1k_synthetic"
-
-
-def test_weights_of_images_lie_channels_last_and_those_of_volumes_as_they_were(net: None):
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), build("./net.py:volume"), torch.nn.Linear(4, 4))
-    lay_channels_last(model)
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert model[1].weight.is_contiguous()
 
 
 def train(*words: str) -> None:
@@ -163,23 +135,11 @@ def test_a_network_may_give_more_in_training_than_in_evaluation(net: None):
     train("model.name=./net.py:more", "epochs=1")
 
 
-def test_runs_of_other_arguments_or_another_size_are_apart(net: None):
-    for seed, width in ((1, 8), (2, 8), (1, 16)):
-        train("model.name=./net.py:build", "epochs=1", f"seed={seed}", f"model.kwargs.width={width}")
-    runs = load_runs(["runs"])
-    assert sorted(r.config["environment"]["model_parameters"] for r in runs) == [24674, 24674, 49338]
-    groups = analyse_runs(runs).groups
-    assert [(g.label, len(g.all_rows)) for g in groups] == [("none · width 8", 2), ("none · width 16", 1)]
-    of = {"model_source": "abc", "model_parameters": 5}
-    here = identify(load_config(None, []), "cpu", 1, **of)
-    assert differences(here, here | {"model_parameters": 6}) == ["model_parameters (6 there, 5 here)"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "backend"),
-    [(VIT, "native"), (CONVNEXT, "apex_o1"), (VIT, "apex_o2"), (CONVNEXT, "bf16")],
-    ids=["vit native", "convnext apex_o1", "vit apex_o2", "convnext bf16"],
+    [(CONVNEXT, "apex_o1"), (VIT, "apex_o2")],
+    ids=["convnext apex_o1", "vit apex_o2"],
 )
 def test_timms_networks_train_under_every_kind_of_backend(
     tmp_path: Path, words: tuple[str, ...], backend: str

@@ -27,37 +27,26 @@ def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:
     return seen[0]
 
 
-@pytest.mark.parametrize(
-    ("variable", "words", "expected"),
-    [
-        (None, [], "never"),
-        ("", [], "never"),
-        ("auto", [], "auto"),
-        ("auto", ["resume=never"], "never"),
-        ("never", ["--resume=auto"], "auto"),
-        ("auto", ['{"resume": "never"}'], "never"),
-    ],
-)
-def test_training_resumes_as_the_environment_says_unless_told(monkeypatch, variable, words, expected):
-    monkeypatch.delenv("AMPCOMPARE_RESUME", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("AMPCOMPARE_RESUME", variable)
-    assert _config(monkeypatch, "--config", "demo", *words).resume == expected
+AGENT = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}
 
 
 @pytest.mark.parametrize(
     ("given", "words", "expected"),
     [
-        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, [], "auto"),
-        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, ["resume=never"], "never"),
-        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "AMPCOMPARE_RESUME": "never"}, [], "never"),
+        ({}, [], "never"),
+        ({"AMPCOMPARE_RESUME": ""}, [], "never"),
+        ({"AMPCOMPARE_RESUME": "auto"}, [], "auto"),
+        ({"AMPCOMPARE_RESUME": "auto"}, ["resume=never"], "never"),
+        ({"AMPCOMPARE_RESUME": "never"}, ["--resume=auto"], "auto"),
+        ({"AMPCOMPARE_RESUME": "auto"}, ['{"resume": "never"}'], "never"),
+        (AGENT, [], "auto"),
+        (AGENT, ["resume=never"], "never"),
+        (AGENT | {"AMPCOMPARE_RESUME": "never"}, [], "never"),
         ({"WANDB_RUN_ID": "r"}, [], "never"),
     ],
-    ids=["agent", "word", "variable", "no agent"],
 )
-def test_a_run_of_w_and_bs_agent_resumes_by_itself(monkeypatch, given, words, expected):
-    for name in ("AMPCOMPARE_RESUME", "WANDB_SWEEP_ID", "WANDB_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
+def test_training_resumes_as_environment_and_agent_say_unless_told(monkeypatch, given, words, expected):
+    monkeypatch.delenv("AMPCOMPARE_RESUME", raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert _config(monkeypatch, "--config", "demo", *words).resume == expected

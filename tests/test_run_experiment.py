@@ -12,7 +12,6 @@ from support.pasting import paste
 from support.quick import QUICK
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.config.load import LEAVES
 from ampcompare.records import load_runs
 from ampcompare.report.runs.table import label_of
 
@@ -25,56 +24,14 @@ def launch(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def test_help_lists_every_option_without_torch():
-    done = launch("--help-all")
-    assert done.returncode == 0
-    for leaf in LEAVES.values():
-        assert f"{leaf.key}=" in done.stdout
-        assert leaf.meta["help"] in done.stdout
-    code = "import sys; sys.argv[1:] = ['--help']; import run_experiment; run_experiment.main(['--help']); "
+def test_help_needs_no_torch_and_a_mistake_is_one_line():
+    code = "import run_experiment, sys; run_experiment.main(['--help']); "
     code += "assert not {'torch', 'wandb', 'pandas'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
-
-
-def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, str(ROOT / "run_experiment.py"), "--help"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["backend=O1"], "error: backend='O1': expected one of none, native, native_bf16"),
-        (
-            ["backend=native_bf16", "precision.loss_scale=128"],
-            "error: precision.loss_scale=128: backend=native_bf16 does not scale the loss; leave it out",
-        ),
-        (["--config"], "error: --config: expected a name or a path"),
-        (["--config", "nowhere"], "error: --config 'nowhere': no such file"),
-        (["--config", "sweeps/compare_backends.yaml"], "this is a sweep, not a config"),
-        (["--config=demo", "device=cuda:99"], "error: device='cuda:99': not there; PyTorch sees"),
-        (
-            ["--config=demo", "output_dir=/proc/nothing"],
-            "error: output_dir='/proc/nothing': cannot be written",
-        ),
-        (["--config=demo", "data.source=image_folder", "data.root=nowhere"], "nowhere"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(words: list[str], expected: str, tmp_path: Path):
-    if not any(word.startswith("output_dir") for word in words):
-        words = [f"output_dir={tmp_path / 'out'}", *words]
-    done = launch(*words)
+    done = launch("backend=O1")
     assert done.returncode == 2
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert expected in lines[0]
-    assert "Traceback" not in done.stdout + done.stderr
-    assert not list(tmp_path.rglob("*.wandb"))  # nothing was started
+    assert done.stderr.startswith("error: backend='O1': expected one of none, native, native_bf16")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -115,15 +72,3 @@ def test_a_point_of_wandbs_sweep_that_scales_nothing_trains_and_says_so(tmp_path
     assert said.endswith("no effect: backend=none is fp32")
     (run,) = load_runs([tmp_path])
     assert label_of(run) == "none"
-
-
-@pytest.mark.slow
-def test_no_secret_reaches_the_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    secret = "0123456789abcdef0123456789abcdef01234567"
-    done = launch("--config=demo", *quick_overrides, f"output_dir={tmp_path}", WANDB_API_KEY=secret)
-    assert done.returncode == 0, done.stderr
-    assert secret not in done.stdout + done.stderr
-    files = [p for p in tmp_path.rglob("*") if p.is_file()]
-    assert any(p.suffix == ".wandb" for p in files)
-    for path in files:
-        assert secret.encode() not in path.read_bytes(), path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import pytest
 from PIL import Image
 from support.image_files import Files, write_folder
 from support.own_data import OWN
-
-REAL_ARCHIVE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +59,3 @@ def files(png: Callable[..., bytes]) -> Files:
 @pytest.fixture
 def folder(tmp_path: Path, files: Files) -> Path:
     return write_folder(tmp_path / "a folder ü", files)
-
-
-@pytest.fixture(scope="session")
-def real_archive() -> Path:
-    if not REAL_ARCHIVE.exists():
-        reason = f"the shared CIFAR-10 archive is not there: {REAL_ARCHIVE.name}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return REAL_ARCHIVE

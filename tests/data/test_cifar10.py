@@ -15,34 +15,26 @@ import pytest
 from torchvision import datasets
 
 from ampcompare.data.dataset import build_dataset
-from ampcompare.data.sources import SOURCES, cifar10
+from ampcompare.data.sources import cifar10
 from ampcompare.errors import UserError
-
-BOTH = {which.name: which for which in (cifar10.CIFAR10, cifar10.CIFAR100)}
 
 
 class SmallArchive:
-    """A miniature of the archive as its authors made it, with torchvision's class told of its checksums."""
+    """A miniature of CIFAR-100 as its authors made it, with torchvision's class told of its checksums."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, which: cifar10.Archive) -> None:
-        self.which, self.reader = which, getattr(datasets, which.name.upper())
-        count = SOURCES[which.name].classes
+    which, reader = cifar10.CIFAR100, datasets.CIFAR100
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.known_md5 = self.reader.tgz_md5
-        self.classes = tuple(f"class {i}" for i in range(count))
-        rng = np.random.default_rng(0)
-        self.pixels = rng.integers(0, 256, (60, 3072), np.uint8)
-        self.labels = [i * 7 % count for i in range(60)]
-        is_ten = which is cifar10.CIFAR10
-        train = [f"data_batch_{i}" for i in range(1, 6)] if is_ten else ["train"]
-        ends = [*range(0, 51, 50 // len(train)), 60]
-        test, meta = ("test_batch", "batches.meta") if is_ten else ("test", "meta")
-        key = "labels" if is_ten else "fine_labels"
-        parts = {
-            name: pickle.dumps({"data": self.pixels[first:end], key: self.labels[first:end]}, protocol=2)
-            for name, first, end in zip([*train, test], ends[:-1], ends[1:], strict=True)
+        self.classes = tuple(f"class {i}" for i in range(100))
+        self.pixels = np.random.default_rng(0).integers(0, 256, (60, 3072), np.uint8)
+        self.labels = [i * 7 % 100 for i in range(60)]
+        halves = {"train": slice(50), "test": slice(50, 60)}
+        contents = {
+            name: {"data": self.pixels[at], "fine_labels": self.labels[at]} for name, at in halves.items()
         }
-        names = self.reader.meta["key"]
-        parts[meta] = pickle.dumps({names: self.classes}, protocol=2)
+        contents["meta"] = {self.reader.meta["key"]: self.classes}
+        parts = {name: pickle.dumps(content, protocol=2) for name, content in contents.items()}
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for name, data in parts.items():
@@ -52,9 +44,9 @@ class SmallArchive:
         self.archive = buffer.getvalue()
         sums = {name: hashlib.md5(data).hexdigest() for name, data in parts.items()}
         monkeypatch.setattr(self.reader, "tgz_md5", hashlib.md5(self.archive).hexdigest())
-        monkeypatch.setattr(self.reader, "train_list", [[name, sums[name]] for name in train])
-        monkeypatch.setattr(self.reader, "test_list", [[test, sums[test]]])
-        monkeypatch.setattr(self.reader, "meta", {**self.reader.meta, "md5": sums[meta]})
+        monkeypatch.setattr(self.reader, "train_list", [["train", sums["train"]]])
+        monkeypatch.setattr(self.reader, "test_list", [["test", sums["test"]]])
+        monkeypatch.setattr(self.reader, "meta", {**self.reader.meta, "md5": sums["meta"]})
         with socket.socket() as free:  # nothing is fetched unless a test says so
             free.bind(("127.0.0.1", 0))
             self.come_from(monkeypatch, free.getsockname()[1])
@@ -70,15 +62,19 @@ class SmallArchive:
         assert dataset.classes == self.classes
 
 
-@pytest.fixture(params=BOTH)
-def cifar(request, monkeypatch) -> SmallArchive:
-    return SmallArchive(monkeypatch, BOTH[request.param])
+@pytest.fixture
+def cifar(monkeypatch) -> SmallArchive:
+    return SmallArchive(monkeypatch)
 
 
 def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_default(
     cifar, tmp_path, cache_folder
 ):
     assert (cifar.reader.filename, cifar.known_md5) == (cifar.which.file, cifar.which.md5)
+    assert (datasets.CIFAR10.filename, datasets.CIFAR10.tgz_md5) == (
+        cifar10.CIFAR10.file,
+        cifar10.CIFAR10.md5,
+    )
     for folder, root in ((tmp_path, str(tmp_path)), (cache_folder, None)):
         (folder / cifar.which.file).write_bytes(cifar.archive)
         cifar.check(build_dataset(cifar.which.name, root))

@@ -58,14 +58,6 @@ def test_made_up_images_are_the_same_bytes_everywhere():
     assert hashlib.sha256(images.tobytes()).hexdigest()[:16] == "d8e2a5e431c43ebb"
 
 
-@pytest.mark.parametrize("count", [1, 999, 1001])
-def test_fewer_made_up_images_are_the_beginning_of_more(count):
-    images, labels = synthetic.make_images("train", 2100)
-    fewer, their_labels = synthetic.make_images("train", count)
-    assert np.array_equal(fewer, images[:count])
-    assert np.array_equal(their_labels, labels[:count])
-
-
 @pytest.mark.parametrize("size", [8, 48])
 def test_of_another_size_each_made_up_image_is_repeated_and_cut(size):
     small = build_dataset("synthetic", None, 20, 10)

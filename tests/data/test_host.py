@@ -17,7 +17,7 @@ from torch import Tensor
 from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
-from ampcompare.data.loader import TensorLoader, draw_plan
+from ampcompare.data.loader import TensorLoader
 from ampcompare.errors import UserError
 
 SIZE = 32  # 90 samples: batches of 32, 32, 26
@@ -120,19 +120,6 @@ def test_without_shuffling_each_sample_comes_in_order_with_draws_of_its_own():
     assert len({round(value.item(), 5) for value in noise[:, 0]}) > 80  # and no two samples draw alike
 
 
-def test_tensors_and_samples_come_in_the_order_of_images_of_the_seed():
-    order = draw_plan(90, 3, 5)[0]
-    labels = build_dataset(NAME.format("tensors")).train.targets[order]
-    for name in ("tensors", "samples"):
-        assert torch.cat([x[-1] for x in flat(make(name).epoch(5))]).equal(labels)
-
-
-def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches():
-    data = build_dataset(NAME.format("named")).train
-    how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
-    assert same(flat(SampleLoader(data, name="", **how).epoch(2)), flat(make("named").epoch(2)))
-
-
 def line_of(loader: Any, epoch: int = 0) -> str:
     try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
         list(loader.epoch(epoch))
@@ -174,11 +161,6 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     assert f"{name}': no batch " in line
     why = "at all" if workers else f"line {number}: OSError: no disk"
     assert line.endswith(f" of epoch 0 ({why})")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path, workers: int):
-    (here / "data.py").write_text(OWN + FAIL)
     line = line_of(make("odd_samples", workers))
     assert re.search(r"batch \d of epoch 0: its samples do not make one tensor \(", line)
 

@@ -1,32 +1,25 @@
-"""Whole runs on data of one's own: recorded, pooled, killed and resumed, shared out among processes."""
+"""Whole runs on data of one's own: recorded, pooled, killed and resumed."""
 
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from support.own_data import OWN
-from support.quick import ROOT
 
 from ampcompare import metrics
 from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
-from ampcompare.data.host import SampleLoader
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.machine.world import World
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.report import analyse_runs
 from ampcompare.train.build import load_data
 from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.loaders import check_data, make_loader
+from ampcompare.train.loaders import check_data
 
 NET = """
 import torch
@@ -128,17 +121,6 @@ def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, c
     assert (record.option("environment.data_source") is None) is (name == "tensors")
 
 
-def test_runs_are_pooled_while_the_data_are_the_same(here: Path):
-    for seed in (1, 2):
-        train("restless", f"seed={seed}", "data.workers=0")
-    analysis = analyse_runs(load_runs(["runs"]))
-    assert len(analysis.groups) == 1
-    assert "data.py:restless" in analysis.setting.words
-    (here / "data.py").write_text(OWN.replace("TRAIN, TEST = 90", "TRAIN, TEST = 91"))
-    train("restless", "seed=3", "data.workers=0")
-    assert len(analyse_runs(load_runs(["runs"])).groups) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "then"),
@@ -191,55 +173,12 @@ def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, s
 
 
 def test_a_graph_is_of_tensors_that_fit_on_the_device_alone(monkeypatch: pytest.MonkeyPatch):
-    def check(name: str) -> Any:
+    for name, said in (("samples", "gives its batches"), ("named", "are too large for the device")):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         data = load_data(config)
-        check_data(config, data, World())
-        return data
-
-    data = check("named")
-    for name in ("samples", "stream"):
-        with pytest.raises(
-            UserError, match=rf"a graph makes its batches itself; ./data.py:{name} gives its batches"
-        ):
-            check(name)
-    monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: data.train.nbytes)
-    with pytest.raises(UserError, match=r"the tensors of ./data.py:named are too large for the device"):
-        check("named")
-    config = load_config(None, [*WORDS, "data.source=./data.py:named"])
-    loader = make_loader(config, data.train, torch.device("cpu"), training=True)
-    assert isinstance(loader, SampleLoader)
-
-
-# Several processes
-
-
-def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[int, str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    program = [str(ROOT / "run_experiment.py"), *WORDS, f"data.source=./data.py:{name}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *program, f"output_dir={folder}", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("stream", ())]
-)
-def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tuple[str, ...]):
-    (here / "net.py").write_text(NET.replace("nn.Dropout(0.2)", "nn.Identity()"))
-    train(name, *words, "diagnostics.every=null", folder="one")
-    code, said = torchrun(name, "two", *words, "diagnostics.every=null")
-    assert code == 0, said
-    one, two = record_of("one"), record_of("two")
-    for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy"):
-        assert one.values(key).tolist() == pytest.approx(two.values(key).tolist(), rel=1e-4)
+        monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: 1)
+        with pytest.raises(UserError, match=said):
+            check_data(config, data, World())
 
 
 LATE = """
@@ -256,18 +195,9 @@ def late_to_test(train, batch_size):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "inputs"),
-    [
-        ("late", (), "[26, 5]"),
-        ("late_to_test", (), "[8, 5]"),
-        pytest.param("late", ("execution=compile",), "[26, 5]", marks=pytest.mark.slow),
-    ],
-)
-def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(
-    name: str, words: tuple[str, ...], inputs: str
-):
+@pytest.mark.parametrize(("name", "inputs"), [("late", "[26, 5]"), ("late_to_test", "[8, 5]")])
+def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(name: str, inputs: str):
     Path("data.py").write_text(f"{OWN}\n{LATE}")
     with pytest.raises(RuntimeError) as caught:
-        train(name, "data.kwargs.batch_size=32", *words)
+        train(name, "data.kwargs.batch_size=32")
     assert f"in a batch of inputs float32 {inputs}" in caught.value.__notes__[0]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,38 +94,6 @@ def test_a_log_on_a_full_disk_costs_words_and_no_training(zygote: Zygote, tmp_pa
     assert done["code"] == 0, done
     assert told(done)[:1] == ["what is said cannot be written any more (No space left on device): going on"]
     assert steps_of(tmp_path)[-1] == 8
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB, where the machine lets us mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(
-            "no file system can be mounted here; the tests with a limit to the size of files show the same"
-        )
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-@pytest.mark.slow
-def test_a_real_disk_that_is_full_of_the_run_itself(zygote: Zygote, small_disk: Path):
-    """Record, client's logs and checkpoints all on it."""
-    done = zygote.run(*ROWS, f"output_dir={small_disk}")
-    assert done["code"] == 1, done
-    assert os.statvfs(small_disk).f_bavail < 40
-    (line,) = [line for line in told(done) if "W&B can write no more" in line]
-    assert "o space left on device" in line
-    at = int(re.findall(r"at step (\d+)", line)[0])
-
-    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
-    done = zygote.run(*ROWS, f"output_dir={small_disk}", "resume=auto", f"max_steps={at}")
-    assert done["code"] == 0, done
-    assert steps_of(small_disk) == list(range(1, at + 1))
 
 
 def test_the_end_of_a_record_is_known_wherever_the_file_is_cut(zygote: Zygote, tmp_path: Path):

@@ -1,6 +1,4 @@
-"""What a machine can do to a run, each caused for real: full disks, folders that go, odd places, clocks,
-locales.
-"""
+"""What a machine can do to a run, each caused for real: full disks, folders that go, odd places."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.quick import QUICK, ROOT
 from support.terminal import Terminal
 from support.zygote import Zygote
@@ -21,7 +20,7 @@ from ampcompare.records import RunRecord, load_runs
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
-def assert_whole(folder: Path, steps: int = 8, *, cut: bool = False) -> None:
+def assert_whole(folder: Path, *, cut: bool = False) -> None:
     """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of
     moments; so is, with `cut`, whether an earlier part ends inside a record.
     """
@@ -33,17 +32,17 @@ def assert_whole(folder: Path, steps: int = 8, *, cut: bool = False) -> None:
         and not (cut and "The file ends inside a record" in p)
     ]
     assert (record.state, problems) == ("finished", [])
-    assert record.history["global_step"].max() == steps
+    assert record.history["global_step"].max() == 8
 
 
 @pytest.mark.slow
-def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
+def test_rows_on_the_disk_survive_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it has."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
     words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
-    places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / str(i) for i in range(4))}
+    places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / "0", tmp_path / "1")}
     dice = random.Random(20)
-    for kill in range(5):
+    for kill in range(3):
         resume = "resume=auto" if kill else "resume=never"
         jobs = [
             {"words": (*w, resume), "kill_later": dice.random(), "once_saved": str(folder), "all": True}
@@ -55,9 +54,8 @@ def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygot
             (record,) = load_runs([folder])
             assert len(record.paths) == kill + 1
             assert_every_second_step(record)
-
     goals = {
-        folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 400 for folder in places
+        folder: int(load_runs([folder])[0].numbers("global_step").max()) // 2 * 2 + 400 for folder in places
     }
     jobs = [
         {"words": (*places[folder], "resume=auto", f"max_steps={goal}")} for folder, goal in goals.items()
@@ -76,22 +74,18 @@ def assert_every_second_step(record: RunRecord) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("at", "words"),
-    [(7, ()), (8, ()), (7, ("epochs=100000", "max_steps=400", "eval.every=1000"))],
-    ids=["soon", "behind the last step", "later"],
-)
+@pytest.mark.parametrize("at", [7, 8])  # 8: behind the last step
 def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_completes_it(
-    zygote: Zygote, tmp_path: Path, at: int, words: tuple[str, ...]
+    zygote: Zygote, tmp_path: Path, at: int
 ):
-    given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", *words, f"output_dir={tmp_path}")
+    given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", f"output_dir={tmp_path}")
     done = zygote.run(*given, end_service_at=at)
     assert done["code"] == 1, done
     assert "Traceback" not in done["said"]
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert "going on with run" in done["said"]
-    assert_whole(tmp_path, 400 if words else 8, cut=True)
+    assert_whole(tmp_path, cut=True)
 
 
 def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(zygote: Zygote, tmp_path: Path):
@@ -121,59 +115,6 @@ def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path:
     assert_whole(tmp_path)
 
 
-def test_a_full_disk_while_data_is_cached_is_said_and_training_goes_on(zygote: Zygote, tmp_path: Path):
-    data = make_images(tmp_path / "images")
-    cache = tmp_path / "cache"
-    words = (
-        *QUICK,
-        "data.source=image_folder",
-        f"data.root={data}",
-        f"output_dir={tmp_path}",
-        "data.train_limit=null",
-    )
-    done = zygote.run(
-        *words,
-        "data.test_limit=null",
-        "batch_size=4",
-        "diagnostics.every=null",  # else the record is larger than the data
-        file_limit=20_000,
-        env={"AMPCOMPARE_CACHE": str(cache)},
-    )
-    assert done["code"] == 0, done
-    assert "cannot keep the decoded data" in done["said"]
-    assert list(cache.iterdir()) == []
-
-
-def make_images(root: Path) -> Path:
-    from PIL import Image
-
-    for split in ("train", "test"):
-        for label in ("a", "b"):
-            folder = root / split / label
-            folder.mkdir(parents=True)
-            for number in range(4):
-                Image.new("RGB", (32, 32), (number * 40, 10, 200)).save(folder / f"{number}.png")
-    return root
-
-
-def test_two_runs_at_once_on_one_cold_cache_both_train(zygote: Zygote, tmp_path: Path):
-    data = make_images(tmp_path / "images")
-    words = (
-        *QUICK,
-        "data.source=image_folder",
-        f"data.root={data}",
-        "data.train_limit=null",
-        "data.test_limit=null",
-    )
-    given = {"env": {"AMPCOMPARE_CACHE": str(tmp_path / "cache")}}
-    jobs = [
-        {"words": (*words, "batch_size=4", f"output_dir={tmp_path / name}"), **given} for name in ("x", "y")
-    ]
-    for done in zygote.run_all(jobs):
-        assert done["code"] == 0, done
-    assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".npz"]
-
-
 def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zygote, tmp_path: Path):
     out = tmp_path / "out"
     done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
@@ -185,26 +126,6 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zy
     assert list((out / "checkpoints").rglob("*.pt"))
 
 
-def test_an_output_folder_that_cannot_be_written_is_one_line(zygote: Zygote, tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    done = zygote.run(*QUICK, f"output_dir={tmp_path / 'file' / 'out'}")
-    assert done["code"] == 2
-    assert done["said"].count("\n") == 1
-    assert "cannot be written" in done["said"]
-
-
-def test_a_clock_that_goes_backwards_disturbs_neither_times_nor_the_order_of_rows(
-    zygote: Zygote, tmp_path: Path
-):
-    done = zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}", clock_at=3)
-    assert done["code"] == 0, done
-    assert_whole(tmp_path)
-    (record,) = load_runs([tmp_path])
-    assert record.history["time/elapsed_seconds"].is_monotonic_increasing
-    assert record.history["global_step"].is_monotonic_increasing
-    assert record.history["time/elapsed_seconds"].max() < 600
-
-
 def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
     assert done["code"] == 1
@@ -214,36 +135,22 @@ def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_p
     assert record.state == "failed"
 
 
-def test_a_training_that_blows_up_stops_with_the_step(zygote: Zygote, tmp_path: Path):
-    done = zygote.run(*QUICK, f"output_dir={tmp_path}", "optimizer.lr=1e38")
-    assert done["code"] == 1
-    assert "the training loss is not finite" in done["said"]
-
-
-def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.CompletedProcess[bytes]:
-    """A process of its own, for what is decided when Python starts."""
-    kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
-    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
-    given = kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | env
-    return subprocess.run(command, env=given, capture_output=True, check=False, **how)  # type: ignore[call-overload]
-
-
 @pytest.mark.slow
 def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together(tmp_path: Path):
     """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and foreign letters."""
-    odd = tmp_path / "out puts é 漢 'quoted'"
-    home = tmp_path / "home"
+    odd, home = tmp_path / "out puts é 漢 'quoted'", tmp_path / "home"
     home.write_text("not a folder")  # root may write to any folder
+    for path in (
+        f"bilder ü/{split}/{label}/{n}.png" for split in ("train", "test") for label in "ab" for n in "12"
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (200, 10, 40 * int(path[-5]))).save(tmp_path / path)
     env = {"HOME": str(home), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    data = make_images(tmp_path / "bilder ü")
-    words = [
-        *QUICK,
-        "data.source=image_folder",
-        f"data.root={data}",
-        "data.train_limit=null",
-        "data.test_limit=null",
-    ]
-    done = fresh([*words, "batch_size=4", f"output_dir={odd}"], env, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    env |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    words = [*QUICK, "data.source=image_folder", f"data.root={tmp_path / 'bilder ü'}", "batch_size=2"]
+    words += ["data.train_limit=null", "data.test_limit=null", f"output_dir={odd}"]
+    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
+    done = subprocess.run(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert b"Traceback" not in done.stderr
     (record,) = load_runs([odd])
@@ -282,19 +189,22 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
+    watched = tmp_path / "watched"
     words = (
         *QUICK,
         "epochs=100000",
-        "max_steps=6000",
+        "max_steps=3000",
         "eval.every=150",
         "diagnostics.every=150",
         "log.every=50",
     )
-    done = zygote.run(*words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150)
+    done = zygote.run(
+        *words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150, watched=str(watched)
+    )
     assert done["code"] == 0, done
-    watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
-    resident, handles = zip(*watched, strict=True)
-    assert len(resident) == 40
-    early, late = slice(8, 16), slice(-8, None)
+    figures = [[float(x) for x in line.split()] for line in watched.read_text().splitlines()]
+    resident, handles = zip(*figures, strict=True)
+    assert len(resident) == 20
+    early, late = slice(6, 12), slice(-6, None)
     assert max(resident[late]) < 1.05 * max(resident[early]), resident
     assert max(handles[late]) <= max(handles[early]) + 1, handles

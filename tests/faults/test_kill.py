@@ -25,7 +25,7 @@ WORDS = (
 )
 EVERY_ROW = "checkpoint.every_minutes=1e-9"
 STORIES = [
-    *((f"backend={name}",) for name in ("none", "apex_o1", "fp16", "bf16_sr")),
+    *((f"backend={name}",) for name in ("apex_o1", "bf16_sr")),
     ("backend=native", "training.accumulate=2", "data.train_limit=126", "optimizer.fused=true", DROPOUT),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
 ]

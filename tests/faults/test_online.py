@@ -134,7 +134,7 @@ def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["", "die", "hang", "fail"])
+@pytest.mark.parametrize("trouble", ["", "hang"])
 def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
     zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
 ):

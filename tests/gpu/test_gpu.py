@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,23 +191,6 @@ def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one():
     assert (made.evaluation.answers == eager.answers).sum() >= 330 - 2
 
 
-def test_adam_trains_by_a_graph_as_without_and_says_nothing():
-    found = []
-    for how in ("eager", "cuda_graph"):
-        adam = (
-            "optimizer.name=adamw",
-            "optimizer.momentum=0",
-            "optimizer.lr=0.001",
-            "diagnostics.every=null",
-        )
-        made, rows = fit(*RESNET, *adam, "log.every=5", f"execution={how}")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message=".*capturable")
-            made.run()
-        found.append(losses(rows))
-    assert found[1] == pytest.approx(found[0], rel=0.1)
-
-
 def test_no_memory_left_within_a_capture_is_one_line():
     made, _ = fit(*RESNET, *CAPTURED, "batch_size=128")
     here = torch.cuda.current_stream()
@@ -230,19 +212,6 @@ def test_no_memory_left_within_a_capture_is_one_line():
     assert said[0].startswith("error: out of memory on cuda")
     assert torch.cuda.current_stream() == here
     assert torch.ones(4, device="cuda").sum().item() == 4
-
-
-def test_the_peak_of_memory_counts_what_a_graph_holds():
-    peaks = []
-    for how in ("eager", "cuda_graph"):
-        torch.cuda.empty_cache()
-        made, rows = fit(*RESNET, f"execution={how}", "batch_size=128", "diagnostics.every=null")
-        made.run()
-        last = [row for row in rows if "memory/peak_mib" in row][-1]
-        assert last["memory/peak_mib"] <= last["memory/reserved_mib"]
-        peaks.append(last["memory/peak_mib"])
-    # The short batch of an epoch has its activations beside those of the graph.
-    assert 1 < peaks[1] / peaks[0] < 2
 
 
 def test_o1_casts_what_lies_on_the_device_alone():
@@ -314,17 +283,3 @@ def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
     meter.pause()
     assert rows[0]["throughput/step_time_ms"] > 90
     assert all(row["energy/joules_per_image"] > 0 for row in rows[1:])
-
-
-def test_cudnn_normalises_fp16_images_only_with_fp32_weights():
-    """Why pure fp16 is no faster than native AMP."""
-    for keep, backend in ((None, "Native"), (True, "Cudnn")):
-        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)).cuda()
-        precision = build_precision("fp16", torch.device("cuda"), keep_batchnorm_fp32=keep)
-        model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        norm = model[1]
-        images = torch.randn(16, 64, 32, 32, device="cuda", dtype=HALF)
-        state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        chosen = torch._C._select_batch_norm_backend(images, *state, True, norm.eps)
-        assert chosen == getattr(torch._C._BatchNormBackend, backend)
-        assert model(torch.randn(16, 3, 34, 34, device="cuda")).isfinite().all()

@@ -1,4 +1,6 @@
-"""What is recorded of a machine: it is known again without its name, and what its half types run on."""
+"""What is recorded of a machine: it is known again without its name, and what its half types run on; what
+depends on the kind of device.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from ampcompare.machine import environment
+from ampcompare.machine.device import has_float64, marker, peak_mib, reserved_mib, wait_for
 from ampcompare.machine.environment import arithmetic_of, name_machine, with_earlier
 from ampcompare.machine.world import World
 
@@ -41,12 +44,10 @@ def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.
 def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
     first, second, third = ({"host": name, "gpu": None} for name in "abc")
     assert with_earlier(first, first) == first
-    moved = with_earlier(second, with_earlier(first, first))
-    assert moved == {**second, "earlier": [first]}
-    assert with_earlier(second, moved) == moved
-    assert with_earlier(third, moved) == {**third, "earlier": [first, second]}
-    back = with_earlier(first, with_earlier(third, moved))
-    assert back == {**first, "earlier": [second, third]}
+    moved = with_earlier(third, with_earlier(second, first))
+    assert moved == {**third, "earlier": [first, second]}
+    assert with_earlier(third, moved) == moved
+    assert with_earlier(first, moved) == {**first, "earlier": [second, third]}
 
 
 @pytest.fixture
@@ -75,12 +76,10 @@ def test_each_kind_of_processor_has_its_units(machine):
 @pytest.mark.parametrize(
     ("limit", "bfloat16", "float16"),
     [
-        ("", "amx_bf16", "amx_fp16"),
         ("AVX512_CORE_AMX_FP16", "amx_bf16", "amx_fp16"),
         ("AVX512_CORE_AMX", "amx_bf16", "emulated"),
         ("avx512_core_fp16", "avx512_bf16", "emulated"),
         ("AVX10_1_512", "avx512_bf16", "emulated"),
-        ("AVX512_CORE_BF16", "avx512_bf16", "emulated"),
         ("AVX2", "emulated", "emulated"),
         ("no such set", "amx_bf16", "amx_fp16"),
     ],
@@ -104,3 +103,15 @@ def test_a_process_capped_to_avx2_emulates_both_types():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     both = {"bfloat16": "emulated", "float16": "emulated"}
     assert json.loads(done.stdout) == ["AVX2", {"arithmetic": both}]
+
+
+def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(monkeypatch: pytest.MonkeyPatch):
+    waits: list[str] = []
+    mps = torch.device("mps")
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waits.append("here"))
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
+    assert [has_float64(device) for device in (CPU, torch.device("cuda"), mps)] == [True, True, False]
+    wait_for(mps)
+    assert isinstance(marker(mps)(), float)
+    assert len(waits) == 2
+    assert (peak_mib(mps), reserved_mib(mps)) == (None, 3)

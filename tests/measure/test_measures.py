@@ -12,11 +12,8 @@ import pytest
 import torch
 
 from ampcompare.machine.device import is_out_of_memory
-from ampcompare.machine.environment import describe_environment
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
-
-CPU = torch.device("cpu")
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():
@@ -38,21 +35,14 @@ def test_underflow_is_what_the_cast_to_fp16_does():
             )
 
 
-def test_overflow_begins_where_fp16_rounds_to_infinity():
-    edge = torch.tensor([65519.996, 65520.0, float("inf"), float("nan")])
-    assert edge.half().isfinite().tolist() == [True, False, False, False]
+def test_overflow_begins_where_fp16_rounds_to_infinity_and_exponents_are_counted_in_their_bins():
+    edge = torch.tensor([65519.996, 65520.0, math.inf, math.nan, 0.0, 1.0, -1.5, 2.0**-60])
+    assert edge.half().isfinite().tolist() == [True, False, False, False] + [True] * 4
     found = look_at_gradients({"all": [edge]}, torch.tensor(1.0))
-    assert found["grad/overflow_fraction"].item() == 0.75
-
-
-def test_exponents_are_counted_in_their_bins():
-    gradient = torch.tensor([0.0, 1.0, -1.5, 2.0, 2.0**-60, 2.0**40, float("inf")])
-    histogram = look_at_gradients({"all": [gradient]}, torch.tensor(1.0))["grad/exponents"]
+    assert found["grad/overflow_fraction"].item() == pytest.approx(3 / 7)
+    histogram = found["grad/exponents"]
     assert histogram[-FIRST_EXPONENT] == 2  # 1 and -1.5
-    assert histogram[1 - FIRST_EXPONENT] == 1
-    assert histogram[0] == 1
-    assert histogram[-1] == 1
-    assert histogram.sum() == 5
+    assert (histogram[0], histogram[15 - FIRST_EXPONENT], histogram.sum()) == (1, 2, 5)
 
 
 def test_gradient_norm_is_that_of_all_elements_in_fp32():
@@ -123,15 +113,10 @@ def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseE
     ("problem", "is_one"),
     [
         (OUT, True),
-        (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (
-            behind(OUT, RuntimeError("operation failed due to a previous error during capture"), cause=False),
-            True,
-        ),
+        (behind(OUT, RuntimeError("operation failed due to a previous error"), cause=False), True),
         (behind(OUT, RuntimeError("backend='inductor' raised"), cause=True), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
-        (behind(KeyError("x"), RuntimeError("unrelated"), cause=False), False),
         (UserWarning("out of memory"), False),
     ],
 )
@@ -139,13 +124,3 @@ def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(
     problem: BaseException, is_one: bool
 ):
     assert is_out_of_memory(problem) is is_one
-
-
-def test_environment_names_the_machine_and_versions():
-    found = describe_environment(CPU, tf32=False)
-    assert found["device_type"] == "cpu"
-    assert found["device_name"]
-    assert found["torch"] == torch.__version__
-    assert found["packages"]["wandb"]
-    assert found["tf32"] is False
-    assert found["cuda"] is None

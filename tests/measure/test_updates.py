@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.measure.updates import lost_updates, sampled
-from ampcompare.models import build_model, tiny
+from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 
 LOST = metrics.LOST_UPDATES
@@ -54,23 +54,14 @@ def test_figures_are_those_of_the_step_in_float64(dtype: torch.dtype):
 
 
 def test_a_weight_without_a_gradient_does_not_count():
-    p = nn.Parameter(torch.ones(100, dtype=torch.bfloat16))
+    weight = torch.ones(10, 2, 2, 2, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    p = nn.Parameter(weight)
     p.grad = torch.zeros_like(p)
-    p.grad[:10] = 1e-4  # lost
-    p.grad[10:20] = 1.0  # not
+    p.grad[0] = 1e-4  # lost
+    p.grad[1] = 1.0  # not
     before = {"all": sampled([p])}
     torch.optim.SGD([p], lr=0.1).step()
     assert lost_updates(before, NO)[LOST] == 0.5
-
-
-def test_weights_that_lie_in_channels_last_are_looked_at_themselves():
-    p = nn.Parameter(
-        torch.ones(4, 8, 3, 3, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
-    )
-    p.grad = torch.ones_like(p)
-    before = {"all": sampled([p])}
-    torch.optim.SGD([p], lr=1.0).step()
-    assert lost_updates(before, NO)[LOST] == 0
 
 
 def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
@@ -93,31 +84,3 @@ def test_a_backend_has_them_where_the_optimizer_updates_half_weights(backend: st
     assert (LOST in found, f"{LOST}/8" in found) == (expected, expected)
     if expected:
         assert 0 < found[LOST].item() < 1
-
-
-# By hand, from fp32 gradients: issue 15, with seed 0, the CIFAR stem and 16 normal images.
-EXPECTED = {
-    torch.bfloat16: {0.1: 0.31, 0.01: 0.86, 0.001: 0.985},
-    torch.float16: {0.1: 0.045, 0.01: 0.37, 0.001: 0.89},
-}
-
-
-@HALVES
-def test_the_first_step_of_a_resnet18_loses_what_was_found_by_hand(dtype: torch.dtype):
-    torch.manual_seed(0)
-    model = build_model("resnet18", "cifar", 10)
-    images, labels = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
-    nn.functional.cross_entropy(model(images), labels).backward()
-    groups: dict[str, list[Tensor]] = {}
-    for name, p in model.named_parameters():
-        half = nn.Parameter(p.detach().to(dtype))
-        half.grad = p.grad.to(dtype)
-        groups.setdefault(name.partition(".")[0], []).append(half)
-    weights = [p for ps in groups.values() for p in ps]
-    for rate, share in EXPECTED[dtype].items():
-        kept = [p.detach().clone() for p in weights]
-        before = {name: sampled(group) for name, group in groups.items()}
-        torch.optim.SGD(weights, lr=rate).step()
-        assert lost_updates(before, NO)[LOST].item() == pytest.approx(share, abs=0.02)
-        with torch.no_grad():
-            torch._foreach_copy_(weights, kept)

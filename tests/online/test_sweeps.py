@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import yaml
-from support.quick import ROOT
-from support.wandb_server import Server
-from support.wandb_server.clients import environment, wandb
 
 from ampcompare import metrics
 
 pytestmark = pytest.mark.slow
-
-DEFINITIONS = sorted((ROOT / "sweeps").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("file", DEFINITIONS, ids=lambda file: file.stem)
-def test_wandb_sweep_takes_the_definition(file: Path, tmp_path: Path, wandb_server: Server):
-    done = wandb("sweep", str(file), env=environment(wandb_server, tmp_path))
-    assert done.returncode == 0, done.stderr
-    (sweep,) = wandb_server.sweeps.values()
-    given = yaml.safe_load(file.read_text())
-    assert sweep.project.name == given["project"]
-    assert sweep.config["parameters"].keys() == given["parameters"].keys()
-    assert sweep.config["command"] == given["command"]
 
 
 def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(sweeps):

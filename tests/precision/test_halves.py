@@ -60,15 +60,6 @@ def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_backend_s_own(ba
     assert model[1].weight.dtype is norms
 
 
-@pytest.mark.parametrize(("loss_scale", "left"), [(1.0, 0.0), (1024.0, 2.0**-18), ("dynamic", 2.0**-18)])
-def test_tiny_gradient_survives_with_loss_scaling_alone(loss_scale, left) -> None:
-    model = nn.Linear(1, 1, bias=False)
-    precision = build_precision("fp16", loss_scale=loss_scale)
-    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    precision.backward(model(torch.full((1, 1), 256.0)).sum() * 2.0**-26)
-    assert model.weight.grad.item() == left
-
-
 def drift(backend: str, steps: int) -> float:
     """How far weights of 1 come in so many steps of 2**-12, an eighth of what bf16 can show below 1."""
     weight = nn.Parameter(torch.ones(1000))
@@ -119,13 +110,12 @@ def test_a_seed_gives_the_same_rounding_again_and_another_seed_another() -> None
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
-def test_a_resumed_training_goes_on_bit_for_bit(backend: str) -> None:
-    whole = train(*prepared(backend, seed=5), range(6))
-    precision, model, optimizer = prepared(backend, seed=5)
+def test_a_resumed_training_goes_on_bit_for_bit() -> None:
+    whole = train(*prepared("bf16_sr", seed=5), range(6))
+    precision, model, optimizer = prepared("bf16_sr", seed=5)
     train(precision, model, optimizer, range(3))
     kept = (precision.state_dict(), model.state_dict(), optimizer.state_dict())
-    precision, model, optimizer = prepared(backend, seed=5)
+    precision, model, optimizer = prepared("bf16_sr", seed=5)
     model.load_state_dict(kept[1])
     optimizer.load_state_dict(kept[2])
     precision.load_state_dict(kept[0])

@@ -15,7 +15,6 @@ from ampcompare.precision.keep import CannotKeep, matching
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
 HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
-FP16 = [name for name in MIXED if REGISTRY[name].dtype == "float16"]
 LOW = (torch.float16, torch.bfloat16)
 
 
@@ -23,6 +22,11 @@ def net() -> nn.Sequential:
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     return nn.Sequential(nn.Linear(4, 8), inner, nn.Linear(8, 3))
+
+
+def static(name: str) -> dict[str, float]:
+    """Else the first steps may be skipped."""
+    return {"loss_scale": 128.0} if REGISTRY[name].scales else {}
 
 
 def prepared(name: str, keep, model: nn.Module, **options):
@@ -66,34 +70,25 @@ def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
 
 @pytest.mark.parametrize("name", MIXED)
 def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
-    precision, model, optimizer = prepared(name, "1", net())
+    first = {key: value.clone() for key, value in net().state_dict().items()}
+    precision, model, optimizer = prepared(name, "1", net(), **static(name))
+    assert precision.kept == ["1"]
+    assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
+    others = {p.dtype for p in (*model[0].parameters(), *model[2].parameters())}
+    assert others <= (set(LOW) if REGISTRY[name].half_weights else {torch.float32})
     seen = types_in(model)
     steps(precision, model, optimizer)
-    assert precision.kept == ["1"]
     assert seen["1.0"] == seen["1.2"] == (torch.float32, torch.float32)
     assert seen["0"][1] in LOW
     assert seen["2"][1] in LOW
-
-
-@pytest.mark.parametrize("name", HALF)
-def test_weights_of_kept_modules_stay_fp32_and_are_updated(name: str):
-    first = {key: value.clone() for key, value in net().state_dict().items()}
-    precision, model, optimizer = prepared(
-        name, ["1.0"], net(), **({"loss_scale": 128.0} if REGISTRY[name].scales else {})
-    )
-    assert model[1][0].weight.dtype is torch.float32
-    assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
-    assert {p.dtype for p in (*model[0].parameters(), *model[1][2].parameters())} <= set(LOW)
-    steps(precision, model, optimizer)
     assert model[1][0].weight.dtype is torch.float32
     assert not torch.equal(model[1][0].weight, first["1.0.weight"])
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_a_network_that_is_kept_whole_trains_as_fp32_bit_for_bit(name: str):
-    options = {"loss_scale": 128.0} if REGISTRY[name].scales else {}
     expected = steps(*prepared("none", None, net()), count=3)
-    assert steps(*prepared(name, "*", net(), **options), count=3) == expected
+    assert steps(*prepared(name, "*", net(), **static(name)), count=3) == expected
 
 
 class Twice(nn.Module):
@@ -160,26 +155,3 @@ def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(patter
         CannotKeep, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
     ):
         matching(model, pattern)
-
-
-def test_a_backend_from_elsewhere_keeps_modules_by_the_base_class(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from ampcompare.precision.base import Precision\n"
-        "from ampcompare.precision.backends import Backend\n"
-        "from ampcompare.precision.casting import convert_network\n"
-        "import torch\n"
-        "class Mine(Precision):\n"
-        "    declares = Backend('mine', 'bf16', 'bfloat16', half_weights=True, updates_half=True)\n"
-        "    def prepare(self, model, optimizer):\n"
-        "        convert_network(model, torch.bfloat16, keep_batchnorm_fp32=False)\n"
-        "        return model, optimizer\n"
-    )
-    first = net()[1][0].weight.clone()
-    precision, model, optimizer = prepared(f"{file}:Mine", "1", net())
-    assert torch.equal(model[1][0].weight, first)
-    seen = types_in(model)
-    steps(precision, model, optimizer)
-    assert seen["1.0"] == (torch.float32, torch.float32)
-    assert seen["2"] == (torch.bfloat16, torch.bfloat16)
-    assert not torch.equal(model[1][0].weight, first)

@@ -52,6 +52,7 @@ def boolean_index(logits: Tensor) -> None:
 
 
 def synchronize(logits: Tensor) -> None:
+    logits + 1
     torch.cuda.synchronize()
 
 
@@ -82,63 +83,41 @@ FAULTS: dict[Callable[[Tensor], None], str] = {
 }
 
 
-def into_steps(fault: Callable[[Any], None], *, captured: bool = False) -> Callable[[Fit], None]:
-    """Let each training step meet a fault; if `captured`, only the one that is being captured."""
+def into_steps(*faults: Callable[[Any], None], captured: bool = False) -> Callable[[Fit], None]:
+    """Let each training step meet faults; if `captured`, only the one that is being captured."""
 
     def hook(module: nn.Module, inputs: Any, logits: Tensor) -> None:
         if module.training and (not captured or torch.cuda.is_current_stream_capturing()):
-            fault(logits)
+            for fault in faults:
+                fault(logits)
 
     return lambda fit: fit.trainer.model.register_forward_hook(hook) and None
 
 
-ONE_STEP = ("model.name=tiny", "max_steps=1", "log.every=10")
-GRAPH = ("model.name=tiny", "execution=cuda_graph", "epochs=2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_in_a_step_is_noted_with_its_place(fault: Callable[[Tensor], None]):
-    found = rehearse(ONE_STEP, into_steps(fault))
+def test_faults_in_a_step_are_noted_with_their_places():
+    found = rehearse(("model.name=tiny", "max_steps=1", "log.every=10"), into_steps(*FAULTS))
     here = [c for c in found.contacts if c.place.startswith(HERE) and c.kind != QUEUED_TO_HOST]
-    assert [(c.kind, c.place) for c in here] == [(FAULTS[fault], f"{HERE} {fault.__name__}")]
+    expected = [(kind, f"{HERE} {fault.__name__}") for fault, kind in FAULTS.items()]
+    assert [(c.kind, c.place) for c in here] == expected
 
 
-@pytest.mark.parametrize(("fault", "kind"), [(item, READ), (of_numbers, CPU_WORK), (cpu_work, CPU_WORK)])
-def test_a_fault_in_a_capture_is_an_error_that_names_its_place(fault: Callable[[Tensor], None], kind: str):
-    with pytest.raises(RehearsalError, match=f"inside a capture: {kind}: .* at {HERE} {fault.__name__} < "):
-        rehearse(GRAPH, into_steps(fault, captured=True))
+def freeze(fit: Fit) -> None:
+    """The learning rate is a number."""
+
+    def rate(logits: Tensor) -> None:
+        fit.trainer.optimizer.param_groups[0]["lr"] = 0.1
+
+    into_steps(rate, captured=True)(fit)
 
 
-def test_a_learning_rate_that_is_a_number_is_an_error_in_a_capture():
-    def prepare(fit: Fit) -> None:
-        def freeze(logits: Tensor) -> None:
-            fit.trainer.optimizer.param_groups[0]["lr"] = 0.1
-
-        into_steps(freeze, captured=True)(fit)
-
-    with pytest.raises(RehearsalError, match=f"inside a capture: {FROZEN_RATE}: SGD.step at "):
-        rehearse(GRAPH, prepare)
-
-
-def transpose_gradient(fit: Fit) -> None:
-    weight = next(p for p in fit.trainer.model.parameters() if p.dim() == 2)
-    weight.register_hook(lambda gradient: gradient.T.contiguous().T)
-
-
-def test_a_gradient_with_other_strides_than_its_parameter_is_noted():
-    found = rehearse(ONE_STEP, transpose_gradient)
-    (contact,) = [contact for contact in found.contacts if contact.kind == STRIDES]
-    assert contact.place.endswith("backward")
-
-
-def test_times_of_events_that_nobody_waited_for_are_an_error():
-    def look(logits: Tensor) -> None:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        logits + 1
-        end.record()
-        start.elapsed_time(end)
-
-    with pytest.raises(RuntimeError, match="device not ready"):
-        rehearse(ONE_STEP, into_steps(look))
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (into_steps(item, captured=True), f"{READ}: .* at {HERE} item < "),
+        (into_steps(cpu_work, captured=True), f"{CPU_WORK}: .* at {HERE} cpu_work < "),
+        (freeze, f"{FROZEN_RATE}: SGD.step at "),
+    ],
+)
+def test_a_fault_in_a_capture_is_an_error_that_names_its_place(prepare: Callable[[Fit], None], said: str):
+    with pytest.raises(RehearsalError, match=f"inside a capture: {said}"):
+        rehearse(("model.name=tiny", "execution=cuda_graph", "epochs=2"), prepare)

@@ -56,13 +56,6 @@ def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_lat
     assert wanted <= {key for row in kept.rows for key in row}
 
 
-def test_a_loss_on_another_gpu_comes_to_the_recorders(monkeypatch: pytest.MonkeyPatch):
-    """Where the network lies in parts on several, the loss is on the last one."""
-    seen, kept = train(monkeypatch, lambda loss: loss.detach().to("cuda:1"))
-    assert {contact.kind for contact in seen} == {QUEUED_TO_HOST, LATE_WAIT}
-    assert len(kept.of(metrics.LOSS)) == 24 // EVERY
-
-
 def test_a_loop_that_reads_its_loss_is_seen_to(monkeypatch: pytest.MonkeyPatch):
     seen, _ = train(monkeypatch, lambda loss: loss.item())
     assert READ in {contact.kind for contact in seen}

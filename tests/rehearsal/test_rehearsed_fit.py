@@ -82,21 +82,6 @@ def test_a_training_waits_for_rows_evaluations_and_captures_alone(words: tuple[s
     assert_untouched(found, captured=captured)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["apex_o1", "bf16_sr"])
-def test_a_captured_resnet50_waits_for_no_more(backend: str):
-    words = ("model.name=resnet50", f"backend={backend}", GRAPH, "optimizer.momentum=0.9")
-    found = rehearse((*words, "epochs=1", "data.train_limit=192"))
-    assert_untouched(found, captured=True)
-
-
-def test_rows_of_a_rehearsal_have_what_a_gpus_have():
-    found = rehearse(["model.name=tiny", "backend=native", "diagnostics.every=2", "log.warmup_steps=0"])
-    keys = {key for row in found.rows for key in row}
-    assert {"memory/peak_mib", "energy/joules_per_image", "throughput/step_time_ms", "grad/exponents"} <= keys
-    assert all(row["throughput/step_time_ms"] > 0 for row in found.rows if "throughput/step_time_ms" in row)
-
-
 # Data of one's own: what lies on the device is part of a graph, nothing waits.
 
 IMAGES = """

@@ -1,4 +1,4 @@
-"""Other people's tasks as files: a small GPT on text in the manner of Tiny Shakespeare, a regression."""
+"""Other people's task as files: a small GPT on text in the manner of Tiny Shakespeare."""
 
 GPT = '''
 import torch
@@ -62,72 +62,4 @@ def build(train, length=24):
     numbers = torch.tensor([LETTERS.index(letter) for letter in text(120 if train else 20, int(train))])
     count = (len(numbers) - 1) // length
     return numbers[: count * length].view(count, length), numbers[1 : count * length + 1].view(count, length)
-'''
-
-MLP = '''
-from torch import nn
-
-
-class Named(nn.Module):
-    """Takes its inputs by name, gives a column."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
-
-    def forward(self, x, shift):
-        return self.layers(x) + shift
-
-
-def build(width=16):
-    return Named(width)
-
-
-def other(width=16):
-    network = Named(width)
-    network.layers[0] = nn.Linear(5, width)
-    return network
-'''
-
-TABLE = '''
-import torch
-
-
-def build(train):
-    """A plane with a bend, and noise; targets [N], which the network gives as [N, 1]."""
-    draw = torch.Generator().manual_seed(int(train))
-    x = torch.randn(150 if train else 60, 4, generator=draw)
-    y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0]) + x[:, 0].abs() + 0.1 * torch.randn(len(x), generator=draw)
-    return {"x": x, "shift": torch.ones(len(x), 1)}, y
-'''
-
-SCORES = '''
-import torch
-import torch.nn.functional as F
-
-
-def perplexity(outputs, targets):
-    """Of a batch, 0-d."""
-    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten()).exp()
-
-
-def within(outputs, targets):
-    """Which samples are near, [B]: nothing in the name says which way is better."""
-    return (outputs.flatten() - targets).abs() < 0.5
-
-
-within.better, within.words = "higher", "share within a half"
-
-
-def spread(outputs, targets):
-    return (outputs.flatten() - targets).abs()
-
-
-def third_error(outputs, targets):
-    return outputs[:, 2] - targets
-
-
-def by_hand(outputs, targets):
-    """A loss that knows what the network gives."""
-    return (outputs.squeeze(1) - targets).square().mean()
 '''

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,60 +89,20 @@ def until_saved(folder: Path) -> str:
     return " ".join(waits)
 
 
-def causing(job: dict[str, Any], inner: Any) -> Any:
-    """The display's step with trouble of other kinds than signals."""
-
-    def step(self: Any, step: int) -> None:
-        inner(self, step)
-        if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
-            also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
-            until = until_saved(Path(folder)) if (folder := job.get("once_saved")) else ""
-            subprocess.Popen(
-                ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"], start_new_session=True
-            )
-        time.sleep(job.get("pace", 0))
-        if job.get("end_service_at") == step:
-            for pid in children_of(os.getpid()):
-                os.kill(pid, signal.SIGKILL)
-        if job.get("remove_at", [0])[0] == step:
-            import shutil
-
-            while Path(job["remove_at"][1]).exists():  # W&B's client may write into it meanwhile
-                shutil.rmtree(job["remove_at"][1], ignore_errors=True)
-        if job.get("clock_at") == step:
-            real = time.time
-            time.time = lambda: real() - 86_400  # type: ignore[assignment]
-        if job.get("out_of_memory_at") == step:
-            import torch
-
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        if job.get("watch_every") and step % job["watch_every"] == 0:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            handles = len(os.listdir("/proc/self/fd"))
-            folder = next(w for w in job["words"] if w.startswith("output_dir=")).partition("=")[2]
-            with open(f"{folder}/watched", "a") as file:
-                file.write(f"{pages} {handles}\n")
-
-    return step
-
-
 def child(job: dict[str, Any]) -> None:
+    """One run, with its trouble."""
     import run_experiment
     from ampcompare.program.stopping import leave
     from ampcompare.train.display import TrainingDisplay
 
     os.environ.update(job.get("env", {}))
-    at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
     shown = TrainingDisplay.step
 
     def step(self: TrainingDisplay, step: int) -> None:
         shown(self, step)
-        if step == at:
-            for _ in range(1 + bool(job.get("twice"))):
-                for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
-                    os.kill(pid, number)
+        cause(job, step)
 
-    TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
+    TrainingDisplay.step = step  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
         import resource
 
@@ -150,6 +111,35 @@ def child(job: dict[str, Any]) -> None:
 
         record_file.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
     leave(run_experiment.main(list(job["words"])))
+
+
+def cause(job: dict[str, Any], step: int) -> None:
+    """What is to happen behind this step."""
+    at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
+    if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
+        also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
+        until = until_saved(Path(folder)) if (folder := job.get("once_saved")) else ""
+        killing = ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"]
+        subprocess.Popen(killing, start_new_session=True)
+    time.sleep(job.get("pace", 0))
+    if job.get("end_service_at") == step:
+        for pid in children_of(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+    if job.get("remove_at", [0])[0] == step:
+        while Path(job["remove_at"][1]).exists():  # W&B's client may write into it meanwhile
+            shutil.rmtree(job["remove_at"][1], ignore_errors=True)
+    if job.get("out_of_memory_at") == step:
+        import torch
+
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    if job.get("watch_every") and step % job["watch_every"] == 0:
+        pages, handles = Path("/proc/self/statm").read_text().split()[1], len(os.listdir("/proc/self/fd"))
+        with Path(job["watched"]).open("a") as file:
+            file.write(f"{pages} {handles}\n")
+    if step == at:
+        for _ in range(1 + bool(job.get("twice"))):
+            for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
+                os.kill(pid, number)
 
 
 def fork(job: dict[str, Any], output: int) -> int:

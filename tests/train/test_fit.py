@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,31 +68,6 @@ def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[st
     assert found[True] == found[False]
 
 
-def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overrides: tuple[str, ...]):
-    words = (
-        "log.every=3",
-        "diagnostics.every=null",
-        "epochs=2",
-        "data.train_limit=64",
-    )  # 8 steps an epoch, 16 in all
-    fit, came = make_fit(quick_overrides, *words, lag=True)
-    fit.run()
-    steps = [(at, row["global_step"], "eval/loss" in row) for at, row in came]
-    assert steps == [
-        (6, 3, False),
-        (8, 6, False),
-        (8, 8, False),  # a row ends at the epoch's end
-        (8, 8, True),
-        (12, 9, False),
-        (15, 12, False),
-        (16, 15, False),
-        (16, 16, False),
-        (16, 16, True),
-    ]
-    elapsed = [row["time/elapsed_seconds"] for _, row in came]
-    assert elapsed == sorted(elapsed)
-
-
 def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
     words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=128")
     problems = []
@@ -106,29 +80,6 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_override
         # The row that shows it is kept, and with lag that of the interval after.
         assert [row["global_step"] for _, row in came if "train/loss" in row] == ([4, 8] if lag else [4])
     assert problems[0] == problems[1]
-
-
-@pytest.mark.slow
-def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
-    words = (
-        "backend=native",
-        "data.std=[1e-30,1e-30,1e-30]",
-        "log.every=1",
-        "epochs=6",
-        "training.on_nan=continue",
-    )
-    found = []
-    for lag in (False, True):
-        notes: list[str] = []
-        fit, _ = make_fit(quick_overrides, *words, lag=lag, on_note=notes.append)
-        found.append((fit.run()["amp/scale_collapsed_at_step"], notes))
-    assert found[0][0] > 0
-    assert found[0] == found[1]
-    # Of inputs that are not finite no learning rate is to blame.
-    said = " ".join(found[0][1])
-    assert "the loss was never finite: look at inputs, targets and initial weights" in said
-    assert "optimizer.lr" not in said
-    assert found[0][1][0].startswith("step 1: the training loss is not finite (loss scale 32768)")
 
 
 @pytest.mark.parametrize(
@@ -180,52 +131,6 @@ def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(
     assert (fit.stopped, fit.evaluated, fit.step, told) == (True, False, 4, [4])
     assert [row["global_step"] for _, row in came if "train/loss" in row] == [4]
     assert not any("eval/loss" in row for _, row in came)
-
-
-class Waits:
-    """Notes each wait of the host for the device that a program asks for, while `on`.
-
-    PyTorch's own debug mode sees copies and what reads a value, not these.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.on = False
-        self.seen: list[str] = []
-        for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
-            monkeypatch.setattr(owner, "synchronize", self.noted(owner.__name__, owner.synchronize))
-
-    def noted(self, name: str, wait: Callable[..., None]) -> Callable[..., None]:
-        def noted(*args: Any) -> None:
-            if self.on:
-                self.seen.append(name)
-            wait(*args)
-
-        return noted
-
-
-@pytest.mark.parametrize("lag", [True, False])
-def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
-):
-    made: list[torch.cuda.Event] = []
-
-    def with_event(values: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:
-        made.append(torch.cuda.Event())
-        return values, made[-1]
-
-    monkeypatch.setattr("ampcompare.train.meter.start_copy", with_event)
-    monkeypatch.setattr(torch.cuda.Event, "query", lambda self: self is not made[-1])
-    waits = Waits(monkeypatch)
-
-    def on_step(step: int) -> None:
-        waits.on = 3 <= step < 13
-
-    fit, came = make_fit(
-        quick_overrides, "log.every=2", "data.train_limit=128", "epochs=1", lag=lag, on_step=on_step
-    )  # 16 steps
-    fit.run()
-    assert waits.seen == ([] if lag else ["Event"] * 5)  # after the steps 4, 6, ... 12
-    assert sum("train/loss" in row for _, row in came) == 8
 
 
 def test_milestones_are_in_epochs_whatever_the_number_of_steps(quick_overrides: tuple[str, ...]):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.world import World
 from ampcompare.train import meter as room
 from ampcompare.train.findings import SKIPS_IN_A_ROW
 from ampcompare.train.meter import Meter, Result
@@ -123,24 +122,6 @@ def test_a_row_that_is_read_late_says_what_held_at_its_end(monkeypatch: pytest.M
     assert metrics.GRADIENT_NORM not in second  # of its own step alone
 
 
-def test_half_losses_reach_the_row_as_they_are(made: Made):
-    for loss in (0.3, 7.7):
-        made.step(torch.tensor(loss).bfloat16().requires_grad_(), 2)
-    made.meter.flush()
-    assert made.rows[0][metrics.LOSS] == (0.30078125 + 7.6875) / 2
-
-
-def test_several_looks_in_an_interval_have_each_its_own_time(made: Made):
-    """A fault of before: all had that of the interval's end."""
-    for _ in range(3):
-        made.step(looks={"grad/underflow_fraction": torch.tensor(0.5)})
-    made.meter.flush()
-    *looks, row = made.rows
-    assert [round(look[metrics.ELAPSED], 3) for look in looks] == [0.01, 0.02, 0.03]
-    assert [round(look[metrics.TRAIN_SECONDS], 3) for look in looks] == [0.01, 0.02, 0.03]
-    assert row[metrics.STEP] == 3
-
-
 def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles(monkeypatch: pytest.MonkeyPatch):
     made = Made(monkeypatch, warmup_steps=2)
     for number in range(6):
@@ -189,7 +170,7 @@ def test_a_low_scale_is_said_once(made: Made):
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == 2
 
 
-@pytest.mark.parametrize("every", [1, 7, 50, 1000])
+@pytest.mark.parametrize("every", [7, 1000])
 def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     monkeypatch: pytest.MonkeyPatch, every: int
 ):
@@ -203,15 +184,6 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == first + SKIPS_IN_A_ROW - 1
     assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + SKIPS_IN_A_ROW
     assert sum("steps in a row" in note for note in made.notes) == 1
-
-
-def test_scattered_skips_are_no_collapse(made: Made):
-    for number in range(1, 100):
-        made.scale.skipped = number % 20 != 0
-        made.step()
-    made.meter.flush()
-    assert made.meter.summary()[metrics.SCALE_COLLAPSED] is None
-    assert made.notes == []
 
 
 def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):
@@ -262,20 +234,6 @@ def test_energy_is_that_of_a_stretch_of_training_behind_warm_up_and_compiling(
         made.clock.now += 9  # an evaluation
     found = [row[metrics.ENERGY] for row in made.rows if metrics.ENERGY in row]
     assert found == pytest.approx(expected)
-
-
-def test_losses_and_answers_are_those_of_all_processes(monkeypatch: pytest.MonkeyPatch):
-    class AsTwo(World):
-        """As if another process had the same numbers, and one more in each."""
-
-        def sum_(self, tensor: Tensor) -> Tensor:
-            return tensor.mul_(2).add_(1)
-
-    made = Made(monkeypatch, world=AsTwo(size=2))
-    made.step(3.0, 8, right=right(2, 4))
-    made.meter.flush()
-    assert made.rows[0][metrics.LOSS] == 3.5
-    assert made.rows[0][metrics.ACCURACY] == 5 / 9
 
 
 def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median(monkeypatch: pytest.MonkeyPatch):

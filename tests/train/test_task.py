@@ -20,11 +20,9 @@ from ampcompare.precision import build_precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.scores import by_class, cross_entropy, mae, mse
-from ampcompare.train.step import Trainer
 from ampcompare.train.task import Task, build_task
 
 CPU = torch.device("cpu")
-BACKENDS = ("none", "native", "apex_o1")
 
 
 def task_of(*words: str) -> Task:
@@ -145,51 +143,20 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-OF_TOKENS = task_of()
-
-
 def named_batch(count: int = 8) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return {"tokens": classes(count, 4, of=9), "weight": drawn(count, 4)}, {"labels": classes(count, 4)}
 
 
-def losses(made: Trainer, steps: int = 3) -> list[float]:
-    with made.precision.session():
-        return [made.step([named_batch(8 if n else 5)]).loss.item() for n in range(steps)]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, form: str):
+@pytest.mark.parametrize("backend", ["none", "native", "apex_o1"])
+def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str):
     found = {}
-    for one in ("tensor", form):
+    for name, form in FORMS.items():
         torch.manual_seed(0)
-        found[one] = losses(trainer(backend, Headed(FORMS[one]), task=OF_TOKENS, init_scale=256.0))
-    assert found[form] == found["tensor"]
-    assert found[form][-1] < found[form][1]
-
-
-@pytest.mark.slow
-def test_a_compiled_step_takes_batches_in_names():
-    backend, form = "apex_o1", "dict"
-    found = []
-    for compiled in (False, True):
-        torch.manual_seed(0)
-        made = trainer(backend, Headed(FORMS[form]), task=OF_TOKENS, init_scale=256.0, compiled=compiled)
-        found.append(losses(made))
-    assert found[1] == pytest.approx(found[0], rel=1e-3)
-
-
-def test_a_loss_gets_the_outputs_whole(tmp_path: Path):
-    (tmp_path / "mine.py").write_text(
-        "def both(outputs, targets):\n    (a, b) = outputs\n"
-        "    return (a - b - targets['left']).square().mean()\n"
-    )
-    task = task_of(f"task.loss={tmp_path}/mine.py:both")
-    assert task.compared.key == metrics.EVAL_LOSS
-    a, b, left = drawn(4), drawn(4, seed=1), drawn(4, seed=2)
-    assert task.loss((a, b), {"left": left}) == pytest.approx((a - b - left).square().mean())
-    sums = task.look((a, b), {"left": left})
-    assert (sums[0, 0] / sums[0, 1]).item() == pytest.approx((a - b - left).square().mean())
+        made = trainer(backend, Headed(form), task=task_of(), init_scale=256.0)
+        with made.precision.session():
+            found[name] = [made.step([named_batch(8 if n else 5)]).loss.item() for n in range(3)]
+    assert found["dict"] == found["object"] == found["tensor"]
+    assert found["tensor"][-1] < found["tensor"][1]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +171,6 @@ def test_a_loss_gets_the_outputs_whole(tmp_path: Path):
             "def mae(o, t): ...\nmae.better = 'higher'",
             "says that higher is better, but eval/mae is known, and lower",
         ),
-        ("class error:\n    def __init__(self, x): ...", "cannot be made without arguments (TypeError"),
         ("error = {}", "is a dict; expected a function of outputs and targets"),
         (
             "import torch\nclass error(torch.nn.Linear):\n"
@@ -222,30 +188,8 @@ def test_a_metric_that_cannot_be_one_is_refused(tmp_path: Path, content: str, li
     assert str(refusal.value).startswith("task.metrics='")
 
 
-def test_the_record_names_each_score_with_its_direction_and_the_files_behind_them(tmp_path: Path):
-    (tmp_path / "mine.py").write_text("def r2(o, t): ...\nr2.words = 'explained variance'\n")
-    task = task_of("task.loss=mae", f"task.metrics=[{tmp_path}/mine.py:r2]", "task.metric=loss")
-    told = task.record()
-    assert told[metrics.TASK] == {
-        "metric": "eval/loss",
-        "metrics": {
-            "eval/loss": {"words": "eval loss", "better": "lower"},
-            "eval/r2": {"words": "explained variance", "better": "higher"},
-        },
-    }
-    assert [*told] == [metrics.TASK, "task_r2_source"]
-
-
 def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def error(o, t):\n    return (o - t).abs().sum(0)\n")
     task = task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:error]")
     with pytest.raises(TrainingError, match=r"mine\.py:error': gave a tensor \[3\] for 8 samples; expected"):
         evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
-
-
-@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8, torch.bool])
-def test_classes_may_be_whole_numbers_of_any_type(kind: torch.dtype):
-    outputs, targets = drawn(6, 5), classes(6, of=2)
-    task = task_of("training.label_smoothing=0.1")
-    assert torch.equal(task.loss(outputs, targets.to(kind)), task.loss(outputs, targets))
-    assert torch.equal(task.look(outputs, targets.to(kind)), task.look(outputs, targets))

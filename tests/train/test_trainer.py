@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from functools import partial
 
@@ -22,7 +21,7 @@ from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.step import Trainer, learning_rate_factor, micro_batches
+from ampcompare.train.step import Trainer, learning_rate_factor
 from ampcompare.train.task import classification
 
 BACKENDS = MECHANISMS
@@ -55,20 +54,6 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
     made.precision.step = look
     found = made.step(batches).looks
     return seen[0], found
-
-
-def weights(made: Trainer) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in made.model.parameters()]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_loss_falls_and_stays_close_to_fp32(backend: str):
-    losses = {}
-    for name in ("none", backend):
-        made = trainer(name, network(batch_norm=True), init_scale=1024.0)
-        losses[name] = [made.step([batch(seed=i % 4)]).loss.item() for i in range(20)]
-    assert losses[backend][-1] < 0.9 * losses[backend][0]
-    assert losses[backend] == pytest.approx(losses["none"], rel=0.02)
 
 
 @settings(max_examples=25)
@@ -127,26 +112,6 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     assert result.looks["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
 
 
-@pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2", "fp16"])
-def test_an_overflow_in_the_first_micro_batch_is_not_lost(backend: str):
-    made = trainer(backend, network(), init_scale=2.0**10)
-    before = weights(made)
-    images, labels = batch()
-    made.step([(images * float("inf"), labels), (images, labels)])
-    assert all(torch.equal(a, b) for a, b in zip(weights(made), before, strict=True))
-    assert made.precision.skipped_steps().item() == 1
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_first_step_that_is_skipped_raises_no_false_scheduler_warning(backend: str):
-    made = trainer(backend, network(), init_scale=2.0**24)
-    images, labels = batch()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        made.step([(images * 1e4, labels)])
-        made.step([(images, labels)])
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_penalty_is_that_of_fp32(backend: str):
     config = TrainingConfig(gradient_penalty=0.5)
@@ -155,17 +120,6 @@ def test_gradient_penalty_is_that_of_fp32(backend: str):
     plain = trainer("none", network()).step([batch()]).loss.item()
     assert truth > plain + 0.01
     assert ours == pytest.approx(truth, rel=near(5e-3, backend))
-
-
-@pytest.mark.parametrize("backend", FP32_WEIGHTS)
-def test_underflow_is_less_with_scaling_than_without(backend: str):
-    images, labels = batch()
-    made = trainer(backend, network(), init_scale=2.0**12)
-    scaled_down = [(images * 1e-6, labels)]  # gradients of the first layer around 1e-8
-    found = made.step(scaled_down, diagnose=True).looks
-    at_scale, at_one = (found[f"grad/underflow_fraction{s}"].item() for s in ("", "_unscaled"))
-    assert 0 < at_one < 1
-    assert at_scale == at_one if backend == "none" else at_scale < at_one
 
 
 @pytest.mark.parametrize("backend", FP32_WEIGHTS)
@@ -214,35 +168,6 @@ def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: i
         evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=classification())
         evaluation.run(partial(ask, rank), Alone(rank, 3))
     assert asked == sorted([0, 1, 2] * -(-images // 8))
-
-
-def test_evaluation_changes_nothing():
-    class Loader:
-        def __len__(self) -> int:
-            return 1
-
-        def epoch(self, epoch: int, start: int = 0):
-            yield batch()
-
-    model = tiny(4)
-    before = copy.deepcopy(model.state_dict())
-    Evaluation(model, Loader(), build_precision("none"), task=classification()).run()
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-
-
-def test_two_backends_in_one_process_do_not_influence_each_other():
-    def losses(made: list[Trainer]) -> list[list[float]]:
-        return [[t.step([batch(seed=i)]).loss.item() for t in made] for i in range(6)]
-
-    alone = [losses([trainer(name, network())]) for name in BACKENDS]
-    together = losses([trainer(name, network()) for name in BACKENDS])
-    for column, single in enumerate(alone):
-        assert [row[column] for row in together] == [row[0] for row in single]
-
-
-def test_micro_batches_keep_every_batch():
-    numbers = iter(range(7))
-    assert list(micro_batches(numbers, 3)) == [[0, 1, 2], [3, 4, 5], [6]]  # type: ignore[arg-type]
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine():

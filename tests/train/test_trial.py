@@ -61,12 +61,6 @@ def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_shares_of_classes_are_learned_without_an_accuracy():
-    shares = torch.softmax(torch.randn(8, 4), 1)
-    task = look(Frozen(), shares, "task.metrics=[]")
-    assert (task.judge, task.compared.key) == (None, "eval/loss")
-
-
 @pytest.mark.parametrize(
     ("inputs", "labels", "said"),
     [

@@ -15,7 +15,6 @@ from support.properties import MECHANISMS
 from support.quick import ROOT
 from support.training import trainer
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
@@ -78,22 +77,6 @@ def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     split_loss, split = moved(made(weighed(task), features=2), [long, short])
     assert split_loss == pytest.approx(loss)
     assert torch.allclose(split, change, atol=1e-6)
-
-
-def test_weights_are_never_waited_for():
-    class Waits(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-            return func(*args, **(kwargs or {}))
-
-    found = []
-    for task in (classification(), weighed(classification())):
-        with Waits() as waits:
-            made(task).step(parts_of(tokens(5, 1, 3, 0), 2, 2))
-        found.append(waits.count)
-    assert found[0] == found[1]
 
 
 DATA = """

@@ -60,16 +60,6 @@ def test_edit_in_place_makes_a_new_copy(weight):
         assert torch.equal(_copy(weight), weight.half())
 
 
-def test_edit_without_a_version_is_seen_by_the_next_context(weight):
-    for value in (5.0, 7.0):
-        with casts(device_type="cpu"):
-            assert torch.equal(_copy(weight), weight.half())
-        weight.data.fill_(value)
-    weight.data = torch.zeros(3)
-    with casts(device_type="cpu"):
-        assert torch.equal(_copy(weight), torch.zeros(3, dtype=HALF))
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_step_of_the_backend_clears_the_copies(weight, fused):
     """A fused optimizer changes weights without a new version (torch 2.14.1): versions alone won't do."""

@@ -50,18 +50,9 @@ def backward(model: nn.Module, optimizer, factor: float = 1.0, **options) -> Non
         scaled.backward()
 
 
-def backward_that_fails(loss, optimizer) -> None:
-    with amp.scale_loss(loss, optimizer) as scaled:
-        scaled.backward()
-        raise RuntimeError("after the gradient")
-
-
 def master(optimizer) -> torch.Tensor:
     (found,) = amp.master_params(optimizer)
     return found
-
-
-# masters
 
 
 def test_updates_too_small_for_fp16_add_up_in_the_master() -> None:
@@ -79,30 +70,6 @@ def test_sum_of_micro_batches_beyond_fp16_is_no_overflow() -> None:
     for _ in range(3):
         backward(model, optimizer, 30000.0)
     assert master(optimizer).grad.item() == 90000
-
-
-def test_gradients_of_a_plain_backward_are_true_ones() -> None:
-    model, optimizer = started(line())
-    model(torch.ones(1, 1)).sum().backward()
-    backward(model, optimizer, 2.0)
-    assert master(optimizer).grad.item() == 3
-    optimizer.zero_grad()
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    assert model.weight.item() == 0.875
-
-
-def test_error_in_the_backward_leaves_the_gradients_from_before() -> None:
-    model, optimizer = started(line())
-    backward(model, optimizer, 2.0)
-    loss = model(torch.ones(1, 1)).sum()
-    with pytest.raises(RuntimeError, match="after the gradient"):
-        backward_that_fails(loss, optimizer)
-    assert master(optimizer).grad.item() == 2
-    assert model.weight.grad is None
-
-
-# state dicts
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
@@ -142,9 +109,6 @@ def test_weights_swapped_out_and_in_again_keep_their_finer_masters() -> None:
     assert master(optimizer).item() == finer
 
 
-# reset
-
-
 def test_reset_leaves_the_trained_masters_in_a_plain_fp32_model() -> None:
     model = line()
     optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-12, momentum=0.5)
@@ -159,9 +123,6 @@ def test_reset_leaves_the_trained_masters_in_a_plain_fp32_model() -> None:
     assert set(optimizer.state) == {weight}
     assert optimizer.state[weight]["momentum_buffer"].item() == 1
     assert weight.grad is None
-
-
-# the backend
 
 
 def test_backend_s_state_holds_masters_and_schedule() -> None:

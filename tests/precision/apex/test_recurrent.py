@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.o1.patches import casts
-from ampcompare.precision.o1.weights import STATE
 
 FLOAT = torch.float32
 HALVES = [torch.float16, torch.bfloat16]
@@ -26,7 +25,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two layers, both directions": {"num_layers": 2, "bidirectional": True},
     "batch first, no bias": {"batch_first": True, "bias": False},
 }
-CELLS = {"LSTM": nn.LSTMCell, "GRU": nn.GRUCell, "RNN": nn.RNNCell}
 
 
 @pytest.fixture(autouse=True)
@@ -69,32 +67,33 @@ def test_network_runs_in_half_with_values_and_gradients_of_fp32(name, shape, hal
         assert torch.allclose(gradient, reference, atol=3 * TOLERANCE[half] * float(reference.abs().max()))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_packed_sequence_runs_in_half(name):
-    network = NETWORKS[name](6, 8, num_layers=2)
+def test_packed_sequence_and_input_of_another_type_run_in_half():
+    """PyTorch refuses input of another type than the weights; under the casts they become one."""
+    network = nn.LSTM(6, 8, num_layers=2)
     x, lengths = torch.randn(5, 3, 6, requires_grad=True), torch.tensor([3, 5, 2])
 
-    def run() -> Tensor:
+    def run(x: Tensor) -> Tensor:
         packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
         y, _ = network(packed)
         assert torch.equal(y.batch_sizes, packed.batch_sizes)
         return pad_packed_sequence(y)[0]
 
-    expected = run()
-    with casts(device_type="cpu"):
-        y = run()
-    assert y.dtype is torch.float16
-    assert torch.allclose(y.float(), expected, atol=2e-3)
-    y.float().sum().backward()
-    assert _dtypes(network) == {FLOAT}
-    assert x.grad.dtype is FLOAT
+    expected = run(x)
+    for dtype in (FLOAT, torch.bfloat16, torch.float64):
+        given = x.detach().to(dtype).requires_grad_()
+        with casts(device_type="cpu"):
+            y = run(given)
+        assert y.dtype is torch.float16
+        assert torch.allclose(y.float(), expected, atol=2e-2 if dtype is torch.bfloat16 else 2e-3)
+        y.float().sum().backward()
+        assert _dtypes(network) == {FLOAT}
+        assert given.grad.dtype is dtype
 
 
 @pytest.mark.parametrize("half", HALVES, ids=str)
-@pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", CELLS)
-def test_cell_runs_in_half_whatever_its_input(name, given, half):
-    cell = CELLS[name](6, 8)
+@pytest.mark.parametrize(("kind", "given"), [(nn.LSTMCell, torch.float64), (nn.GRUCell, torch.float16)])
+def test_cell_runs_in_half_whatever_its_input(kind, given, half):
+    cell = kind(6, 8)
     x = torch.randn(3, 6)
     expected = cell(x, cell(x))
     with casts(device_type="cpu", half=half):
@@ -104,43 +103,3 @@ def test_cell_runs_in_half_whatever_its_input(name, given, half):
     assert torch.allclose(_first(state).float(), _first(expected), atol=TOLERANCE[half])
     _first(state).float().sum().backward()
     assert _dtypes(cell) == {FLOAT}
-
-
-@pytest.mark.parametrize("given", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_network_takes_what_a_layer_before_it_gives(name, given):
-    """PyTorch refuses input of another type than the weights; under the casts they become one."""
-    network = NETWORKS[name](6, 8)
-    x = torch.randn(5, 3, 6, dtype=given, requires_grad=True)
-    with casts(device_type="cpu"):
-        y, _ = network(x)
-    assert y.dtype is torch.float16
-    y.float().sum().backward()
-    assert x.grad.dtype is given
-    with pytest.raises(ValueError, match="does not match weight dtype"):
-        network(x)
-
-
-# The copies of the weights
-
-
-def test_flattened_network_trains_through_its_flat_copies():
-    """Weights that are views of one storage, as on a GPU, in another order than the module's."""
-    network, apart = nn.LSTM(6, 8), nn.LSTM(6, 8)
-    apart.load_state_dict(network.state_dict())
-    weights = list(network.parameters())
-    storage = torch.empty(sum(w.numel() for w in weights))
-    start = 0
-    for weight in reversed(weights):
-        place = storage[start : start + weight.numel()].view_as(weight)
-        start += weight.numel()
-        weight.data = place.copy_(weight.data)
-    x = torch.randn(5, 3, 6)
-    gradients = []
-    for each in (network, apart):
-        with casts(device_type="cpu"):
-            y, _ = each(x)
-            found = {copy.untyped_storage()._cdata for _, _, copy in STATE.copies.values()}
-            assert len(found) == (1 if each is network else 4)
-        gradients.append(_gradients(each, y.float().sum()))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ampcompare.precision.apex import amp
 from ampcompare.precision.o1.patches import casts, disable_casts, installed
 
-HALF, FLOAT, DOUBLE, BFLOAT = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
+HALF, FLOAT, DOUBLE, _ = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 CASTING = [(amp.half_function, HALF), (amp.float_function, FLOAT)]
 DECORATORS = [amp.half_function, amp.float_function, amp.promote_function]
 Pair = namedtuple("Pair", "first second")
@@ -97,16 +97,6 @@ def test_what_is_not_to_be_cast_is_handed_on_as_it_is():
     assert wrong == []
 
 
-def test_promotion_looks_at_keywords_and_into_lists_and_writes_into_neither():
-    half, single = _ones(HALF), _ones(FLOAT)
-    pair, options = [half, single], {"other": [half, half]}
-    (x, (y, z)), kwargs = _handed(amp.promote_function, half, pair, **options)
-    assert [t.dtype for t in (x, y, z, *kwargs["other"])] == [FLOAT] * 5
-    assert _are((*pair, *options["other"]), (half, single, half, half))
-    (x,), kwargs = _handed(amp.promote_function, half, other=single)
-    assert [x.dtype, kwargs["other"].dtype] == [FLOAT, FLOAT]
-
-
 def test_out_is_where_the_result_goes_and_is_left_alone():
     """It does not count as an argument to promote, either."""
     for decorate in DECORATORS:
@@ -146,9 +136,6 @@ def test_no_rule_does_anything_outside_a_context_disabled_or_to_another_device(c
         assert half.dtype is HALF
 
 
-# Banned
-
-
 def _probabilities(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.full((3,), 0.25, dtype=dtype), torch.ones(3, dtype=dtype)
 
@@ -156,22 +143,12 @@ def _probabilities(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def test_banned_function_refuses_half_wherever_it_stands_and_names_the_ways_out():
     (x, y), (half_x, half_y) = _probabilities(FLOAT), _probabilities(HALF)
     with casts(device_type="cpu"):
-        for call in (
-            lambda: F.binary_cross_entropy(half_x, y),
-            lambda: F.binary_cross_entropy(x, half_y),
-            lambda: F.binary_cross_entropy(input=half_x, target=y),
-            lambda: nn.BCELoss()(half_x, half_y),
-        ):
+        for args, kwargs in (((half_x, y), {}), ((x, half_y), {}), ((), {"input": half_x, "target": y})):
             with pytest.raises(NotImplementedError, match=r"entropy_with_logits.*allow_banned"):
-                call()
-
-
-def test_banned_function_runs_as_it_is_without_half_and_in_float_where_it_is_allowed():
-    with casts(device_type="cpu"):
+                F.binary_cross_entropy(*args, **kwargs)
         for dtype in (FLOAT, DOUBLE):
             assert F.binary_cross_entropy(*_probabilities(dtype)).dtype is dtype
     with casts(device_type="cpu", allow_banned=True):
         allowed = [F.binary_cross_entropy(*_probabilities(dtype), weight=None) for dtype in TYPES]
     assert [x.dtype for x in allowed] == [FLOAT] * 4
-    expected = [-torch.tensor(0.25).log().item()] * 4
-    assert [x.item() for x in allowed] == pytest.approx(expected, rel=3 * torch.finfo(FLOAT).eps)
+    assert torch.stack(allowed).tolist() == pytest.approx([-torch.tensor(0.25).log().item()] * 4, rel=4e-7)

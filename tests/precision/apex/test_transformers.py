@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,51 +32,6 @@ def _is_near(y: Tensor, expected: Tensor, half: torch.dtype = HALF, terms: int =
     """
     error = (y.float() - expected).abs().max().item()
     return error <= terms * torch.finfo(half).eps * expected.abs().max().item()
-
-
-# Modules, and what PyTorch made one function of. The first take fp32 and give half, the others the other way.
-RUN_IN_HALF: dict[str, Callable[[Tensor], Tensor]] = {
-    "nn.Linear": lambda x: nn.Linear(8, 8)(x),
-    "attention": lambda x: _attention()(x, x, x)[0],
-    "attention without weights": lambda x: _attention()(x, x, x, need_weights=False)[0],
-    "cross attention": lambda x: _attention(kdim=4, vdim=4)(x, x[..., :4], x[..., 4:])[0],
-    "attention with a mask": lambda x: _attention()(
-        x, x, x, need_weights=False, attn_mask=nn.Transformer.generate_square_subsequent_mask(6)
-    )[0],
-    "one function": lambda x: F.scaled_dot_product_attention(x, x, x),
-    "causal": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
-    "fp32 mask": lambda x: F.scaled_dot_product_attention(x, x, x, 4 * torch.eye(6)),
-    "boolean mask": lambda x: F.scaled_dot_product_attention(
-        query=x, key=x, value=x, attn_mask=torch.ones(6, 6).tril().bool()
-    ),
-}
-RUN_IN_FLOAT: dict[str, Callable[[Tensor], Tensor]] = {
-    "nn.LayerNorm": lambda x: nn.LayerNorm(8)(x),
-    "nn.RMSNorm": lambda x: nn.RMSNorm(8)(x),
-    "RMS norm by hand": lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6),
-    "F.gelu with tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "nn.CrossEntropyLoss": lambda x: nn.CrossEntropyLoss()(x.flatten(0, 1), torch.arange(24) % 8),
-    "residual times an fp32 gain": lambda x: nn.Parameter(torch.full((8,), 0.1)) * x + _x,
-}
-
-
-@HALVES
-@pytest.mark.parametrize("runs_in_half", [True, False])
-def test_each_runs_in_its_type_with_the_value_of_fp32_and_gradients_in_the_type_given(runs_in_half, half):
-    wrong = {}
-    for name, function in (RUN_IN_HALF if runs_in_half else RUN_IN_FLOAT).items():
-        given, to = (FLOAT, half) if runs_in_half else (half, FLOAT)
-        x = _x.to(given, copy=True).requires_grad_()
-        torch.manual_seed(0)  # for the weights it makes
-        expected = function(x.float())
-        torch.manual_seed(0)
-        with casts(device_type="cpu", half=half):
-            y = function(x)
-        y.float().sum().backward()
-        is_near = _is_near(y, expected, to, terms=8 if runs_in_half else _x.numel())
-        if y.dtype is not to or not is_near or x.grad.dtype is not given or not x.grad.isfinite().all():
-            wrong[name] = (y, expected, x.grad)
-    assert wrong == {}
 
 
 @HALVES

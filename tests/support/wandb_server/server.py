@@ -27,8 +27,6 @@ class Server:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.projects: dict[tuple[str, str], Project] = {}
-        self.requests: list[str] = []  # paths, and the text of each query, in order
-        self.charts: dict[str, Any] = {}  # presets of custom charts, by name
         self.errors: list[str] = []  # queries that this server broke on
         self.status = 200
         self.before_trouble = 0  # requests that are still answered
@@ -58,7 +56,6 @@ class Server:
     def come_back(self) -> None:
         """Answer again, with all that was known before."""
         self.status = 200
-        self.before_trouble = 0  # requests that are still answered
         self._calm.set()
         if self._http is None:
             handler = type("BoundHandler", (Handler,), {"server_state": self})
@@ -102,7 +99,7 @@ class Server:
         """Every sweep by id."""
         with self.lock:
             return {
-                sweep.id: sweep for project in self.projects.values() for sweep in project.sweeps.values()
+                found.id: found for project in self.projects.values() for found in project.sweeps.values()
             }
 
     def stop_run(self, run_id: str) -> None:
@@ -119,7 +116,6 @@ class Server:
         return self.projects.setdefault(key, Project(*key, number=len(self.projects) + 1))
 
     def graphql(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.requests.append(request["query"])
         try:
             return {"data": answer(request, {"query": self._queries(), "mutation": self._mutations()})}
         except Exception as problem:  # the client retries what it gets no answer to, for minutes
@@ -136,14 +132,6 @@ class Server:
                 (p.views[i] for p in self.projects.values() if (i := arguments["id"]) in p.views), None
             )
 
-        def projects(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            mine = [
-                p.node(self.url)
-                for (entity, _), p in self.projects.items()
-                if entity == arguments["entityName"]
-            ]
-            return connection(mine, arguments)
-
         teams = connection([{"name": ENTITY}], {})
         return {
             "viewer": {"id": "user-1", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": teams},
@@ -153,7 +141,6 @@ class Server:
             },
             "project": project,
             "model": project,
-            "models": projects,
             "entity": lambda a: {"id": "entity-1", "name": a["name"], "projects": connection([], {})},
             "view": view,
         }
@@ -229,9 +216,7 @@ class Server:
         return {"artifact": {**latest, "state": "COMMITTED", "artifactSequence": sequence}}
 
     def _create_custom_chart(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        name = f"{given['entity']}/{given['name']}"
-        self.charts[name] = json.loads(given["spec"])
-        return {"chart": {"id": name}}
+        return {"chart": {"id": f"{given['entity']}/{given['name']}"}}
 
 
 def _camel(name: str) -> str:
@@ -285,7 +270,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def _may_answer(self) -> bool:
         state = self.server_state
-        state.requests.append(f"{self.command} {self.path}")
         if not state._calm.is_set():
             state._calm.wait()
             self.close_connection = True

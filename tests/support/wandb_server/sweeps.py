@@ -112,14 +112,7 @@ def _nest(values: Mapping[Path, Any]) -> dict[str, Any]:
 
 
 def _grid(leaves: Mapping[Path, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    columns = []
-    for rule in leaves.values():
-        if "value" in rule:
-            columns.append([rule["value"]])
-        elif "values" in rule:
-            columns.append(rule["values"])
-        else:
-            columns.append(list(range(rule["min"], rule["max"] + 1)))
+    columns = [[rule["value"]] if "value" in rule else rule["values"] for rule in leaves.values()]
     for row in itertools.product(*columns):
         yield _nest(dict(zip(leaves, row, strict=True)))
 
@@ -134,14 +127,4 @@ def _draw(rule: Mapping[str, Any], dice: random.Random) -> Any:
         return rule["value"]
     if "values" in rule:
         return dice.choice(rule["values"])
-    kind = rule.get("distribution", "uniform")
-    low, high = rule.get("min", 0.0), rule.get("max", 1.0)
-    if kind == "int_uniform":
-        return dice.randint(low, high)
-    if kind.startswith(("log_uniform_values", "q_log_uniform_values")):
-        return math.exp(dice.uniform(math.log(low), math.log(high)))
-    if kind.startswith("log_uniform"):
-        return math.exp(dice.uniform(low, high))
-    if kind == "normal":
-        return dice.gauss(rule.get("mu", 0), rule.get("sigma", 1))
-    return dice.uniform(low, high)
+    return math.exp(dice.uniform(math.log(rule["min"]), math.log(rule["max"])))  # log_uniform_values
