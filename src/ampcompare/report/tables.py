@@ -211,7 +211,8 @@ def _axis(key: str, asked: _Question, rows: tuple[Row, ...]) -> Axis | None:
 def runs_table(analysis: Analysis) -> TextRows:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
-    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, units.peak, metric.name, "trained"]
+    peak = f"peak {units.memory or 'memory'}"
+    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, peak, metric.name, "trained"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     for place, run in analysis.table.iterrows():
         cells = (

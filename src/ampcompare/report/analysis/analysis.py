@@ -21,14 +21,13 @@ from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
-from ampcompare.report.foreign.read import BASELINE, Wanted, read
+from ampcompare.report.foreign.read import BASELINE, read
 from ampcompare.report.foreign.settings import nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
 from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
@@ -191,7 +190,16 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    reading = read(runs, Wanted(baseline, metric, margin, group_by, ignore, throughput, memory), plan.margin)
+    reading = read(
+        runs,
+        baseline=baseline,
+        metric=metric,
+        margin=plan.margin if margin is None else margin,
+        group_by=group_by,
+        ignore=ignore,
+        throughput=throughput,
+        memory=memory,
+    )
     compared, keys = reading.metric, reading.keys
     rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
     told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
@@ -232,7 +240,7 @@ def analyse_runs(
         target=shown,
         quantities=reading.quantities,
         said=reading.said,
-        warned=reading.cautions,
+        warned=tuple(reading.doubts),
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),

@@ -30,17 +30,17 @@ class Arm(BaseModel):
 
 @dataclass(frozen=True)
 class Benched(Estimate):
-    """A ratio whose interval is that of rounds in turns, None below twelve of them."""
+    """A ratio whose interval is that of rounds in turns, `seen` alone below twelve of them."""
 
-    span: tuple[float, float] | None = None
+    is_known: bool = False
 
     @property
     def has_interval(self) -> bool:
-        return self.span is not None
+        return self.is_known
 
     @property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
-        return self.span or (None, None)
+        return self.seen if self.is_known else (None, None)
 
     @property
     def basis(self) -> str:
@@ -111,7 +111,7 @@ class Bench(BaseModel):
 
 
 def _of(value: float, n: int, span: tuple[float, float] | None = None, level: float = 0.95) -> Estimate:
-    return Benched(value, span or (value, value), n, log=True, level=level, span=span)
+    return Benched(value, span or (value, value), n, log=True, level=level, is_known=span is not None)
 
 
 def read_bench(file: str | Path) -> Bench:

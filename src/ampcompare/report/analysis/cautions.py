@@ -14,7 +14,6 @@ from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.shared import cards_of
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.words import listed, plural, some
 
@@ -98,9 +97,6 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
         change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
-    for group in compared:
-        if (several := len(cards_of(group.rows))) > 1:
-            yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
 def _apart(of: Findings) -> Iterator[str]:
@@ -142,8 +138,6 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     odd += [_who(row) for row in every if row[RUN].problems]
     if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
         yield f"The record of {who} has problems; the table of runs says which."
-    if who := some([_who(row) for row in every if not row[table.DEVICE]], MOST_NAMED):
-        yield f"The device is not recorded for {who}."
     said = (table.environment_of(run).get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))

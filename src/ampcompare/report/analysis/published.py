@@ -25,8 +25,7 @@ from ampcompare.report.analysis.judged import (
     with_verdicts,
 )
 from ampcompare.report.runs.arms import Matched, Pool, match
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.measured import measured
+from ampcompare.report.runs.groups import Group, measured
 from ampcompare.report.runs.table import ON_CPU, environment_of
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile

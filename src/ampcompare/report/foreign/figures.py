@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -71,10 +70,6 @@ def _take(
         reading.picked.append((f"{key}{read_as.how} as the {what}", f"--{what}"))
     else:
         reading.notes.append(f"read {printable(key)}{read_as.how} as the {what}")
-    if re.search(r"(?:^|/)train_\w+_per_second$", key):
-        reading.doubts.append(
-            f"{key} is Hugging Face's: of the whole time of a training, evaluations and checkpoints in it."
-        )
     return read_as.unit or (names.last_part(key) if ours == SPEED else "")
 
 
