@@ -114,7 +114,7 @@ class _Question:
         least = min(map(self.digits, (number, low, high)))
         apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
         digits = words.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
-        return words.interval(low, high, lambda end: self.show(end, digits), self.sign)
+        return words.interval(low, high, lambda end: self.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""

@@ -85,17 +85,11 @@ def amount(value: float, decimals: int) -> str:
     return f"{abs(value):.{decimals}f}"
 
 
-def interval(low: float | None, high: float | None, show: Callable[[float], str], unit: str = "") -> str:
-    """`1.88 to 1.92`; nothing without an interval. One narrower than the digits shown is told by its half
-    width, `±0.0002`; `no spread` is said only where nothing varied at all. `unit` is that of the half width
-    of a `show` that is none of HALVES.
-    """
+def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """`1.88 to 1.92`; nothing without an interval, `no spread` where nothing varied at all."""
     if low is None or high is None:
         return ""
-    if show(low) != show(high):
-        return f"{show(low)} to {show(high)}"
-    times, unit = HALVES.get(show, (1.0, unit))
-    return f"±{number((high - low) / 2 * times, 1)}{unit}" if low != high else NO_SPREAD
+    return f"{show(low)} to {show(high)}" if low != high else NO_SPREAD
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
@@ -172,14 +166,6 @@ def _signed(value: float, decimals: int) -> str:
     if float(text) == 0:
         return f"±{text}"
     return f"{'+' if value > 0 else '−'}{text}"
-
-
-# How much larger than the value the figure is that these show, and its unit; the others: as it is.
-HALVES: dict[Callable[..., str], tuple[float, str]] = {
-    change: (100.0, " %"),
-    in_percent: (1.0, " %"),
-    ratio: (1.0, "×"),
-}
 
 
 def of_all(share: float) -> str:

@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class BestOfEach:
-    """The best candidate of each value of the compared key, the baseline's first, and what is said of them."""
+    """The best of each value of the compared key, the baseline's first, and what is said of them."""
 
     candidates: tuple[Candidate, ...]
     sentence: str

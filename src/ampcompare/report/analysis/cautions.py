@@ -126,12 +126,6 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
-    spoiled = [(row, n) for row in every if (n := checks.spoiled_buffers(row[RUN]))]
-    if who := some([f"{_who(row)} ({plural(n, 'buffer')})" for row, n in spoiled], MOST_NAMED):
-        yield (
-            f"An overflow left BatchNorm's statistics non-finite for good in {who}: its evaluations say "
-            "nothing. training.on_nonfinite_buffers=restore puts them back."
-        )
     # What a run that failed or has no history lacks is said of its end.
     whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
     odd = [_who(row) for row in whole if row[table.PROBLEMS]]

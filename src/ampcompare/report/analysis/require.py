@@ -115,7 +115,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
     digits = words.precision_apart(found.ends, marks, show, least)
-    span = words.interval(found.low, found.high, lambda end: show(end, digits), unit)
+    span = words.interval(found.low, found.high, lambda end: show(end, digits))
     said = f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"
     if is_quality:
         holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)

@@ -48,8 +48,8 @@ def tell_apart(
     _check("--ignore", ignored, columns, differing)
     seeds = [key for key in columns if names.is_seed(key)]
     free = [key for key in differing if key not in seeds]
-    keys = tuple(asked or ([ARM] if ARM in columns else _guess(columns, free)))
     is_guess = asked is None and ARM not in columns
+    keys = tuple(asked or ([ARM] if ARM in columns else [_guess(columns, free)]))
     if keys == (BACKEND,):
         columns.setdefault(BACKEND, (ALL,) * len(runs))  # there is nothing to compare
     joint = {key: key.split(JOINT) for key in keys if key not in columns}
@@ -112,9 +112,8 @@ def _of_arms(columns: Columns) -> list[str]:
     precise = [key for key in columns if key != ARM and names.says_precision(key)]
     if ARM not in columns or not precise:
         return []
-    key = BACKEND if BACKEND in precise else _of_precision(columns, precise)
-    values = columns.get(key) or _joined(columns, key.split(JOINT))
-    pairs = [*dict.fromkeys(zip(columns[ARM], values, strict=True))][:MOST_KEYS]
+    key = min(precise, key=lambda key: (key != BACKEND, len(key)))
+    pairs = [*dict.fromkeys(zip(columns[ARM], columns[key], strict=True))][:MOST_KEYS]
     told = [f"{_named(arm)} is {_named(key)} {_named(value)}" for arm, value in pairs]
     return [f"by their own settings {listed(told)}"]
 
@@ -138,16 +137,16 @@ def _check(option: str, keys: Sequence[str], columns: Columns, differing: Sequen
             raise UserError(f"{option} {part!r}: no run has this setting; {near and near + ' '}{there}")
 
 
-def _guess(columns: Columns, differing: Sequence[str]) -> tuple[str, ...]:
+def _guess(columns: Columns, differing: Sequence[str]) -> str:
     """What the comparison is most likely about: a setting of the precision; else the only one that varies."""
     if precise := [key for key in differing if names.says_precision(key)]:
-        return (_of_precision(columns, precise),)
+        return _of_precision(columns, precise)
     free = [key for key in differing if not names.is_label(key)]
     shared = [key for key in free if len(set(columns[key])) < len(columns[key])] or free
     if len(shared) > 1:
         shown = f"{some(list(map(_named, shared)), MOST_KEYS)}: name one of them"
         raise UserError(f"--group-by: what is compared cannot be told; the runs differ in {shown}")
-    return (shared[0] if shared else BACKEND,)
+    return shared[0] if shared else BACKEND
 
 
 def _of_precision(columns: Columns, keys: Sequence[str]) -> str:
