@@ -102,7 +102,6 @@ class _Question:
     margin: tuple[float, float] | None = None
 
     def text(self, value: float) -> str:
-        """A comparison's value."""
         number = self.shown(value)
         return f"{self.show(number, self.digits(number))}{self.sign}"
 

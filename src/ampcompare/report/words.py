@@ -37,7 +37,6 @@ def count(value: float | None) -> str:
 
 
 def mib(value: float | None) -> str:
-    """Memory in whole MiB."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
@@ -81,7 +80,6 @@ def precision_apart(
 
 
 def amount(value: float, decimals: int) -> str:
-    """The size of a number without its sign."""
     return f"{abs(value):.{decimals}f}"
 
 
@@ -146,7 +144,6 @@ def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[st
 
 
 def capital(text: str) -> str:
-    """The text with its first letter large."""
     return text[:1].upper() + text[1:]
 
 

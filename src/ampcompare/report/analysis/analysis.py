@@ -56,31 +56,25 @@ class Analysis(Findings):
 
     @cached_property
     def headline(self) -> str:
-        """The finding, in at most 20 words."""
         return verdict.headline(self)[0]
 
     @cached_property
     def accent(self) -> str:
-        """The label that the heading is about."""
         return verdict.headline(self)[1]
 
     @property
     def basis(self) -> str:
-        """Setting, number of seeds, machine, margin or plan: one line."""
         return verdict.basis(self)
 
     @property
     def caption(self) -> str:
-        """What the table's intervals are."""
         return verdict.caption(self)
 
     def chip(self, group: Group) -> str:
-        """What is known of a group in a few words."""
         found = self.comparison(group.label)
         return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
 
     def look(self, group: Group) -> str:
-        """The colour of its chip: good, bad, open or base."""
         found = self.comparison(group.label)
         return verdict.look(found) if found else verdict.BASE
 
@@ -127,7 +121,6 @@ class Analysis(Findings):
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
-        """Whether each requirement is shown to be met."""
         return judge(self, self.required)
 
     @cached_property
@@ -222,10 +215,9 @@ def analyse_runs(
     measured = read_bench(bench) if bench else None
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
-    words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
+    # `bf16` of another program's precision need not be our backend of that name.
+    words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
-    if key != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
-        looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
         table=rows,
         settings=tuple(settings),

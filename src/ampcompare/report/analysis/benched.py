@@ -48,8 +48,6 @@ class Benched(Estimate):
 
 
 class Bench(BaseModel):
-    """A file of `ampcompare bench --json`."""
-
     baseline: str
     level: float
     machine: str
@@ -65,7 +63,6 @@ class Bench(BaseModel):
 
     @property
     def words(self) -> str:
-        """Where these figures are from."""
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
         control = words.ratio(self.control.ratio or 1.0)
@@ -115,7 +112,6 @@ def _of(value: float, n: int, span: tuple[float, float] | None = None, level: fl
 
 
 def read_bench(file: str | Path) -> Bench:
-    """Raises UserError where it is none."""
     try:
         return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:

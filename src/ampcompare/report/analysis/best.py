@@ -30,7 +30,6 @@ class Candidate:
     comparison: Comparison | None
 
     def value(self, metric: ComparedMetric) -> str:
-        """The metric, in words."""
         return metric.show_value(self.group.figures[table.QUALITY].value)
 
 

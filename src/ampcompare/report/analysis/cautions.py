@@ -30,7 +30,6 @@ ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 
 
 def cautions(of: Findings) -> list[str]:
-    """The reasons for doubt."""
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
     ignored = listed(sorted(of.ignored))

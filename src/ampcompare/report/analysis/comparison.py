@@ -105,12 +105,10 @@ class Comparison:
 
     @property
     def shown(self) -> frozenset[str]:
-        """All that is shown."""
         return frozenset(word for claim in self.claims.values() for word in claim.shown)
 
     @property
     def is_faster(self) -> bool:
-        """Whether a speed-up is shown."""
         return "faster" in self.shown
 
     @property
@@ -160,7 +158,6 @@ def compare_all(
 
 
 def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
-    """The joint level of a comparison."""
     return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
 
 
@@ -317,7 +314,6 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
 
 
 def _missing(comparison: Comparison, question: str) -> str:
-    """Why there is no figure of a question."""
     sides = [side for side in (comparison.group, comparison.baseline) if side]
     if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
         return "they ran on different devices"

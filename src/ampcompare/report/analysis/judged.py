@@ -57,7 +57,6 @@ class Row:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, with the figure that it is of."""
         return f"{self.relation.figure} of {self.arm}: {self.verdict}{f': {self.why}' if self.why else ''}"
 
 

@@ -47,7 +47,6 @@ class Reproduction:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether a figure is not reproduced."""
         return bool(self.refuted)
 
     @property
@@ -58,7 +57,6 @@ class Reproduction:
 
     @property
     def headline(self) -> str:
-        """How many figures came out how."""
         name = f"{self.publication.name} {self.matched.scaled}".rstrip()
         if not self.rows:
             return f"{name}: published as charts alone, no figure to be judged"

@@ -55,7 +55,6 @@ def _failed(group: Group) -> str:
 
 
 def look(comparison: Comparison) -> str:
-    """The colour that a chip wears."""
     if comparison.is_control:
         return BASE
     if comparison.lost or comparison.group.outcomes.failed:

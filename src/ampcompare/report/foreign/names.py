@@ -21,7 +21,6 @@ def spelled(key: str) -> str:
 
 
 def _one_of(words: str) -> re.Pattern[str]:
-    """A pattern that finds any of the words, whole, in a spelled name."""
     return re.compile(rf"(?:^|_)(?:{'|'.join(words.split())})(?:_|$)")
 
 
@@ -50,7 +49,6 @@ class Pattern:
     rank: tuple[int, ...] | None = None
 
     def apply(self, values: Any) -> Any:
-        """The figure of the logged values."""
         return self.factor / values if self.is_duration else values * self.factor
 
     @property

@@ -119,7 +119,6 @@ def _of_arms(columns: Columns) -> list[str]:
 
 
 def _note(aside: Mapping[str, Sequence[str]]) -> list[str]:
-    """What is left out and why, as a sentence."""
     said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items() if keys]
     return [f"Left out of the grouping: {'; '.join(said)}."] if said else []
 
@@ -190,7 +189,6 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
 
 
 def _seed_of(values: Sequence[str]) -> str | None:
-    """What a run is paired by; None where it recorded no seed."""
     return ", ".join(short(v) for v in values if v not in (NOT_SET, "null", "None")) or None
 
 

@@ -55,7 +55,6 @@ class Matched:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the runs ran."""
         rows = (row for group in self.arms.values() for _, row in group.rows.iterrows())
         return tuple(dict.fromkeys(map(device_words, rows)))
 

@@ -147,6 +147,5 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
 
 
 def leaves_out(found: Estimate | None, null: float) -> bool:
-    """Whether an interval leaves a value out."""
     low, high = found.ends if found else (None, None)
     return low is not None and high is not None and not low <= null <= high

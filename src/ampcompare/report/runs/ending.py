@@ -23,8 +23,6 @@ SIGNALS = 128
 
 
 class Outcome(Enum):
-    """The word for how a run ended."""
-
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"

@@ -48,7 +48,6 @@ class Outcomes:
 
     @property
     def ended(self) -> int:
-        """The runs that came to an end of their own."""
         return self.finished + self.failed
 
     @property
@@ -97,12 +96,10 @@ class Group:
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
-        """The records of the runs that count."""
         return tuple(self.rows[RUN])
 
     @property
     def n(self) -> int:
-        """How many runs count."""
         return len(self.rows)
 
     @property
@@ -112,12 +109,10 @@ class Group:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """The runs by how they ended."""
         return Outcomes(**{word: int(n) for word, n in self.all_rows[OUTCOME].value_counts().items()})
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the figures come from runs that did not finish."""
         return self.n > 0 and not self.outcomes.finished
 
     @property
@@ -213,7 +208,6 @@ def group_runs(
 
 
 def again(value: str) -> str:
-    """The value of the A/A control that repeats a value."""
     return f"{value}{AGAIN}"
 
 
@@ -254,7 +248,6 @@ def _in_all(row: pd.Series) -> float:
 
 
 def check_keys(option: str, keys: Sequence[str], settings_of: Settings) -> None:
-    """Raise UserError for a key that no run has."""
     known = dict.fromkeys([BACKEND, *(key for one in settings_of for key in one)])
     for key in keys:
         if key not in known:

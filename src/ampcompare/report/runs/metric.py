@@ -24,8 +24,6 @@ GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MA
 
 
 class Unit(Enum):
-    """How a metric's values are to be read."""
-
     FRACTION = "fraction"  # logged as 0..1, shown in percent
     PERCENT = "percent"  # logged as 0..100, shown as it is
     PLAIN = "plain"
@@ -51,7 +49,6 @@ class ComparedMetric:
 
     @property
     def name(self) -> str:
-        """The metric in words: `eval accuracy`."""
         listed = metrics.find(self.key)
         return listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
 
@@ -81,16 +78,13 @@ class ComparedMetric:
 
     @property
     def factor(self) -> float:
-        """From the logged unit to the shown one."""
         return 100.0 if self.scale is Unit.FRACTION else 1.0
 
     def show_value(self, shown: float | None) -> str:
-        """A value in the shown unit: `93.62 %`."""
         return in_percent(shown) if self.is_share else number(shown)
 
     @property
     def unit(self) -> str:
-        """The unit of a difference."""
         if self.is_share:
             return "points"
         listed = metrics.find(self.key)

@@ -100,7 +100,6 @@ def arm_of(run: RunRecord) -> str:
 
 
 def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys whose values are not the same in all."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({one.get(key) for one in settings}) > 1]
 
@@ -161,7 +160,6 @@ class Setting:
 
     @property
     def machine(self) -> str:
-        """The devices in one line."""
         return " · ".join(self.devices)
 
 
@@ -173,7 +171,6 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 
 
 def describe(rows: pd.DataFrame) -> Setting:
-    """The setting of the runs."""
     runs: list[RunRecord] = list(rows[RUN])
 
     def said(keys: Sequence[str]) -> list[str]:

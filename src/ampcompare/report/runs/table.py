@@ -18,7 +18,6 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.palette import SHORT, in_type, meaning
 from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import plural, printable, short
@@ -43,6 +42,7 @@ IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "probl
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
 NO_DEVICE = "device not recorded"
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 def table_of(
@@ -139,10 +139,13 @@ def _arithmetic(run: RunRecord) -> str:
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    if built_in := REGISTRY.get(str(run.option("backend"))):
-        return meaning(built_in)
     words, dtype = environment_of(run).get("backend_words"), dtype_of(run)
-    return in_type(str(words), dtype) if words and dtype else ""
+    if built_in := REGISTRY.get(str(run.option("backend"))):
+        if built_in.is_fp32:
+            return built_in.words
+        words = built_in.words
+    short = SHORT.get(dtype, dtype)
+    return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""
 
 
 def device_words(row: pd.Series) -> str:
