@@ -127,7 +127,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "not_compared_because": found.refusal or None,
         "differs_in": found.loose,
         **{name: _claimed(found, question) for name, question in COMPARED.items()},
-        "quality_unit": found.metric.unit or None,
+        "quality_unit": found.group.metric.unit or None,
         "quality_kept": found.keeps_quality,
         "nothing_claimed_because": found.silence or None,
         "drift": _estimate(found.drift),

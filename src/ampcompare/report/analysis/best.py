@@ -65,7 +65,7 @@ def best_of_each(
         if able:
             best = best_of(able, key=lambda g: g.figures[table.QUALITY].value)
             at = [f"{k.rpartition('.')[2]} {brief(best.settings.get(k, NOT_SET))}" for k in tuned]
-            beside = compare(best, found[0].group, metric, level) if found else None
+            beside = compare(best, found[0].group, level) if found else None
             found.append(Candidate(best, tried, ", ".join(at), beside))
     if len(found) < 2 or found[0].group.value != baseline:
         return None

@@ -74,9 +74,7 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [
-        (g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g, metric))
-    ]
+    known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
     for labels, why in words.by_reason(known, MOST_NAMED):
         yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
 

@@ -82,7 +82,6 @@ class Comparison:
 
     group: Group
     baseline: Group | None
-    metric: ComparedMetric
     refusal: str = ""
     loose: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
@@ -133,7 +132,6 @@ def compare_all(
     groups: Sequence[Group],
     baseline: str,
     key: str,
-    metric: ComparedMetric,
     looks: int,
     bench: Bench | None = None,
 ) -> list[Comparison]:
@@ -149,11 +147,11 @@ def compare_all(
     for group in (g for g in groups if g.value != baseline):
         base, refusal = _baseline_of(group, bases, key)
         if base is None:
-            found.append(Comparison(group, None, metric, refusal))
+            found.append(Comparison(group, None, refusal))
             continue
         repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
         control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
-        found.append(compare(group, base, metric, level, control, gap(group, base, key), bench))
+        found.append(compare(group, base, level, control, gap(group, base, key), bench))
     return found
 
 
@@ -192,7 +190,6 @@ def gap(group: Group, base: Group, key: str) -> list[str]:
 def compare(
     group: Group,
     base: Group,
-    metric: ComparedMetric,
     level: float,
     control: Group | None = None,
     loose: Sequence[str] = (),
@@ -203,18 +200,17 @@ def compare(
     """
     ends = [(g.label, g.outcomes) for g in (group, base)]
     failed = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
-    at_chance = learned_nothing(base, metric)
+    at_chance = learned_nothing(base)
     silence = failed or (at_chance and f"{base.label} is {at_chance}")
     found = Comparison(
         group,
         base,
-        metric,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
         estimates=_estimates(group, base, level, bench),
         beside_control=_estimates(group, control, level, bench) if control else {},
         drift=_drift(group, level) if group.is_control else None,
         silence=silence,
-        stuck="" if silence else learned_nothing(group, metric),
+        stuck="" if silence else learned_nothing(group),
     )
     if group.is_control or group.is_unfinished or base.is_unfinished:
         return found
@@ -256,7 +252,7 @@ def _drift(control: Group, level: float) -> Estimate | None:
 
 def _claim(comparison: Comparison, question: str) -> Claim:
     """What the interval of a question shows, or why it shows nothing."""
-    metric, found = comparison.metric, comparison.estimates.get(question)
+    metric, found = comparison.group.metric, comparison.estimates.get(question)
     is_quality, beside = question == QUALITY, comparison.beside_control.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
@@ -299,7 +295,7 @@ def _silence(comparison: Comparison, question: str, found: Estimate) -> str:
         return ""
     if comparison.silence or not found.has_interval:
         return comparison.silence or comparison.stuck
-    return "" if found.error else f"{comparison.metric.name} never varied"
+    return "" if found.error else f"{comparison.group.metric.name} never varied"
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:

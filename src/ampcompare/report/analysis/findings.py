@@ -40,7 +40,7 @@ class Findings:
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         looks = self.plan.number_of_looks
-        asked = (self.groups, self.baseline_value, self.keys[0], self.metric, looks, self.bench)
+        asked = (self.groups, self.baseline_value, self.keys[0], looks, self.bench)
         return tuple(compare_all(*asked))
 
     def comparison(self, label: str) -> Comparison | None:

@@ -92,7 +92,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     if comparison is None or comparison.refusal:
         refusal = comparison and f"not compared: {comparison.refusal}"
         return False, refusal or f"there is no run of the baseline {of.baseline_value} to compare with"
-    question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.metric
+    question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.group.metric
     if term.kind == NOT_LOWER and metric.falls:
         better = f"{metric.key} is the better the lower it is; require '{EQUIVALENT}'"
         raise UserError(f"{where}: {better}")

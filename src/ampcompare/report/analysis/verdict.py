@@ -64,7 +64,7 @@ def look(comparison: Comparison) -> str:
 
 def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     """`accuracy the same within 1 point`, `accuracy 1.20 points lower`; briefly `same accuracy`."""
-    metric, claim = comparison.metric, comparison.claims.get(QUALITY)
+    metric, claim = comparison.group.metric, comparison.claims.get(QUALITY)
     if claim is None or claim.estimate is None:
         return ""
     if comparison.stuck and not claim.shown:

@@ -28,7 +28,7 @@ FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom
 DRIFT_LEVEL = 0.99  # every report asks this, and few have any
 
 
-def learned_nothing(group: Group, metric: ComparedMetric) -> str:
+def learned_nothing(group: Group) -> str:
     """Why the metric of a group says nothing, at chance or constant; else nothing. One such run is enough:
     paired with another such, it would pass for a perfect agreement.
 
@@ -36,7 +36,7 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
     top-k accuracy); constant one whose evaluations, three at least, all gave the same below 99.5 %. Of
     metrics other than accuracies only constancy can be told.
     """
-    rows = group.rows[group.rows[QUALITY].notna()]
+    metric, rows = group.metric, group.rows[group.rows[QUALITY].notna()]
     p = _chance(rows, metric)
     errors = np.sqrt(p * (1 - p) / rows[table.IMAGES].where(rows[table.IMAGES] > 0)).fillna(0.0)
     low = p[(p > 0) & (p < 1) & (rows[QUALITY] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
