@@ -85,24 +85,22 @@ def test_texts_for_nan_and_infinity_nested_values_and_gaps_read_as_from_a_file(s
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "words"),
+    ("said", "state"),
     [
-        ("finished", "finished", None),
-        ("failed", "failed", None),
-        ("crashed", "crashed", None),
-        ("running", "running", None),
-        ("killed", "failed", "W&B calls it killed"),
-        ("preempted", "crashed", "W&B calls it preempted"),
-        ("pending", "running", "has not begun"),
-        ("something new", "crashed", "not known here"),
+        ("finished", "finished"),
+        ("failed", "failed"),
+        ("running", "running"),
+        ("killed", "failed"),
+        ("preempted", "crashed"),
+        ("pending", "running"),
+        ("something new", "crashed"),
     ],
 )
-def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str, words: str | None):
+def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str):
     add_run(server, "one", state=said)
     (run,) = load_runs([SOURCE])
     assert run.state == state
     assert run.ended_as == (said if said in ("killed", "preempted", "pending") else "")
-    assert (run.problems == []) if words is None else (words in run.problems[0])
 
 
 def test_a_sweep_has_its_own_runs_alone(server: Server):
@@ -155,8 +153,6 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
     (both,) = load_runs([f"wandb:tester/{project.name}", on_disk])
     assert (both.paths != ()) == (source == "disk")
     assert len(both.history) == max(rows, len(disk.history))
-    said = [problem for problem in both.problems if "longer record is shown" in problem]
-    assert len(said) == (more != 0)
 
 
 def test_the_same_id_in_another_project_is_another_run(server: Server, on_disk: Path):

@@ -12,8 +12,7 @@ import pandas as pd
 from ampcompare import __version__, metrics
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
-from ampcompare.report.analysis.judged import Row
-from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.analysis.judged import Reproduction, Row
 from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group

@@ -17,9 +17,9 @@ from ampcompare.report.analysis import verdict
 from ampcompare.report.analysis.benched import read_bench
 from ampcompare.report.analysis.cautions import cautions, deviations
 from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
-from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import BASELINE, read
 from ampcompare.report.foreign.settings import nearest
