@@ -66,17 +66,12 @@ def tell_apart(
     reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(len(runs))]
     reading.notes += _of_arms(columns)
     reading.doubts += [OFFER] * (is_guess and len(reading.values) == 1) + _note(aside)
-    _take_baseline(reading, baseline, is_guess)
-
-
-def _take_baseline(reading: Reading, asked: str | None, is_guess: bool) -> None:
-    """The value that the others are compared with."""
     if reading.values == [ALL]:
-        reading.baseline = asked or NEITHER
+        reading.baseline = baseline or NEITHER
         return
-    taken = [(f"{reading.keys[0]} as what is compared", "--group-by")] if is_guess else []
-    reading.baseline = _guess_baseline(reading) if asked is None else _meant_baseline(asked, reading)
-    taken += [(f"{reading.baseline} as the baseline", "--baseline")] if asked is None else []
+    reading.baseline = _guess_baseline(reading) if baseline is None else _meant_baseline(baseline, reading)
+    taken = [(f"{keys[0]} as what is compared", "--group-by")] * is_guess
+    taken += [(f"{reading.baseline} as the baseline", "--baseline")] * (baseline is None)
     reading.picked[:0] = taken
 
 
@@ -119,7 +114,7 @@ def _of_arms(columns: Columns) -> list[str]:
 
 
 def _note(aside: Mapping[str, Sequence[str]]) -> list[str]:
-    said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items() if keys]
+    said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items()]
     return [f"Left out of the grouping: {'; '.join(said)}."] if said else []
 
 
@@ -170,21 +165,20 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
     """The differing settings that tell no groups apart, by the reason. A number that is new in every run may
     be a setting, but for a moment in seconds; so may a word, where no value of the compared key has two runs.
     """
-    values = columns[compared]
-    new, place = "another value in every run", "a name or a place of the run"
-    follows = f"it goes with {_named(compared)}"
-    found: dict[str, list[str]] = {new: [], place: [], follows: []}
+    values, found = columns[compared], dict[str, list[str]]()
     is_repeated = len(set(values)) < len(values)
     is_precise = compared == ARM or any(map(names.says_precision, compared.split(JOINT)))
     for key in keys:
-        column = columns[key]
+        column, why = columns[key], ""
         is_new = is_repeated and len(set(column)) == len(column)
         if is_new and not all(_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
-            found[new].append(key)
+            why = "another value in every run"
         elif names.is_label(key):
-            found[place].append(key)
+            why = "a name or a place of the run"
         elif is_precise and names.says_precision(key) and _goes_with(column, values):
-            found[follows].append(key)
+            why = f"it goes with {_named(compared)}"
+        if why:
+            found.setdefault(why, []).append(key)
     return found
 
 
