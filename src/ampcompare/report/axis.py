@@ -1,8 +1,9 @@
-"""The axis of a column of the comparison: it holds every interval that ends, and has ticks to read it by."""
+"""The axis of a column of the comparison, with ticks to read it by: it holds all but the widest intervals."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
 LEAST_SPAN = 1e-300  # below it ticks run out of digits
 EDGE = 0.04  # of the axis, left free at either end
+REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
 DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
 
@@ -59,8 +61,10 @@ def axis_of(
     margin: tuple[float, float] | None = None,
 ) -> Axis:
     """The axis on which these marks lie, with no change and the margin; `label` words a tick's value."""
-    shown = [null, *(margin or ()), *(v for m in marks for v in (m.value, m.low, m.high) if v is not None)]
-    ends = [end for value in shown if math.isfinite(end := _scaled(value, log))]
+    dots = [_scaled(v, log) for v in (null, *(margin or ()), *(mark.value for mark in marks))]
+    spans = [_scaled(end, log) for mark in marks for end in (mark.low, mark.high) if end is not None]
+    reach = math.log(REACH) if log else sys.float_info.max
+    ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
     low, high = min(ends), max(ends)
     if high - low < LEAST_SPAN:
         low, high = low - 0.1, high + 0.1

@@ -145,9 +145,9 @@ def test_table_is_the_forest_with_each_mark_where_its_axis_says():
     assert len(page.of("rect", "zone")) == 3
 
 
-def test_an_interval_without_an_end_ends_in_an_arrow_and_a_range_seen_is_dashed():
+def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_dashed():
     wild = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
-    for run, speed in zip(wild, [1, 1, 1, 1e-90, 1, 1e90], strict=True):
+    for run, speed in zip(wild, [40, 40.1, 40, 0.01, 90, 90000], strict=True):
         run.summary["throughput/images_per_second_median"] = speed
     page = page_of(*wild)
     assert "▶" in page.text
