@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,21 +34,27 @@ def is_event_file(name: str) -> bool:
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
-    """A run for each folder; what `add_hparams` leaves in a folder below another is a part of that one's run.
-    Raises UserError where tensorboard is not installed; what is wrong with a file becomes a sentence in
-    `problems`.
+    """A run for each folder; what `add_hparams` and `add_scalars` of PyTorch's writer leave in folders below
+    it is its own. Raises UserError where tensorboard is not installed; what is wrong with a file becomes a
+    sentence in `problems`.
     """
     folders: dict[Path, _Folder] = {}
     for path in sorted(paths):
         folders.setdefault(path.parent, _Folder(path.parent)).files.append(path)
     for folder in folders.values():
         folder.read()
-    for folder in [one for one in folders.values() if one.config and STAMPED.fullmatch(one.path.name)]:
-        trials = [
-            path for path in folders if path.parent == folder.path.parent and STAMPED.fullmatch(path.name)
-        ]
-        if folder.path.parent in folders and len(trials) == 1:  # several are trials, each a run of its own
-            folders[folder.path.parent].take_in(folders.pop(folder.path))
+    stamped = Counter(path.parent for path in folders if STAMPED.fullmatch(path.name))
+    for folder in [one for one in folders.values() if one.path.parent in folders]:
+        tag, whole = next(iter(folder.points), ""), folders[folder.path.parent]
+        series = folder.path.name.removeprefix(f"{tag.replace('/', '_')}_")
+        if folder.config and STAMPED.fullmatch(folder.path.name) and stamped[whole.path] == 1:  # else trials
+            whole.config = {**folder.config, **whole.config}
+            whole.summary |= {tag: points[-1][2] for tag, points in folder.points.items()}
+        elif len(folder.points) == 1 and series != folder.path.name:
+            whole.points[f"{tag}/{series}"] = folder.points[tag]
+        else:
+            continue
+        whole.problems += folders.pop(folder.path).problems
     return [folder.as_run() for folder in folders.values()]
 
 
@@ -131,12 +138,6 @@ class _Folder:
                 self.config[key] = getattr(value, kind) if kind and kind != "null_value" else None
             if data.HasField("session_end_info") and data.session_end_info.status == 2:
                 self.state = "failed"
-
-    def take_in(self, part: _Folder) -> None:
-        """What `add_hparams` of PyTorch's writer left in a folder below."""
-        self.config = {**part.config, **self.config}
-        self.summary |= {tag: points[-1][2] for tag, points in part.points.items()}
-        self.problems += part.problems
 
     def as_run(self) -> RunRecord:
         """The folder as a run."""
