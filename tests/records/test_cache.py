@@ -83,19 +83,6 @@ def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
             assert len(reads) == count
 
 
-def test_damaged_entry_is_made_again_without_a_word(tmp_path, folder, reads, caplog):
-    path = write(tmp_path)
-    (before,) = load_runs([path])
-    (entry,) = folder.rglob("output.pkl")
-    for content in (b"", entry.read_bytes()[:-100], b"nonsense"):
-        entry.write_bytes(content)
-        assert as_text(load_runs([path])[0]) == as_text(before)
-        assert not caplog.messages
-    assert len(reads) == 4
-    load_runs([path])
-    assert len(reads) == 4
-
-
 def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
     for number in range(3):
         write(tmp_path / "runs", number)

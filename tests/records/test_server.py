@@ -229,21 +229,6 @@ def ask(command: list[str], env: dict[str, str]) -> str:
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
 
 
-@pytest.mark.slow
-def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tmp_path: Path, capsys):
-    from ampcompare.cli import main
-
-    for number, backend in enumerate(("none", "native") * 3):
-        add_run(
-            server, f"r{number}", rows=20, config={"backend": backend, "seed": number // 2}, name=f"r{number}"
-        )
-    with pytest.raises(SystemExit) as end:
-        main(["report", SOURCE, "--out", str(tmp_path / "report")])
-    assert end.value.code == 0
-    assert "native" in capsys.readouterr().out
-    assert "r5" in (tmp_path / "report" / "index.html").read_text()
-
-
 def test_our_own_error_is_not_put_down_to_the_server(server: Server, monkeypatch):
     def broken(rows: object) -> None:
         raise ValueError("ours")
