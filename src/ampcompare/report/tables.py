@@ -134,7 +134,7 @@ def _questions(analysis: Analysis) -> dict[str, _Question]:
         " %",
         lambda v: (v - 1) * 100,
     )
-    target = metric.show_value(analysis.target)
+    target = words.NOTHING if analysis.target is None else metric.show_value(analysis.target)
     every = {
         SPEED: _Question("speed", words.number, units.speed, words.number, lambda number: 3, "×"),
         MEMORY: _Question("peak memory", units.show_memory, units.memory, *change),
@@ -160,8 +160,12 @@ def comparison_table(analysis: Analysis) -> Table:
     questions = _questions(analysis)
     rows = tuple(_row(group, questions, analysis) for group in groups)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    columns = tuple(Column(key, asked.head, _axis(key, asked, rows)) for key, asked in questions.items())
-    return Table(", ".join(keys), columns, rows, analysis.caption)
+    columns = []
+    for key, asked in questions.items():
+        marks, more = [mark for row in rows if (mark := row.cells[key].mark)], {"margin": asked.margin}
+        axis = axis_of(marks, asked.null, asked.tick, log=key != QUALITY, **more) if marks else None
+        columns.append(Column(key, asked.head, axis))
+    return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
 def _row(group: Group, questions: Mapping[str, _Question], analysis: Analysis) -> Row:
@@ -202,11 +206,6 @@ def _own_figure(key: str, asked: _Question, group: Group) -> tuple[str, str]:
     return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
 
 
-def _axis(key: str, asked: _Question, rows: tuple[Row, ...]) -> Axis | None:
-    marks = [mark for row in rows if (mark := row.cells[key].mark)]
-    return axis_of(marks, asked.null, asked.tick, log=key != QUALITY, margin=asked.margin) if marks else None
-
-
 def runs_table(analysis: Analysis) -> TextRows:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
@@ -230,7 +229,7 @@ def runs_table(analysis: Analysis) -> TextRows:
     return [tuple(map(words.printable, row)) for row in rows]
 
 
-def _known(show: Callable[[float | None], str], value: float) -> str:
+def _known(show: Callable[[float], str], value: float) -> str:
     return show(value) if value == value else words.NOTHING  # NaN: not recorded
 
 

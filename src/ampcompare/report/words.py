@@ -27,40 +27,34 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
-def count(value: float | None) -> str:
+def count(value: float) -> str:
     """A whole number; what is not whole keeps two decimals."""
-    if value is None:
-        return NOTHING
     if not math.isfinite(value):
         return number(value)
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-def mib(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+def mib(value: float) -> str:
+    return f"{value:,.0f}"
 
 
-def in_percent(value: float | None) -> str:
+def in_percent(value: float) -> str:
     """A figure that is in percent already, as `93.62 %`."""
-    return NOTHING if value is None else f"{value:.2f} %"
+    return f"{value:.2f} %"
 
 
-def ratio(value: float | None) -> str:
+def ratio(value: float) -> str:
     """A ratio: `1.90×`."""
-    return NOTHING if value is None else f"{number(value)}×"
+    return f"{number(value)}×"
 
 
-def change(ratio: float | None) -> str:
+def change(ratio: float) -> str:
     """A ratio as the change that it is: `−41 %` for 0.59, `±0.0 %` for 1."""
-    if ratio is None:
-        return NOTHING
     return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
 
 
-def signed(value: float | None, decimals: int = 2) -> str:
+def signed(value: float, decimals: int = 2) -> str:
     """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
-    if value is None:
-        return NOTHING
     if abs(value) < ROUNDING or abs(value) >= 0.005:
         return _signed(value, decimals)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
@@ -101,9 +95,9 @@ def level(confidence: float) -> str:
     return f"{round(confidence * 100, 2):g} %"
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """`48 s`, `12 min 5 s`, `2 h 3 min`."""
-    if seconds is None or seconds < 0:
+    if seconds < 0:
         return NOTHING
     if not math.isfinite(seconds):
         return f"{number(seconds)} s"

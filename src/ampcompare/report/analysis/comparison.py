@@ -163,20 +163,21 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     """The one baseline that is like a group but for what is compared, or why there is none. Other software is
     no reason: of several the nearest is taken.
     """
-    gaps = {base.label: gap(group, base, key) for base in bases}
-    options = {label: [k for k in keys if not k.startswith(ENVIRONMENT)] for label, keys in gaps.items()}
-    fitting = [base for base in bases if not options[base.label]]
-    if not fitting:
-        nearest = min(bases, key=lambda base: len(gaps[base.label]))
+
+    def options(base: Group) -> list[str]:
+        return [k for k in gap(group, base, key) if not k.startswith(ENVIRONMENT)]
+
+    def rank(base: Group) -> tuple[bool, bool, int]:
+        return bool(options(base)), not base.n, len(gap(group, base, key))
+
+    nearest = min(bases, key=rank)
+    if keys := options(nearest):
         ours, theirs = group.settings, nearest.settings
-        keys = options[nearest.label]
         told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in keys]
         return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
-    counted = [base for base in fitting if base.n] or fitting
-    fewest = min(len(gaps[base.label]) for base in counted)
-    found = [base for base in counted if len(gaps[base.label]) == fewest]
+    found = [base for base in bases if rank(base) == rank(nearest)]
     if len(found) == 1:
-        return found[0], ""
+        return nearest, ""
     varied = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
     return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
 

@@ -36,7 +36,7 @@ class Relation:
     """
 
     figure: str
-    show: Callable[[float | None], str]
+    show: Callable[[float], str]
     is_ratio: bool = False
 
 

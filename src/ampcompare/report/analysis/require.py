@@ -111,7 +111,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
         or (is_quality and not found.error)
     ):
         return False, f"cannot tell: {claim.why}"
-    show: Callable[[float | None, int], str] = words.signed if is_quality else words.number
+    show: Callable[[float, int], str] = words.signed if is_quality else words.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
     digits = words.precision_apart(found.ends, marks, show, least)

@@ -80,7 +80,7 @@ class ComparedMetric:
     def factor(self) -> float:
         return 100.0 if self.scale is Unit.FRACTION else 1.0
 
-    def show_value(self, shown: float | None) -> str:
+    def show_value(self, shown: float) -> str:
         return in_percent(shown) if self.is_share else number(shown)
 
     @property
@@ -139,7 +139,7 @@ class Quantities:
         noun, per, _ = self.speed.rpartition("/")
         return noun.removesuffix("s") if per and noun else "item"
 
-    def show_memory(self, value: float | None) -> str:
+    def show_memory(self, value: float) -> str:
         """A peak in a cell, without its unit."""
         return mib(value) if self.memory == MIB else number(value)
 
