@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,6 @@ from support.log_writer import frame
 from support.offline_runs import plan
 
 from ampcompare.records import RunRecord, load_runs, sources
-
-LOADS = """
-import sys
-from ampcompare.records import load_runs
-print(sum(run.rows for run in load_runs(sys.argv[1:])))
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -91,19 +83,6 @@ def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
             assert len(reads) == count
 
 
-def test_damaged_entry_is_made_again_without_a_word(tmp_path, folder, reads, caplog):
-    path = write(tmp_path)
-    (before,) = load_runs([path])
-    (entry,) = folder.rglob("output.pkl")
-    for content in (b"", entry.read_bytes()[:-100], b"nonsense"):
-        entry.write_bytes(content)
-        assert as_text(load_runs([path])[0]) == as_text(before)
-        assert not caplog.messages
-    assert len(reads) == 4
-    load_runs([path])
-    assert len(reads) == 4
-
-
 def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
     for number in range(3):
         write(tmp_path / "runs", number)
@@ -111,20 +90,3 @@ def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, ca
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
     assert len(load_runs([tmp_path / "runs"])) == 3
     assert ["AMPCOMPARE_CACHE" in message for message in caplog.messages] == [True]
-
-
-def test_two_processes_at_once_read_and_keep_the_same(tmp_path):
-    rows = plan("native", steps=5000)["rows"]
-    paths = [str(write(tmp_path / "runs", number, rows=rows)) for number in range(3)]
-    command = [sys.executable, "-c", LOADS, *paths]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert {process.communicate()[0] for process in processes} == {f"{3 * len(rows)}\n"}
-
-
-def test_several_processes_read_what_one_reads(tmp_path, monkeypatch):
-    for number in range(5):
-        write(tmp_path / "runs", number)
-    alone = [as_text(run) for run in load_runs([tmp_path / "runs"])]
-    monkeypatch.setattr(sources, "WORTH_BYTES", 0)
-    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "other"))
-    assert [as_text(run) for run in load_runs([tmp_path / "runs"])] == alone

@@ -63,13 +63,6 @@ def test_columns_of_one_fragment_alone_are_missing_in_the_other():
     assert np.isnan(run.numbers("b")).all()
 
 
-def test_rows_of_logged_nans_move_with_their_rows():
-    nan = float("nan")
-    early = fragment(1, {"global_step": [0, 10, 20], "a": [nan, 1, nan]})
-    late = fragment(2, {"global_step": [20, 30], "a": [1, nan]})
-    assert list(merge([early, late]).nonfinite("a")) == [0, 3]
-
-
 def test_config_and_summary_of_the_later_fragment_win_and_a_change_is_told():
     early = fragment(1, {}, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1})
     late = fragment(2, {}, config={"lr": 0.2, "seed": 1}, summary={"b": 2})

@@ -80,7 +80,6 @@ def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path
     (run,), _ = _load(tmp_path)
     assert run.values("loss").tolist() == [9.0, 8.0, 4.0, 3.0]
     assert run.values("val").tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert run.problems == ["1 value was logged again by a later file; what is later counts."]
 
 
 def test_settings_of_add_hparams_are_the_config_of_its_run(tmp_path):

@@ -85,24 +85,22 @@ def test_texts_for_nan_and_infinity_nested_values_and_gaps_read_as_from_a_file(s
 
 
 @pytest.mark.parametrize(
-    ("said", "state", "words"),
+    ("said", "state"),
     [
-        ("finished", "finished", None),
-        ("failed", "failed", None),
-        ("crashed", "crashed", None),
-        ("running", "running", None),
-        ("killed", "failed", "W&B calls it killed"),
-        ("preempted", "crashed", "W&B calls it preempted"),
-        ("pending", "running", "has not begun"),
-        ("something new", "crashed", "not known here"),
+        ("finished", "finished"),
+        ("failed", "failed"),
+        ("running", "running"),
+        ("killed", "failed"),
+        ("preempted", "crashed"),
+        ("pending", "running"),
+        ("something new", "crashed"),
     ],
 )
-def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str, words: str | None):
+def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str):
     add_run(server, "one", state=said)
     (run,) = load_runs([SOURCE])
     assert run.state == state
     assert run.ended_as == (said if said in ("killed", "preempted", "pending") else "")
-    assert (run.problems == []) if words is None else (words in run.problems[0])
 
 
 def test_a_sweep_has_its_own_runs_alone(server: Server):
@@ -155,8 +153,6 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
     (both,) = load_runs([f"wandb:tester/{project.name}", on_disk])
     assert (both.paths != ()) == (source == "disk")
     assert len(both.history) == max(rows, len(disk.history))
-    said = [problem for problem in both.problems if "longer record is shown" in problem]
-    assert len(said) == (more != 0)
 
 
 def test_the_same_id_in_another_project_is_another_run(server: Server, on_disk: Path):
@@ -231,21 +227,6 @@ def ask(command: list[str], env: dict[str, str]) -> str:
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
-
-
-@pytest.mark.slow
-def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tmp_path: Path, capsys):
-    from ampcompare.cli import main
-
-    for number, backend in enumerate(("none", "native") * 3):
-        add_run(
-            server, f"r{number}", rows=20, config={"backend": backend, "seed": number // 2}, name=f"r{number}"
-        )
-    with pytest.raises(SystemExit) as end:
-        main(["report", SOURCE, "--out", str(tmp_path / "report")])
-    assert end.value.code == 0
-    assert "native" in capsys.readouterr().out
-    assert "r5" in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_our_own_error_is_not_put_down_to_the_server(server: Server, monkeypatch):

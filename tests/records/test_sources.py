@@ -46,11 +46,6 @@ def test_run_folder_and_run_file_are_sources_too(tmp_path):
     assert [run.id for run in load_runs(str(tmp_path))] == ["one"]
 
 
-def test_relative_source_from_inside_the_run_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(run_file(tmp_path, "one").parent)
-    assert ids(".") == ["one"]
-
-
 def test_file_found_twice_is_read_once(tmp_path):
     file = run_file(tmp_path / "wandb", "one")
     (tmp_path / "wandb" / "latest-run").symlink_to(file.parent, target_is_directory=True)
@@ -58,13 +53,6 @@ def test_file_found_twice_is_read_once(tmp_path):
     runs = load_runs([tmp_path, tmp_path, file, tmp_path / "loop"])
     assert [len(run.paths) for run in runs] == [1]
     assert runs[0].problems == []
-
-
-def test_linked_folder_is_followed(tmp_path):
-    run_file(tmp_path / "elsewhere", "one")
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    assert ids(tmp_path / "runs") == ["one"]
 
 
 def test_files_of_one_id_are_one_run(tmp_path):

@@ -23,13 +23,10 @@ from support.offline_runs import plan
 from support.properties import examples
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare.checkpoint.store import Store
 from ampcompare.errors import UserError
 from ampcompare.former import config_now
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.tree import parse_json
-
-ODD_NAME = "</script><script>alert(1)</script>"
 
 
 def read(path: Path) -> RunRecord:
@@ -170,19 +167,6 @@ def test_run_with_rows_far_apart_is_running_for_three_of_them(tmp_path):
         assert read(path).state == state
 
 
-def test_run_is_running_while_its_checkpoints_are_locked(tmp_path):
-    path = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(frame([row(a="1")]))
-    set_back(path, 1e6)
-    store = Store(tmp_path / "checkpoints" / "one")
-    assert store.lock()
-    assert read(path).state == "running"
-    store.unlock()
-    assert read(path).state == "crashed"
-    assert store.lock()  # and looking has not taken it
-
-
 def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):
     whole = real_runs["odd"].read_bytes()
     file = tmp_path / "run-cut.wandb"
@@ -220,13 +204,6 @@ def test_pipe_and_folder_under_such_a_name_are_not_opened(tmp_path):
     os.mkfifo(tmp_path / "run-pipe.wandb")
     with pytest.raises(UserError, match="not a plain file"):
         read(tmp_path / "run-pipe.wandb")
-
-
-def test_file_that_vanishes_is_a_sentence(tmp_path, monkeypatch):
-    folder = tmp_path / "offline-run-1-gone"
-    folder.mkdir()
-    (folder / "run-gone.wandb").symlink_to(tmp_path / "nowhere")
-    assert "Reading stopped: No such file" in read(tmp_path).problems[0]
 
 
 def row(**values: str) -> bytes:

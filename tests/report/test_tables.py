@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
-from ampcompare.report.axis import ABSURD, Mark, axis_of
+from ampcompare.report.axis import Mark, axis_of
 from ampcompare.report.exports import COMPARED, to_csv, to_json
 from ampcompare.report.tables import comparison_table, machines_table, runs_table
 from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
@@ -51,26 +50,15 @@ def flat(text: str) -> str:
 def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     shown = math.exp if log else float
     marks = [Mark(*(shown(v) for v in (middle, low, high))) for low, middle, high in ends]
-    widths = sorted(high - low for low, _, high in ends)
     axis = axis_of(marks, 1.0 if log else 0.0, str, log=log)
     assert axis.holds(axis.null)
     assert all(axis.holds(mark.value) for mark in marks)
-    if all(wider <= ABSURD * narrower for narrower, wider in pairwise(widths)):
+    if not log:
         assert all(axis.holds(end) for mark in marks for end in (mark.low, mark.high))
     places = [axis.place(tick) for tick, _ in axis.ticks]
     assert places == sorted(places)
     assert 1 <= len(places) <= 4
     assert all(0 < place < 1 for place in places)
-
-
-def test_an_axis_ends_before_an_interval_that_is_absurdly_wide():
-    marks = [Mark(1.77, 1.38, 2.26), Mark(1.5, 1e-9, 1e9), Mark(0.5, 0.0, math.inf)]
-    axis = axis_of(marks, 1.0, "{:g}×".format, log=True)
-    assert axis.holds(1.38)
-    assert axis.holds(2.26)
-    assert not any(axis.holds(end) for end in (1e-9, 1e9, math.inf))
-    assert (axis.place(math.inf), axis.place(0.0)) == (1.0, 0.0)
-    assert [label for _, label in axis.ticks] == ["0.5×", "1×", "2×"]
 
 
 def test_the_baseline_is_shown_as_it_is_and_others_beside_it():

@@ -1,8 +1,4 @@
-"""What W&B's client saw of a machine beside a run: its memory, and what kind of machine it was.
-
-Every run that is recorded with W&B has it, whatever its program logs. Of hundreds of figures a sample only
-memory, which stands in for what a program did not log, is looked at.
-"""
+"""What W&B's client saw of a machine beside a run, whatever its program logs: memory, kind of machine."""
 
 from __future__ import annotations
 

@@ -23,13 +23,9 @@ MANY_ROWS = 1_000_000
 MOST_SAMPLES = 2_000  # of a run's machine; the server thins out what is more
 SERVICE_SECONDS = 5.0
 
-# W&B's further states, as one of ours and in words.
-OTHER_STATES = {
-    "killed": ("failed", "was stopped before its end (Ctrl-C, its page, a sweep's early termination)"),
-    "preempted": ("crashed", "lost its machine"),
-    "preempting": ("running", "is about to lose its machine"),
-    "pending": ("running", "is queued and has not begun"),
-}
+STATES = ("finished", "failed", "crashed", "running")
+# W&B's further states as one of these; a run keeps W&B's word, too.
+OTHER_STATES = {"killed": "failed", "preempted": "crashed", "preempting": "running", "pending": "running"}
 
 
 def read_server(source: str) -> list[RunRecord]:
@@ -72,10 +68,8 @@ def _client(source: str) -> Iterator[Any]:
 
     try:
         with _asking(source):
-            if wandb.run is None:  # a run of the caller's keeps its settings
-                wandb.setup(
-                    wandb.Settings(silent=True)
-                )  # a word of W&B's about its key is no part of a report
+            if wandb.run is None:  # a run of the caller's keeps its settings; W&B's words are no report's
+                wandb.setup(wandb.Settings(silent=True))
             api = wandb.Api()
         yield api
     finally:
@@ -163,15 +157,10 @@ def _last_row(run: Any) -> list[dict[str, Any]]:
 def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> RunRecord:
     count, logged = columns_of(dict(flatten(row)) for row in rows)
     said = _text(run, "state")
-    state, words = OTHER_STATES.get(said, ("crashed", "is in a state that is not known here"))
-    if said in ("finished", "failed", "crashed", "running"):
-        state = said
-    else:
-        problems.append(f"W&B calls it {said or 'nothing'}: it {words}.")
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
-        state=state,
+        state=said if said in STATES else OTHER_STATES.get(said, "crashed"),
         ended_as=said if said in OTHER_STATES else "",
         config=_plain(run, "config"),
         summary=_plain(run, "summary_metrics"),

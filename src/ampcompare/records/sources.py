@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
@@ -35,7 +34,6 @@ SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 # The client flushes every 15 s by default; after four misses, or three of its own rows, a run is dead.
 RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
 CHECKPOINTS = "checkpoints"  # in an output_dir, beside `wandb`
-WORTH_BYTES = 60_000_000  # below it the start of a process (1 s) costs more than it saves
 MOST_CACHED = "1G"
 MOST_ROWS, MOST_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far apart they may be
 
@@ -129,10 +127,6 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
         pairs = ((known.project, new.project), (known.entity, new.entity))
         if known.id != new.id or any(a != b and a and b for a, b in pairs):
             continue
-        if known.paths and known.rows != new.rows:  # of two sources of the server's nothing need be said
-            both = f"It has {known.rows:,} rows on disk and {new.rows:,} on W&B's server"
-            for run in (known, new):
-                run.problems.append(f"{both}; the longer record is shown.")
         if new.rows > known.rows:
             runs[number] = new
         return
@@ -163,24 +157,17 @@ def _read_folders(given: list[str | Path], step: str | None, say: Say) -> list[R
 
 
 def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
-    """The part of a run in each file, in order. Large amounts are read by several processes, and what was not
-    written just now is kept in the cache, which is safe to delete.
+    """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
+    safe to delete.
     """
-    import joblib
-
     now, memory = time.time(), _memory()
-    kept = memory.cache(_read_as_it_is)
-    signs = [_signs(path, now) for path in paths]
-    is_new = [not sign or not kept.check_call_in_cache(*sign) for sign in signs]
-    is_much = sum(sign[1] for sign, new in zip(signs, is_new, strict=True) if sign and new) > WORTH_BYTES
-    calls = [
-        (kept, *sign) if sign else (read_wandb_file, path) for path, sign in zip(paths, signs, strict=True)
-    ]
-    # The worker processes end at once: who reads again has their memory.
-    with joblib.Parallel(-1 if is_much else 1, idle_worker_timeout=1) as pool:
-        read = pool(joblib.delayed(_quietly)(*call) for call in calls)
-    if any(is_new):
-        memory.reduce_size(MOST_CACHED)
+    kept, read = memory.cache(_read_as_it_is), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a cache on a full disk: the run is read again next time
+        for path in paths:
+            signs = _signs(path, now)
+            read.append(kept(*signs) if signs else read_wandb_file(path))
+    memory.reduce_size(MOST_CACHED)
     for run in read:
         if run.exit_code is None and _is_going_on(run, now):
             run.state = "running"
@@ -223,28 +210,12 @@ def _version() -> str:
     return hashlib.sha256(b"".join(texts)).hexdigest()
 
 
-def _quietly(read: Callable[..., RunRecord], *signs: Any) -> RunRecord:
-    """What was read; a cache on a full disk has warnings to say, and the run is read again next time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return read(*signs)
-
-
 def _is_going_on(run: RunRecord, now: float) -> bool:
-    """Whether a run without an end goes on: somebody has its checkpoints locked, or its file changed within a
-    minute, or within three of its own rows (fifty steps of 5 s are four minutes).
+    """Whether a run without an end goes on: its file changed within a minute, or within three of its own rows
+    (fifty steps of 5 s are four minutes).
     """
     if run.last_write is None:
         return False
-    lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
-    try:
-        if lock.is_file():
-            with FileLock(lock, blocking=False):
-                pass
-    except Timeout:
-        return True
-    except OSError:  # another user's
-        pass
     _, stamps = run.logged_numbers(STAMP)
     gaps = np.diff(stamps[np.isfinite(stamps)][-MOST_ROWS:])
     gaps = gaps[(gaps > 1) & (gaps < MOST_SECONDS)]  # an evaluation's row follows at once

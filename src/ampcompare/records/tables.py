@@ -82,25 +82,22 @@ def _step_column(head: Sequence[str], step: str | None) -> int | None:
 
 
 def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
-    names: list[str | None] = []
-    for number, name in enumerate(head, 1):
-        if not name or name in names:
-            run.problems.append(f"Column {number} has {'a name twice' if name else 'no name'}.")
-        names.append(name if name and name not in names else None)
+    """The rows; of columns of one name the last that is filled counts."""
+    if len({*head, ""}) <= len(head):
+        run.problems.append("Columns have no name, or one that another has.")
     odd = 0
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal odd
-        number = 0
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             table = csv.reader(file, skipinitialspace=True, strict=True)
             try:
                 next(table, None)
-                for number, row in enumerate(filter(None, table), 1):  # noqa: B007 - for the sentence below
+                for row in filter(None, table):
                     odd += len(row) != len(head)
-                    yield {name: _cell(cell) for name, cell in zip(names, row, strict=False) if name}
+                    yield {name: _cell(cell) for name, cell in zip(head, row, strict=False) if name}
             except csv.Error as problem:
-                run.problems.append(f"Reading {path.name} stopped at row {number + 1:,}: {problem}.")
+                run.problems.append(f"Reading {path.name} stopped at line {table.line_num:,}: {problem}.")
 
     run.rows, run.logged = columns_of(rows())
     if metrics.STEP not in run.logged and head[step] in run.logged:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +23,8 @@ from ampcompare.records.run import STAMP, Column, RunRecord
 from ampcompare.records.tables import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
-TEXT_CONFIG = {"args/text_summary": "", "model_config/text_summary": "model_config"}  # Hugging Face's
+ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
+LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
 STAMPED = re.compile(r"\d+\.\d+")  # the folder of `add_hparams`, named by the time
 Points = dict[str, list[tuple[int, float, float]]]  # of each tag: step, seconds since 1970, value
 
@@ -32,18 +34,27 @@ def is_event_file(name: str) -> bool:
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
-    """A run for each folder. Raises UserError where tensorboard is not installed; what is wrong with a file
-    becomes a sentence in `problems`.
+    """A run for each folder; what `add_hparams` and `add_scalars` of PyTorch's writer leave in folders below
+    it is its own. Raises UserError where tensorboard is not installed; what is wrong with a file becomes a
+    sentence in `problems`.
     """
     folders: dict[Path, _Folder] = {}
     for path in sorted(paths):
         folders.setdefault(path.parent, _Folder(path.parent)).files.append(path)
     for folder in folders.values():
         folder.read()
-    for folder in list(folders.values()):
-        parent = folders.get(folder.path.parent)
-        if parent and parent.adopt(folder, folders):
-            del folders[folder.path]
+    stamped = Counter(path.parent for path in folders if STAMPED.fullmatch(path.name))
+    for folder in [one for one in folders.values() if one.path.parent in folders]:
+        tag, whole = next(iter(folder.points), ""), folders[folder.path.parent]
+        series = folder.path.name.removeprefix(f"{tag.replace('/', '_')}_")
+        if folder.config and STAMPED.fullmatch(folder.path.name) and stamped[whole.path] == 1:  # else trials
+            whole.config = {**folder.config, **whole.config}
+            whole.summary |= {tag: points[-1][2] for tag, points in folder.points.items()}
+        elif len(folder.points) == 1 and series != folder.path.name:
+            whole.points[f"{tag}/{series}"] = folder.points[tag]
+        else:
+            continue
+        whole.problems += folders.pop(folder.path).problems
     return [folder.as_run() for folder in folders.values()]
 
 
@@ -61,16 +72,10 @@ class _Folder:
 
     def read(self) -> None:
         """All files, the oldest first: what a later one logs again from some step on counts."""
-        again = 0
         for points in sorted(map(self._read_file, self.files), key=_begin):
             for tag, new in points.items():
-                old, start = self.points.get(tag, []), min(new)[0]
-                kept = [point for point in old if point[0] < start]
-                again += len(old) - len(kept)
-                self.points[tag] = kept + new
-        if again:
-            what = "1 value was" if again == 1 else f"{again:,} values were"
-            self.problems.append(f"{what} logged again by a later file; what is later counts.")
+                start = min(new)[0]
+                self.points[tag] = [point for point in self.points.get(tag, []) if point[0] < start] + new
 
     def _read_file(self, path: Path) -> Points:
         """The points of one file, of tags that have any."""
@@ -82,26 +87,27 @@ class _Folder:
         except ImportError:
             raise UserError(f"{path.parent}: TensorBoard event files: {INSTALL}") from None
         whole = (reader.SCALARS, reader.TENSORS)
-        most = {kind: int(kind not in whole) for kind in reader.DEFAULT_SIZE_GUIDANCE}
-        events = reader.EventAccumulator(str(path), most)
+        events = reader.EventAccumulator(
+            str(path), {kind: int(kind not in whole) for kind in reader.DEFAULT_SIZE_GUIDANCE}
+        )
         try:
             events.Reload()
         except Exception as problem:  # the reader's own kinds, protobuf's, and those of hostile content
             self.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
-        scalars, tensors = events.scalars, events.tensors
-        if events.file_version is None and not scalars.Keys() and not tensors.Keys():
-            self.problems.append(f"{path.name} holds no event.")
         points = {
-            tag: [(e.step, e.wall_time, float(e.value)) for e in scalars.Items(tag)] for tag in scalars.Keys()
+            tag: [(e.step, e.wall_time, float(e.value)) for e in events.scalars.Items(tag)]
+            for tag in events.scalars.Keys()
         }
-        for tag in tensors.Keys():
+        for tag in events.tensors.Keys():
             self._take_tensors(tag, events, points)
         if "hparams" in events._plugin_to_tag_to_content:
             self._take_settings(events.PluginTagToContent("hparams").values())
+        if events.file_version is None and not points:
+            self.problems.append(f"{path.name} holds no event.")
         return {tag: found for tag, found in points.items() if found}
 
     def _take_tensors(self, tag: str, events: Any, points: Points) -> None:
-        """What TensorFlow 2 writes scalars as, and texts."""
+        """What TensorFlow 2 writes scalars as, and Hugging Face its settings."""
         from tensorboard.util.tensor_util import make_ndarray
 
         about = events.summary_metadata.get(tag)
@@ -109,14 +115,12 @@ class _Folder:
         for event in events.Tensors(tag):
             try:
                 value = make_ndarray(event.tensor_proto)
-                if tag in TEXT_CONFIG and value.size:
-                    group, said = TEXT_CONFIG[tag], json.loads(value.reshape(-1)[0])
-                    if isinstance(said, dict):
-                        self.config |= {group: said} if group else said
+                if tag == ARGUMENTS and isinstance(said := json.loads(value.reshape(-1)[0]), dict):
+                    self.config |= said
                 elif value.size == 1 and plugin in ("", "scalars"):
                     point = event.step, event.wall_time, float(value.reshape(-1)[0])
                     points.setdefault(tag, []).append(point)
-            except (ValueError, TypeError, RecursionError):  # no number, no JSON
+            except (ValueError, TypeError, IndexError, RecursionError):  # no number, no JSON
                 continue
 
     def _take_settings(self, contents: Iterable[bytes]) -> None:
@@ -135,23 +139,6 @@ class _Folder:
             if data.HasField("session_end_info") and data.session_end_info.status == 2:
                 self.state = "failed"
 
-    def adopt(self, child: _Folder, folders: Iterable[Path]) -> bool:
-        """Take in a folder that is a part of this run: what `add_hparams` and `add_scalars` of PyTorch's
-        writer leave below it. Whether it was one.
-        """
-        stamped = [p for p in folders if p.parent == self.path and STAMPED.fullmatch(p.name)]
-        tag = next(iter(child.points), "")
-        start = tag.replace("/", "_") + "_"
-        if child.config and stamped == [child.path]:  # several are trials, each a run of its own
-            self.config = {**child.config, **self.config}
-            self.summary |= {tag: points[-1][2] for tag, points in child.points.items()}
-        elif len(child.points) == 1 and child.path.name.startswith(start):
-            self.points[f"{tag}/{child.path.name.removeprefix(start)}"] = child.points[tag]
-        else:
-            return False
-        self.problems += child.problems
-        return True
-
     def as_run(self) -> RunRecord:
         """The folder as a run."""
         beside, problems = settings_beside(self.path)
@@ -169,9 +156,6 @@ class _Folder:
             logged=logged,
             problems=self.problems + problems,
         )
-
-
-LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
 
 
 def _begin(points: Points) -> float:

@@ -1,8 +1,9 @@
-"""The axis of a column of the comparison: it holds every interval whole, and has ticks to read it by."""
+"""The axis of a column of the comparison, with ticks to read it by: it holds all but the widest intervals."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,8 +11,8 @@ from itertools import pairwise
 MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
 LEAST_SPAN = 1e-300  # below it ticks run out of digits
-ABSURD = 20  # times the widest of the others: such an interval ends in an arrow, its ends are said in words
 EDGE = 0.04  # of the axis, left free at either end
+REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
 DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
 
@@ -60,11 +61,10 @@ def axis_of(
     margin: tuple[float, float] | None = None,
 ) -> Axis:
     """The axis on which these marks lie, with no change and the margin; `label` words a tick's value."""
-    spans = [[_scaled(v, log) for v in (m.value, m.low, m.high) if v is not None] for m in marks]
-    held = _without_absurd([(min(span), max(span)) for span in spans])
-    fixed = [_scaled(null, log), *(_scaled(end, log) for end in margin or ())]
-    dots = [span[0] for span in spans]
-    ends = [end for span in held for end in span] + fixed + dots
+    dots = [_scaled(v, log) for v in (null, *(margin or ()), *(mark.value for mark in marks))]
+    spans = [_scaled(end, log) for mark in marks for end in (mark.low, mark.high) if end is not None]
+    reach = math.log(REACH) if log else sys.float_info.max
+    ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
     low, high = min(ends), max(ends)
     if high - low < LEAST_SPAN:
         low, high = low - 0.1, high + 0.1
@@ -73,17 +73,6 @@ def axis_of(
     bare = Axis(null, margin, log, first, last, ())
     ticks = next((found for found in _candidates(bare) if _fits(found, bare)), (null,))
     return Axis(null, margin, log, first, last, tuple((tick, label(tick)) for tick in ticks))
-
-
-def _without_absurd(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The spans but those that are many times as wide as all narrower ones, or have no end."""
-    held = sorted((s for s in spans if all(map(math.isfinite, s))), key=lambda span: span[1] - span[0])
-    while len(held) > 1:
-        (a, b), (c, d) = held[-2:]
-        if b == a or d - c <= ABSURD * (b - a):
-            break
-        held.pop()
-    return held
 
 
 def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:

@@ -63,5 +63,4 @@ def tell(written: list[Path], folder: Path, console: Console) -> None:
 
 
 def say(console: Console, line: str) -> None:
-    """Print one line as it is."""
     console.print(one_line(line), markup=False, soft_wrap=True)

@@ -11,14 +11,12 @@ import pandas as pd
 
 from ampcompare import __version__, metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.best import BestOfEach
-from ampcompare.report.analysis.comparison import COLUMNS, ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
-from ampcompare.report.analysis.judged import Row
-from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.analysis.comparison import ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
+from ampcompare.report.analysis.judged import Reproduction, Row
 from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.quantities import OWN
+from ampcompare.report.runs.metric import OWN
 from ampcompare.report.statistics.estimate import Estimate
 
 # By the names that they have in files.
@@ -62,11 +60,10 @@ def to_json(analysis: Analysis) -> str:
         "runs": [_run(row, analysis.group_of(place)) for place, row in analysis.table.iterrows()],
     }
     if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
-        content["units"] = {"throughput": units.speed, "memory": units.memory or None, "energy": units.energy}
+        said = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
+        content["units"] = said
     if analysis.required:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
-    if analysis.best is not None:
-        content["best_of_each"] = _best(analysis.best)
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
@@ -129,7 +126,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "not_compared_because": found.refusal or None,
         "differs_in": found.loose,
         **{name: _claimed(found, question) for name, question in COMPARED.items()},
-        "quality_unit": found.metric.unit or None,
+        "quality_unit": found.group.metric.unit or None,
         "quality_kept": found.keeps_quality,
         "nothing_claimed_because": found.silence or None,
         "drift": _estimate(found.drift),
@@ -163,17 +160,6 @@ def _requirement(answer: Answer) -> dict[str, Any]:
     term = answer.term
     asked = {"group": term.label, "term": term.text, "kind": term.kind, "bound": term.bound}
     return asked | {"shown": answer.is_shown, "why": answer.why}
-
-
-def _best(best: BestOfEach) -> dict[str, Any]:
-    rows = []
-    for one in best.candidates:
-        beside = one.comparison.estimates if one.comparison else {}
-        row = {"label": one.group.label, "value": one.group.value, "tried": one.tried}
-        row |= {"quality": _estimate(one.group.figures.get(COLUMNS[QUALITY])), "settings": dict(one.settings)}
-        row |= {"speedup": _estimate(beside.get(SPEED)), "quality_difference": _estimate(beside.get(QUALITY))}
-        rows.append(row)
-    return {"tuned": best.keys, "sentence": best.sentence, "best": rows}
 
 
 def _run(row: pd.Series, group: Group) -> dict[str, Any]:

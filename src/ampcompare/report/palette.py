@@ -10,9 +10,9 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ampcompare.precision.backends import REGISTRY, Backend
+from ampcompare.precision.backends import REGISTRY
 
 Look = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -25,7 +25,7 @@ class Style:
     label: str
     colour: str
     dash: tuple[int, ...]
-    meaning: str
+    meaning: str = ""
 
 
 # Looks of the built-in backends by label; what is not in here takes a spare one. Those beyond Okabe and Ito's
@@ -50,21 +50,9 @@ _SPARE_LOOKS: tuple[Look, ...] = (
 )
 AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the baseline's colour
 AGAIN_DASH: tuple[int, ...] = (3, 3)
-SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
-def in_type(words: str, dtype: str) -> str:
-    """`torch.amp, fp16`: the words of a backend and the type, unless they say it."""
-    short = SHORT.get(dtype, dtype)
-    return words if short in words else f"{words}, {short}"
-
-
-def meaning(backend: Backend) -> str:
-    """What a backend is: `apex O1, fp16`, `apex O1 lists in bf16`."""
-    return backend.words if backend.is_fp32 else in_type(backend.words, backend.dtype)
-
-
-KNOWN = tuple(Style(label, *_LOOKS[label], meaning(backend)) for label, backend in REGISTRY.items())
+KNOWN = tuple(Style(label, *_LOOKS[label]) for label in REGISTRY)
 
 
 def ordered(values: Iterable[str]) -> list[str]:
@@ -78,7 +66,7 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     """One style per (label, value): the value has the colour, the dashes tell labels of one value apart.
 
     A value that is not known takes a look by its name, so that it has the same in every report, as long as no
-    other has taken it before. `words` are the meanings of such values.
+    other has taken it before. `words` are the meanings of the values.
     """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
@@ -89,16 +77,17 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
         first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_LOOKS)
         free = [*_SPARE_LOOKS[first:], *_SPARE_LOOKS[:first], *unused]
         taken.append(next((look for look in free if look not in taken), free[len(taken) % len(free)]))
-        base[value] = Style(value, *taken[-1], (words or {}).get(value, ""))
+        base[value] = Style(value, *taken[-1])
     seen: Counter[str] = Counter()
     found = []
     for label, value in pairs:
         style = base[value.removesuffix(AGAIN)]
+        meaning = (words or {}).get(value, "")
         dash = AGAIN_DASH if value.endswith(AGAIN) else style.dash
         if seen[value]:
             dash = _SPARE_LOOKS[(seen[value] - 1) % len(_SPARE_LOOKS)][1]
         seen[value] += 1
-        found.append(replace(style, label=label, dash=dash))
+        found.append(Style(label, style.colour, dash, meaning))
     return found
 
 

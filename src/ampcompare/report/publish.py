@@ -15,8 +15,7 @@ from ampcompare.published.publication import MEASURED, load
 from ampcompare.records.tree import as_text
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.outputs import write_file
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.measured import measured
+from ampcompare.report.runs.groups import Group, measured
 from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.runs.table import environment_of
 from ampcompare.report.statistics.estimate import ALPHA, Estimate

@@ -112,7 +112,6 @@ class Request:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of files that are written."""
         chosen = names_in(self.formats.lower())
         return FORMATS if chosen == (ALL,) else chosen
 
@@ -131,5 +130,4 @@ class Request:
 
 
 def names_in(words: str) -> tuple[str, ...]:
-    """The names between the commas, each once."""
     return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))

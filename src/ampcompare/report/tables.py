@@ -102,7 +102,6 @@ class _Question:
     margin: tuple[float, float] | None = None
 
     def text(self, value: float) -> str:
-        """A comparison's value."""
         number = self.shown(value)
         return f"{self.show(number, self.digits(number))}{self.sign}"
 
@@ -114,7 +113,7 @@ class _Question:
         least = min(map(self.digits, (number, low, high)))
         apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
         digits = words.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
-        return words.interval(low, high, lambda end: self.show(end, digits), self.sign)
+        return words.interval(low, high, lambda end: self.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
@@ -135,7 +134,7 @@ def _questions(analysis: Analysis) -> dict[str, _Question]:
         " %",
         lambda v: (v - 1) * 100,
     )
-    target = metric.show_value(analysis.target)
+    target = words.NOTHING if analysis.target is None else metric.show_value(analysis.target)
     every = {
         SPEED: _Question("speed", words.number, units.speed, words.number, lambda number: 3, "×"),
         MEMORY: _Question("peak memory", units.show_memory, units.memory, *change),
@@ -161,8 +160,12 @@ def comparison_table(analysis: Analysis) -> Table:
     questions = _questions(analysis)
     rows = tuple(_row(group, questions, analysis) for group in groups)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    columns = tuple(Column(key, asked.head, _axis(key, asked, rows)) for key, asked in questions.items())
-    return Table(", ".join(keys), columns, rows, analysis.caption)
+    columns = []
+    for key, asked in questions.items():
+        marks, more = [mark for row in rows if (mark := row.cells[key].mark)], {"margin": asked.margin}
+        axis = axis_of(marks, asked.null, asked.tick, log=key != QUALITY, **more) if marks else None
+        columns.append(Column(key, asked.head, axis))
+    return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
 def _row(group: Group, questions: Mapping[str, _Question], analysis: Analysis) -> Row:
@@ -203,15 +206,11 @@ def _own_figure(key: str, asked: _Question, group: Group) -> tuple[str, str]:
     return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
 
 
-def _axis(key: str, asked: _Question, rows: tuple[Row, ...]) -> Axis | None:
-    marks = [mark for row in rows if (mark := row.cells[key].mark)]
-    return axis_of(marks, asked.null, asked.tick, log=key != QUALITY, margin=asked.margin) if marks else None
-
-
 def runs_table(analysis: Analysis) -> TextRows:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
-    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, units.peak, metric.name, "trained"]
+    peak = f"peak {units.memory or 'memory'}"
+    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, peak, metric.name, "trained"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     for place, run in analysis.table.iterrows():
         cells = (
@@ -230,7 +229,7 @@ def runs_table(analysis: Analysis) -> TextRows:
     return [tuple(map(words.printable, row)) for row in rows]
 
 
-def _known(show: Callable[[float | None], str], value: float) -> str:
+def _known(show: Callable[[float], str], value: float) -> str:
     return show(value) if value == value else words.NOTHING  # NaN: not recorded
 
 

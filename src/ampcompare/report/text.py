@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.tables import Cell, Column, Table, comparison_table
 from ampcompare.report.words import capital, listed, printable, some
 

@@ -26,7 +26,7 @@ from ampcompare.report.words import plural
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
 REST = 4.0  # of the processor time of the last build: the runs that are watched may be measured here
-AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while
+AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while, though no file changes
 # What a report consists of; the folder may hold more, and on a shared machine others can ask, too.
 SERVED = re.compile(r"/(index\.html|comparison\.(csv|json|md)|charts/[a-z0-9-]+\.(png|svg))")
 

@@ -27,41 +27,34 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
-def count(value: float | None) -> str:
+def count(value: float) -> str:
     """A whole number; what is not whole keeps two decimals."""
-    if value is None:
-        return NOTHING
     if not math.isfinite(value):
         return number(value)
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-def mib(value: float | None) -> str:
-    """Memory in whole MiB."""
-    return NOTHING if value is None else f"{value:,.0f}"
+def mib(value: float) -> str:
+    return f"{value:,.0f}"
 
 
-def in_percent(value: float | None) -> str:
+def in_percent(value: float) -> str:
     """A figure that is in percent already, as `93.62 %`."""
-    return NOTHING if value is None else f"{value:.2f} %"
+    return f"{value:.2f} %"
 
 
-def ratio(value: float | None) -> str:
+def ratio(value: float) -> str:
     """A ratio: `1.90×`."""
-    return NOTHING if value is None else f"{number(value)}×"
+    return f"{number(value)}×"
 
 
-def change(ratio: float | None) -> str:
+def change(ratio: float) -> str:
     """A ratio as the change that it is: `−41 %` for 0.59, `±0.0 %` for 1."""
-    if ratio is None:
-        return NOTHING
     return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
 
 
-def signed(value: float | None, decimals: int = 2) -> str:
+def signed(value: float, decimals: int = 2) -> str:
     """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
-    if value is None:
-        return NOTHING
     if abs(value) < ROUNDING or abs(value) >= 0.005:
         return _signed(value, decimals)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
@@ -81,21 +74,14 @@ def precision_apart(
 
 
 def amount(value: float, decimals: int) -> str:
-    """The size of a number without its sign."""
     return f"{abs(value):.{decimals}f}"
 
 
-def interval(low: float | None, high: float | None, show: Callable[[float], str], unit: str = "") -> str:
-    """`1.88 to 1.92`; nothing without an interval. One narrower than the digits shown is told by its half
-    width, `±0.0002`; `no spread` is said only where nothing varied at all. `unit` is that of the half width
-    of a `show` that is none of HALVES.
-    """
+def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """`1.88 to 1.92`; nothing without an interval, `no spread` where nothing varied at all."""
     if low is None or high is None:
         return ""
-    if show(low) != show(high):
-        return f"{show(low)} to {show(high)}"
-    times, unit = HALVES.get(show, (1.0, unit))
-    return f"±{number((high - low) / 2 * times, 1)}{unit}" if low != high else NO_SPREAD
+    return f"{show(low)} to {show(high)}" if low != high else NO_SPREAD
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
@@ -109,9 +95,9 @@ def level(confidence: float) -> str:
     return f"{round(confidence * 100, 2):g} %"
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """`48 s`, `12 min 5 s`, `2 h 3 min`."""
-    if seconds is None or seconds < 0:
+    if seconds < 0:
         return NOTHING
     if not math.isfinite(seconds):
         return f"{number(seconds)} s"
@@ -152,7 +138,6 @@ def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[st
 
 
 def capital(text: str) -> str:
-    """The text with its first letter large."""
     return text[:1].upper() + text[1:]
 
 
@@ -172,14 +157,6 @@ def _signed(value: float, decimals: int) -> str:
     if float(text) == 0:
         return f"±{text}"
     return f"{'+' if value > 0 else '−'}{text}"
-
-
-# How much larger than the value the figure is that these show, and its unit; the others: as it is.
-HALVES: dict[Callable[..., str], tuple[float, str]] = {
-    change: (100.0, " %"),
-    in_percent: (1.0, " %"),
-    ratio: (1.0, "×"),
-}
 
 
 def of_all(share: float) -> str:

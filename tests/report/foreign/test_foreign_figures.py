@@ -24,10 +24,6 @@ def speedup(analysis) -> float:
     return analysis.comparison(MIXED).estimates["speed"].value
 
 
-def in_percent(run):
-    return replace(run.adding({"val_acc": run.numbers("val_acc") * 100}), summary={})
-
-
 def test_asked_or_guessed_the_figures_are_the_same():
     asked = analyse_runs(several(), "32-true", group_by=["trainer.precision"], **ASKED)
     guessed = analyse_runs(several())
@@ -198,14 +194,3 @@ def test_goal_and_unit_are_said_behind_the_key_of_the_metric():
     accuracy = analyse_runs(several(), metric="val_acc", margin=1.0)
     ours, theirs = (a.comparison(MIXED).estimates["quality"].value for a in (score, accuracy))
     assert ours == pytest.approx(theirs)
-
-
-def test_of_runs_in_other_units_of_one_metric_nothing_is_said_until_somebody_says_the_unit():
-    runs = [in_percent(run) if "bf16" in run.name else run for run in several()]
-    analysis = analyse_runs(runs)
-    assert "quality" not in analysis.comparison(MIXED).estimates
-    (said,) = [c for c in analysis.remarks if "nothing is said of theirs" in c]
-    assert said.startswith("val_acc is in percent in some runs and lies in 0 to 1 in 32-true-1, ")
-    told = analyse_runs(runs, metric="val_acc:percent").comparison(MIXED)
-    assert told.estimates["quality"].value > 80
-    assert "quality" in analyse_runs([in_percent(run) for run in several()]).comparison(MIXED).estimates

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,12 +75,3 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(exam
 def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
     runs = [replace(run, logged={key: run.logged[key] for key in left}, summary={}) for run in several(2)]
     assert answer(runs, metric=left[-1] if left else None) == 4
-
-
-def test_ten_thousand_keys_are_read_like_ten():
-    wide = {f"k{n}": n % 7 for n in range(10_000)}
-    runs = [replace(run, config=run.config | {"wide": wide}) for run in several(3)]
-    runs = [run.adding({f"m{n}": np.arange(float(run.rows)) for n in range(10_000)}) for run in runs]
-    assert [group.n for group in analyse_runs(runs).groups] == [3, 3]
-    with pytest.raises(UserError, match=r"--metric 'no': no run has it; logged: .*gpu_mem, m0, m1,"):
-        analyse_runs(runs, metric="no")

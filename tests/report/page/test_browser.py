@@ -111,22 +111,6 @@ def test_long_hostile_and_emoji_names_fit_the_page(browser, tmp_path, width):
     reader.context.close()
 
 
-def test_forty_groups_and_runs_with_gaps_draw_without_a_word(browser, tmp_path):
-    def spoil(plan):
-        plan["rows"][3]["train/loss"] = "NaN"
-        plan["rows"] = [{k: v for k, v in row.items() if k != "amp/scale_factor"} for row in plan["rows"]]
-
-    runs = [
-        make("none", steps=50, edit=spoil, config={"optimizer": {"lr": 0.001 * i}}, id=f"r{i}")
-        for i in range(40)
-    ]
-    path = write_page(analyse_runs(runs), tmp_path)
-    reader = Reader(browser, path, viewport={"width": 1280, "height": 900})
-    assert reader.said == []
-    assert reader.page.evaluate(TOO_WIDE) == []
-    reader.context.close()
-
-
 def test_printed_page_is_light_whatever_the_screen(browser, page_path):
     reader = Reader(browser, page_path, color_scheme="dark")
     reader.page.emulate_media(media="print", color_scheme="dark")

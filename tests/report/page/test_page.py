@@ -146,11 +146,10 @@ def test_table_is_the_forest_with_each_mark_where_its_axis_says():
 
 
 def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_dashed():
-    fast = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
-    wild = [make("apex_o1", seed) for seed in (1, 2, 3)]
-    for run, speed in zip([*fast, *wild], [40, 40.1, 40, 76, 76.1, 75.9, 0.01, 90, 90000], strict=True):
+    wild = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
+    for run, speed in zip(wild, [40, 40.1, 40, 0.01, 90, 90000], strict=True):
         run.summary["throughput/images_per_second_median"] = speed
-    page = page_of(*fast, *wild)
+    page = page_of(*wild)
     assert "▶" in page.text
     assert "◀" in page.text
     two = page_of(*(make(b, seed) for b in ("none", "native") for seed in (1, 2)))

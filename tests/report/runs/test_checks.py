@@ -139,14 +139,12 @@ def test_runs_that_all_go_on_at_one_time_are_not_one_after_the_other():
     assert apart_in_time(analyse_runs(sweep(order, seconds=HOUR, gpus="abcd")).groups)
 
 
-def test_a_backend_with_a_card_of_its_own_is_named_and_two_cards_are_not_pooled_without_a_word():
+def test_a_backend_with_a_card_of_its_own_is_named():
     order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
     alike = analyse_runs(sweep(order, gpus=["a", "b", "b", "a"]))
     assert on_other_cards(alike.groups) == []
-    assert "none pools runs of 2 cards or hosts of the same name." in said(alike)
     apart = analyse_runs(sweep(order, gpus=["a", "b", "a", "b"]))
     assert "none and native ran on different cards" in said(apart)
-    assert "pools runs" not in said(analyse_runs(sweep(order, gpus="aaaa")))
 
 
 def test_drift_over_the_sweep_is_found_and_noise_is_not():
@@ -209,19 +207,6 @@ def test_what_a_median_leaves_out_is_said_with_both_ratios():
 
     told = said(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
     assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in told
-
-
-def test_statistics_that_an_overflow_spoilt_are_said_and_put_back_ones_are_not():
-    def spoilt(made: Any) -> None:
-        made["rows"][5][metrics.NONFINITE_BUFFERS] = 2
-        made["summary"][metrics.NONFINITE_BUFFERS] = 2
-
-    def restored(made: Any) -> None:
-        spoilt(made)
-        made["config"]["training"] = {"on_nonfinite_buffers": "restore"}
-
-    assert "(2 buffers)" in said(analyse_runs([make("native", 1, edit=spoilt)]))
-    assert "non-finite for good" not in said(analyse_runs([make("native", 1, edit=restored)]))
 
 
 def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_named():

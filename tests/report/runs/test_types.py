@@ -52,19 +52,3 @@ def test_apex_o1_in_bf16_is_called_so_and_never_apex_itself():
     assert meanings["apex_o1"] == "apex O1, fp16"
     assert meanings["apex_o1_bf16"] == "apex O1 lists in bf16"
     assert words_of(run("apex_o1", 1)) == "apex O1 lists in bf16"
-
-
-def test_the_group_is_required_by_its_name_of_now():
-    (answer,) = analyse_runs(runs(NONE, OLD), require=["native_bf16: failures <= 0"]).requirements
-    assert answer.is_shown
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [({"init_scale": 1024.0}, {"init_scale": 65536.0}), ({"growth_interval": 5}, {"growth_interval": 7})],
-)
-def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, other):
-    mixed = [*runs(NONE), run(OLD[0], 0), run(NEW[0], 1)]
-    for scaled, options in zip(mixed[-2:], (one, other), strict=True):
-        scaled.config["precision"] = options
-    assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]

@@ -17,18 +17,17 @@ from ampcompare.report.analysis import verdict
 from ampcompare.report.analysis.benched import read_bench
 from ampcompare.report.analysis.cautions import cautions, deviations
 from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
-from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
-from ampcompare.report.foreign.read import BASELINE, Wanted, read
+from ampcompare.report.foreign.read import BASELINE, read
 from ampcompare.report.foreign.settings import nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
 from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
@@ -57,31 +56,25 @@ class Analysis(Findings):
 
     @cached_property
     def headline(self) -> str:
-        """The finding, in at most 20 words."""
         return verdict.headline(self)[0]
 
     @cached_property
     def accent(self) -> str:
-        """The label that the heading is about."""
         return verdict.headline(self)[1]
 
     @property
     def basis(self) -> str:
-        """Setting, number of seeds, machine, margin or plan: one line."""
         return verdict.basis(self)
 
     @property
     def caption(self) -> str:
-        """What the table's intervals are."""
         return verdict.caption(self)
 
     def chip(self, group: Group) -> str:
-        """What is known of a group in a few words."""
         found = self.comparison(group.label)
         return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
 
     def look(self, group: Group) -> str:
-        """The colour of its chip: good, bad, open or base."""
         found = self.comparison(group.label)
         return verdict.look(found) if found else verdict.BASE
 
@@ -128,7 +121,6 @@ class Analysis(Findings):
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
-        """Whether each requirement is shown to be met."""
         return judge(self, self.required)
 
     @cached_property
@@ -191,7 +183,16 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    reading = read(runs, Wanted(baseline, metric, margin, group_by, ignore, throughput, memory), plan.margin)
+    reading = read(
+        runs,
+        baseline=baseline,
+        metric=metric,
+        margin=plan.margin if margin is None else margin,
+        group_by=group_by,
+        ignore=ignore,
+        throughput=throughput,
+        memory=memory,
+    )
     compared, keys = reading.metric, reading.keys
     rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
     told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
@@ -214,10 +215,9 @@ def analyse_runs(
     measured = read_bench(bench) if bench else None
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
-    words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
+    # `bf16` of another program's precision need not be our backend of that name.
+    words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
-    if key != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
-        looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
         table=rows,
         settings=tuple(settings),
@@ -232,7 +232,7 @@ def analyse_runs(
         target=shown,
         quantities=reading.quantities,
         said=reading.said,
-        warned=reading.cautions,
+        warned=tuple(reading.doubts),
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),

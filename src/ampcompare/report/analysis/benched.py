@@ -30,17 +30,17 @@ class Arm(BaseModel):
 
 @dataclass(frozen=True)
 class Benched(Estimate):
-    """A ratio whose interval is that of rounds in turns, None below twelve of them."""
+    """A ratio whose interval is that of rounds in turns, `seen` alone below twelve of them."""
 
-    span: tuple[float, float] | None = None
+    is_known: bool = False
 
     @property
     def has_interval(self) -> bool:
-        return self.span is not None
+        return self.is_known
 
     @property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
-        return self.span or (None, None)
+        return self.seen if self.is_known else (None, None)
 
     @property
     def basis(self) -> str:
@@ -48,8 +48,6 @@ class Benched(Estimate):
 
 
 class Bench(BaseModel):
-    """A file of `ampcompare bench --json`."""
-
     baseline: str
     level: float
     machine: str
@@ -65,7 +63,6 @@ class Bench(BaseModel):
 
     @property
     def words(self) -> str:
-        """Where these figures are from."""
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
         control = words.ratio(self.control.ratio or 1.0)
@@ -111,11 +108,10 @@ class Bench(BaseModel):
 
 
 def _of(value: float, n: int, span: tuple[float, float] | None = None, level: float = 0.95) -> Estimate:
-    return Benched(value, span or (value, value), n, log=True, level=level, span=span)
+    return Benched(value, span or (value, value), n, log=True, level=level, is_known=span is not None)
 
 
 def read_bench(file: str | Path) -> Bench:
-    """Raises UserError where it is none."""
     try:
         return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:

@@ -14,7 +14,6 @@ from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.shared import cards_of
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.words import listed, plural, some
 
@@ -31,7 +30,6 @@ ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 
 
 def cautions(of: Findings) -> list[str]:
-    """The reasons for doubt."""
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
     ignored = listed(sorted(of.ignored))
@@ -76,9 +74,7 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [
-        (g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g, metric))
-    ]
+    known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
     for labels, why in words.by_reason(known, MOST_NAMED):
         yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
 
@@ -98,9 +94,6 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
         change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
-    for group in compared:
-        if (several := len(cards_of(group.rows))) > 1:
-            yield f"{group.label} pools runs of {several} cards or hosts of the same name."
 
 
 def _apart(of: Findings) -> Iterator[str]:
@@ -130,20 +123,12 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
-    spoiled = [(row, n) for row in every if (n := checks.spoiled_buffers(row[RUN]))]
-    if who := some([f"{_who(row)} ({plural(n, 'buffer')})" for row, n in spoiled], MOST_NAMED):
-        yield (
-            f"An overflow left BatchNorm's statistics non-finite for good in {who}: its evaluations say "
-            "nothing. training.on_nonfinite_buffers=restore puts them back."
-        )
     # What a run that failed or has no history lacks is said of its end.
     whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
     odd = [_who(row) for row in whole if row[table.PROBLEMS]]
     odd += [_who(row) for row in every if row[RUN].problems]
     if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
         yield f"The record of {who} has problems; the table of runs says which."
-    if who := some([_who(row) for row in every if not row[table.DEVICE]], MOST_NAMED):
-        yield f"The device is not recorded for {who}."
     said = (table.environment_of(run).get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))

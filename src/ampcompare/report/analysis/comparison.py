@@ -82,7 +82,6 @@ class Comparison:
 
     group: Group
     baseline: Group | None
-    metric: ComparedMetric
     refusal: str = ""
     loose: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
@@ -105,12 +104,10 @@ class Comparison:
 
     @property
     def shown(self) -> frozenset[str]:
-        """All that is shown."""
         return frozenset(word for claim in self.claims.values() for word in claim.shown)
 
     @property
     def is_faster(self) -> bool:
-        """Whether a speed-up is shown."""
         return "faster" in self.shown
 
     @property
@@ -135,7 +132,6 @@ def compare_all(
     groups: Sequence[Group],
     baseline: str,
     key: str,
-    metric: ComparedMetric,
     looks: int,
     bench: Bench | None = None,
 ) -> list[Comparison]:
@@ -151,16 +147,15 @@ def compare_all(
     for group in (g for g in groups if g.value != baseline):
         base, refusal = _baseline_of(group, bases, key)
         if base is None:
-            found.append(Comparison(group, None, metric, refusal))
+            found.append(Comparison(group, None, refusal))
             continue
         repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
         control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
-        found.append(compare(group, base, metric, level, control, gap(group, base, key), bench))
+        found.append(compare(group, base, level, control, gap(group, base, key), bench))
     return found
 
 
 def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
-    """The joint level of a comparison."""
     return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
 
 
@@ -168,20 +163,21 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     """The one baseline that is like a group but for what is compared, or why there is none. Other software is
     no reason: of several the nearest is taken.
     """
-    gaps = {base.label: gap(group, base, key) for base in bases}
-    options = {label: [k for k in keys if not k.startswith(ENVIRONMENT)] for label, keys in gaps.items()}
-    fitting = [base for base in bases if not options[base.label]]
-    if not fitting:
-        nearest = min(bases, key=lambda base: len(gaps[base.label]))
+
+    def options(base: Group) -> list[str]:
+        return [k for k in gap(group, base, key) if not k.startswith(ENVIRONMENT)]
+
+    def rank(base: Group) -> tuple[bool, bool, int]:
+        return bool(options(base)), not base.n, len(gap(group, base, key))
+
+    nearest = min(bases, key=rank)
+    if keys := options(nearest):
         ours, theirs = group.settings, nearest.settings
-        keys = options[nearest.label]
         told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in keys]
         return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
-    counted = [base for base in fitting if base.n] or fitting
-    fewest = min(len(gaps[base.label]) for base in counted)
-    found = [base for base in counted if len(gaps[base.label]) == fewest]
+    found = [base for base in bases if rank(base) == rank(nearest)]
     if len(found) == 1:
-        return found[0], ""
+        return nearest, ""
     varied = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
     return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
 
@@ -195,7 +191,6 @@ def gap(group: Group, base: Group, key: str) -> list[str]:
 def compare(
     group: Group,
     base: Group,
-    metric: ComparedMetric,
     level: float,
     control: Group | None = None,
     loose: Sequence[str] = (),
@@ -206,18 +201,17 @@ def compare(
     """
     ends = [(g.label, g.outcomes) for g in (group, base)]
     failed = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
-    at_chance = learned_nothing(base, metric)
+    at_chance = learned_nothing(base)
     silence = failed or (at_chance and f"{base.label} is {at_chance}")
     found = Comparison(
         group,
         base,
-        metric,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
         estimates=_estimates(group, base, level, bench),
         beside_control=_estimates(group, control, level, bench) if control else {},
         drift=_drift(group, level) if group.is_control else None,
         silence=silence,
-        stuck="" if silence else learned_nothing(group, metric),
+        stuck="" if silence else learned_nothing(group),
     )
     if group.is_control or group.is_unfinished or base.is_unfinished:
         return found
@@ -259,7 +253,7 @@ def _drift(control: Group, level: float) -> Estimate | None:
 
 def _claim(comparison: Comparison, question: str) -> Claim:
     """What the interval of a question shows, or why it shows nothing."""
-    metric, found = comparison.metric, comparison.estimates.get(question)
+    metric, found = comparison.group.metric, comparison.estimates.get(question)
     is_quality, beside = question == QUALITY, comparison.beside_control.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
@@ -302,7 +296,7 @@ def _silence(comparison: Comparison, question: str, found: Estimate) -> str:
         return ""
     if comparison.silence or not found.has_interval:
         return comparison.silence or comparison.stuck
-    return "" if found.error else f"{comparison.metric.name} never varied"
+    return "" if found.error else f"{comparison.group.metric.name} never varied"
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
@@ -317,7 +311,6 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
 
 
 def _missing(comparison: Comparison, question: str) -> str:
-    """Why there is no figure of a question."""
     sides = [side for side in (comparison.group, comparison.baseline) if side]
     if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
         return "they ran on different devices"

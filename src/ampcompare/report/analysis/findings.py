@@ -39,9 +39,8 @@ class Findings:
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Every group but the baselines against the one that fits it."""
         looks = self.plan.number_of_looks
-        asked = (self.groups, self.baseline_value, self.keys[0], self.metric, looks, self.bench)
+        asked = (self.groups, self.baseline_value, self.keys[0], looks, self.bench)
         return tuple(compare_all(*asked))
 
     def comparison(self, label: str) -> Comparison | None:
@@ -50,16 +49,13 @@ class Findings:
 
     @property
     def level(self) -> float:
-        """The level of every interval, a fraction."""
         return level_of(self.groups, self.baseline_value, self.plan.number_of_looks)
 
     @property
     def baseline(self) -> Group | None:
-        """The first group of the baseline's value."""
         return next((g for g in self.groups if g.value == self.baseline_value), None)
 
     def group_of(self, place: Any) -> Group:
-        """The group that a row of the table is in."""
         return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property

@@ -1,21 +1,32 @@
-"""What becomes of published figures: reproduced, not reproduced, or not to be told; with the reason.
+"""A publication beside one's own runs: which are of its arms, each figure related to the baseline's on both
+sides, and what becomes of it: reproduced, not reproduced, or not to be told, with the reason.
 
-Tested is whether the published figure can be one more run like ours (a prediction interval, Bonferroni over
-all figures of the publication), and whether ours is equal to it within a margin (TOST).
+Figures are compared as ratios to the baseline (accuracies as differences in points, that of the baseline as
+it is). Tested is whether the published figure can be one more run like ours (a prediction interval,
+Bonferroni over all figures of the publication), and whether ours is equal to it within a margin (TOST).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ampcompare.published.publication import Figure
+from ampcompare.published.printed import Printed
+from ampcompare.published.publication import Figure, Publication
+from ampcompare.records import RunRecord
 from ampcompare.report import words
+from ampcompare.report.runs.arms import Matched, Pool, match
+from ampcompare.report.runs.groups import Group, measured
+from ampcompare.report.runs.table import ON_CPU, environment_of
 from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
-from ampcompare.report.statistics.estimate import ALPHA, Estimate
+from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
+from ampcompare.report.statistics.samples import both_errors, difference, mean
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
+WITHIN = 0.1  # of a ratio: what still counts as the same
+POINTS = 0.5  # the same of an accuracy, beyond its own rounding
+COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class Relation:
     """
 
     figure: str
-    show: Callable[[float | None], str]
+    show: Callable[[float], str]
     is_ratio: bool = False
 
 
@@ -57,7 +68,6 @@ class Row:
 
     @property
     def sentence(self) -> str:
-        """The verdict in words, with the figure that it is of."""
         return f"{self.relation.figure} of {self.arm}: {self.verdict}{f': {self.why}' if self.why else ''}"
 
 
@@ -101,3 +111,163 @@ def _off(row: Row) -> str:
     if row.ours.log:
         off = f"{words.number(abs(ours / theirs - 1) * 100, 2)} %"
     return f"{off} {'above' if ours > theirs else 'below'} it"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A publication, the runs of its arms, and a verdict on each of its figures."""
+
+    publication: Publication
+    matched: Matched
+    rows: tuple[Row, ...]
+    differences: tuple[str, ...]
+
+    @property
+    def is_refuted(self) -> bool:
+        return bool(self.refuted)
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """A sentence for each figure that is not reproduced, with what differs."""
+        tail = f" What differs: {words.listed(self.differences)}." if self.differences else ""
+        return tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
+
+    @property
+    def headline(self) -> str:
+        name = f"{self.publication.name} {self.matched.scaled}".rstrip()
+        if not self.rows:
+            return f"{name}: published as charts alone, no figure to be judged"
+        verdicts = [row.verdict for row in self.rows]
+        told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
+        return f"{name}: of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
+
+    @property
+    def note(self) -> str:
+        """What its file says of it, without a full stop."""
+        return self.publication.note.rstrip(".")
+
+
+def set_beside(
+    publication: Publication, runs: Sequence[RunRecord], pool: Pool, *, within: float, points: float
+) -> Reproduction:
+    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios
+    (0.1: 10 %), `points` that of accuracies. Raises UserError where no run is of its model, its data and one
+    of its arms.
+    """
+    matched = match(publication, runs, pool)
+    rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]
+    judged = with_verdicts(rows, within, points)
+    return Reproduction(publication, matched, tuple(judged), tuple(_differences(publication, matched)))
+
+
+def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[Row]:
+    """A row for each printed figure; of the baseline only where it is an accuracy, or stands alone."""
+    base, is_share = publication.baseline, figure.kind.is_share
+    for arm, printed in figure.values.items():
+        if not is_share and arm == base and len(figure.values) > 1:
+            continue
+        other = None if arm == base else figure.values.get(base)
+        both = [one for one in (printed, other) if one]
+        shown = [one.text if one.is_rounding else words.number(one.value / figure.factor, 4) for one in both]
+        unit = "" if figure.unit == "fraction" else f" {figure.unit}"
+        theirs = _theirs(figure, printed, other, publication.runs) if is_share or other else None
+        row = Row(figure, arm, _relation(figure, other is None), " against ".join(shown) + unit, theirs, None)
+        arms = [arm] if other is None else [arm, base]
+        if missing := [name for name in arms if name not in matched.arms]:
+            yield replace(row, why=f"no run of {words.listed(missing)} here")
+        elif theirs is None:
+            reaches_0 = "its published interval reaches 0, so that there is no ratio"
+            yield replace(row, why=reaches_0 if other else "no other arm was printed to relate it to")
+        else:
+            yield _compared(row, matched, *(matched.arms[name] for name in arms))
+
+
+def _compared(row: Row, matched: Matched, *groups: Group) -> Row:
+    """The row with ours, and why it cannot be judged by them, if so."""
+    kind, deviations = row.figure.kind, matched.deviations
+    row = replace(row, ours=_ours(row.figure, *groups))
+    lengths = [deviations[key] for key in ("epochs", "max_steps") if key in deviations]
+    if row.ours is None:
+        return replace(row, why=f"{kind.words} is not recorded")
+    if matched.scaled:
+        return replace(row, why=matched.scaled)
+    if any(group.is_unfinished for group in groups):
+        return replace(row, why="no run of it has finished")
+    if kind.is_share and lengths:
+        return replace(row, why=f"another length of training: {words.listed(lengths)}")
+    if kind.is_time and not matched.same_card:
+        why = f"measured on {words.some(matched.devices, 2)}; how fast an arm is there is another question"
+        return replace(row, verdict=ELSEWHERE, why=why)
+    on_cpu = any(group.rows[ON_CPU].any() for group in groups)
+    if row.figure.measured == "peak_memory" and not matched.same_card and on_cpu:
+        return replace(row, verdict=ELSEWHERE, why="here it is the process's resident memory, on a CPU")
+    return row
+
+
+def _relation(figure: Figure, is_alone: bool) -> Relation:
+    kind = figure.kind
+    if kind.is_share:
+        told = kind.words if is_alone else f"difference in {kind.words}"
+        return Relation(told, words.in_percent if is_alone else words.signed)
+    return Relation(f"speed-up in {kind.words}" if kind.is_time else kind.words, words.ratio, is_ratio=True)
+
+
+def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -> Theirs | None:
+    """The published figure related to that of the baseline: from end to end of what both may be, or, where
+    both have intervals of their own, with its error, on the logarithm's scale for a ratio.
+    """
+    parts = [one for one in (printed, base) if one]
+    is_ratio = base is not None and not figure.kind.is_share
+    if is_ratio and min(one.low for one in parts) <= 0:
+        return None
+    if figure.kind.is_time and figure.kind.falls:
+        printed, base = base or printed, printed
+    ends = printed.value, printed.low, printed.high
+    if base is not None:
+        ends = printed.value - base.value, printed.low - base.high, printed.high - base.low
+    if base is not None and is_ratio:
+        ends = printed.value / base.value, printed.low / base.high, printed.high / base.low
+    found = Theirs(*ends, parts[0].n or runs)
+    errors = [_error(one, log=is_ratio) for one in parts if not one.is_rounding]
+    if len(errors) < len(parts):
+        return found
+    error, df = errors[0] if len(errors) == 1 else both_errors(errors[0], errors[1])
+    half = quantile(1 - ALPHA / 2, df) * error
+    low, high = found.value - half, found.value + half
+    if is_ratio:
+        low, high = found.value * math.exp(-half), found.value * math.exp(half)
+    return replace(found, low=low, high=high, error=error, df=df)
+
+
+def _error(one: Printed, *, log: bool) -> tuple[float, float]:
+    """The standard error of a figure that was printed with an interval, and its degrees of freedom."""
+    assert one.confidence is not None
+    df = one.n - 1.0 if one.n else math.inf
+    width = math.log(one.high / one.low) if log else one.high - one.low
+    return width / 2 / quantile((1 + one.confidence) / 2, df), df
+
+
+def _ours(figure: Figure, group: Group, base: Group | None = None) -> Estimate | None:
+    """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
+    kind, values = figure.kind, measured(group, figure.measured)
+    floor = max(one.floor for one in (group, base) if one) if kind.is_share else 0.0
+    if base is None:
+        found = mean(values, resolution=floor)
+        return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))
+    other = measured(base, figure.measured)
+    if kind.is_time and kind.falls:
+        values, other = other, values
+    return difference(values, other, log=not kind.is_share, resolution=floor, by="")
+
+
+def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
+    """In what setting, hardware and software are others than the published."""
+    yield from matched.deviations.values()
+    if not matched.same_card:
+        theirs = publication.hardware or "not said"
+        yield f"hardware {words.some(matched.devices, 2)} (published {theirs})"
+    runs = [run for group in matched.arms.values() for run in group.records]
+    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := environment_of(run).get("torch")))
+    software = publication.software
+    if torch and software and not all(version in software for version in torch):
+        yield f"torch {words.some(list(torch), 2)} (published {software})"

@@ -34,7 +34,6 @@ class Plan:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything was planned."""
         return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
     @property
@@ -44,7 +43,6 @@ class Plan:
 
     @property
     def has_control(self) -> bool:
-        """Whether an A/A arm was planned."""
         return self.control not in ("", "none")
 
 

@@ -92,7 +92,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     if comparison is None or comparison.refusal:
         refusal = comparison and f"not compared: {comparison.refusal}"
         return False, refusal or f"there is no run of the baseline {of.baseline_value} to compare with"
-    question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.metric
+    question, metric = QUESTIONS.get(term.kind, QUALITY), comparison.group.metric
     if term.kind == NOT_LOWER and metric.falls:
         better = f"{metric.key} is the better the lower it is; require '{EQUIVALENT}'"
         raise UserError(f"{where}: {better}")
@@ -111,11 +111,11 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
         or (is_quality and not found.error)
     ):
         return False, f"cannot tell: {claim.why}"
-    show: Callable[[float | None, int], str] = words.signed if is_quality else words.number
+    show: Callable[[float, int], str] = words.signed if is_quality else words.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
     digits = words.precision_apart(found.ends, marks, show, least)
-    span = words.interval(found.low, found.high, lambda end: show(end, digits), unit)
+    span = words.interval(found.low, found.high, lambda end: show(end, digits))
     said = f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"
     if is_quality:
         holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)

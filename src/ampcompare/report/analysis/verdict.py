@@ -55,7 +55,6 @@ def _failed(group: Group) -> str:
 
 
 def look(comparison: Comparison) -> str:
-    """The colour that a chip wears."""
     if comparison.is_control:
         return BASE
     if comparison.lost or comparison.group.outcomes.failed:
@@ -65,7 +64,7 @@ def look(comparison: Comparison) -> str:
 
 def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     """`accuracy the same within 1 point`, `accuracy 1.20 points lower`; briefly `same accuracy`."""
-    metric, claim = comparison.metric, comparison.claims.get(QUALITY)
+    metric, claim = comparison.group.metric, comparison.claims.get(QUALITY)
     if claim is None or claim.estimate is None:
         return ""
     if comparison.stuck and not claim.shown:

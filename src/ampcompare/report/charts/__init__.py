@@ -4,33 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ampcompare.report.charts.curves import (
-    loss_scale,
-    lost_updates,
-    quality,
-    quality_by_time,
-    throughput,
-    training_loss,
-    underflow,
-)
+from ampcompare.report.charts import curves
+from ampcompare.report.charts.dots import largest_activations, published_ratios
 from ampcompare.report.charts.draw import Spec
-from ampcompare.report.charts.layers import largest_activations
-from ampcompare.report.charts.published import published_ratios
 
 if TYPE_CHECKING:
     from ampcompare.report.analysis.analysis import Analysis
 
 TRAINING = {
-    "quality": quality,
-    "quality-time": quality_by_time,
-    "train-loss": training_loss,
-    "throughput": throughput,
+    "quality": curves.quality,
+    "quality-time": curves.quality_by_time,
+    "train-loss": curves.training_loss,
+    "throughput": curves.throughput,
 }
 # By the key that the analysis has a sentence for where something happened.
 NUMERICS = {
-    "scale": ("loss-scale", loss_scale),
-    "underflow": ("underflow", underflow),
-    "updates": ("lost-updates", lost_updates),
+    "scale": ("loss-scale", curves.loss_scale),
+    "underflow": ("underflow", curves.underflow),
+    "updates": ("lost-updates", curves.lost_updates),
     "activations": ("activations", largest_activations),
 }
 PUBLISHED = "published"

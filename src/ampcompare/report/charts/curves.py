@@ -144,7 +144,6 @@ def line_chart(
 
 
 def _hover(y: Spec, tips: list[Spec]) -> Spec:
-    """The point nearest to the pointer, with its figures."""
     select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
     shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     encoding = {"y": y, "opacity": shown, "tooltip": tips}

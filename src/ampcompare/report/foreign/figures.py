@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -71,10 +70,6 @@ def _take(
         reading.picked.append((f"{key}{read_as.how} as the {what}", f"--{what}"))
     else:
         reading.notes.append(f"read {printable(key)}{read_as.how} as the {what}")
-    if re.search(r"(?:^|/)train_\w+_per_second$", key):
-        reading.doubts.append(
-            f"{key} is Hugging Face's: of the whole time of a training, evaluations and checkpoints in it."
-        )
     return read_as.unit or (names.last_part(key) if ours == SPEED else "")
 
 
@@ -105,9 +100,8 @@ def _take_pace(reading: Reading) -> None:
     unit = "epochs/s" if kinds.pop() else "steps/s"
     reading.quantities = replace(reading.quantities, speed=unit)
     reading.doubts.append(
-        f"No throughput is logged: speed, in {unit}, is taken from the moments of rows ({printable(counted)})"
-        ". What went on between two rows beside training counts as training, and nobody waited for the "
-        "device. --throughput KEY takes a logged one."
+        f"No throughput is logged: speed, in {unit}, is taken from the moments of rows "
+        f"({printable(counted)}), whatever went on between two of them. --throughput KEY takes a logged one."
     )
 
 
@@ -148,18 +142,18 @@ def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
 def _take_samples(reading: Reading) -> None:
     """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
     sampled = [run.machine.peaks for run in reading.runs if run.machine.peaks]
-    for kind, (least, what) in SAMPLES.items():
-        if sampled and all(least < peaks.get(kind, 0.0) < np.inf for peaks in sampled):
-            pairs = [(run, run.machine.peaks.get(kind)) for run in reading.runs]
-            reading.runs = [
-                run if peak is None else replace(run, summary=run.summary | {metrics.PEAK_MEMORY: peak})
-                for run, peak in pairs
-            ]
-            reading.doubts.append(
-                f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
-                "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
-            )
-            return
+    known = [k for k, (least, _) in SAMPLES.items() if all(least < p.get(k, 0.0) < np.inf for p in sampled)]
+    if not sampled or not known:
+        return
+    peaks = [
+        {metrics.PEAK_MEMORY: p} if (p := run.machine.peaks.get(known[0])) else {} for run in reading.runs
+    ]
+    pairs = zip(reading.runs, peaks, strict=True)
+    reading.runs = [replace(run, summary=run.summary | peak) for run, peak in pairs]
+    reading.doubts.append(
+        f"No memory is logged: the peak is the largest of W&B's own samples of {SAMPLES[known[0]][1]}, one "
+        "every few seconds. --memory KEY takes a logged one."
+    )
 
 
 def with_machines(runs: list[RunRecord]) -> list[RunRecord]:

@@ -21,7 +21,6 @@ def spelled(key: str) -> str:
 
 
 def _one_of(words: str) -> re.Pattern[str]:
-    """A pattern that finds any of the words, whole, in a spelled name."""
     return re.compile(rf"(?:^|_)(?:{'|'.join(words.split())})(?:_|$)")
 
 
@@ -50,7 +49,6 @@ class Pattern:
     rank: tuple[int, ...] | None = None
 
     def apply(self, values: Any) -> Any:
-        """The figure of the logged values."""
         return self.factor / values if self.is_duration else values * self.factor
 
     @property
@@ -62,19 +60,12 @@ class Pattern:
         return f" (in {self.unit or 'its own unit'})"
 
 
-# What a throughput counts, in the order in which it is taken where a run has several, by its names.
-ITEMS = {
-    "samples": "sample example ex",
-    "images": "image img",
-    "tokens": "token tok",
-    "sequences": "sequence seq",
-    "frames": "frame",
-    "words": "word",
-    "batches": "batch",
-    "steps": "step iter iteration it update",
-    "epochs": "epoch",
-}
-ITEM_OF = {name: item for item, names in ITEMS.items() for name in names.split()}
+# What a throughput counts, by its names, in the order in which it is taken where a run has several.
+ITEM_OF = {"sample": "samples", "example": "samples", "ex": "samples", "image": "images", "img": "images"}
+ITEM_OF |= {"token": "tokens", "tok": "tokens", "sequence": "sequences", "seq": "sequences"}
+ITEM_OF |= {"frame": "frames", "word": "words", "batch": "batches"}
+ITEM_OF |= dict.fromkeys(("step", "iter", "iteration", "it", "update"), "steps") | {"epoch": "epochs"}
+ORDER = [*dict.fromkeys(ITEM_OF.values()), ""]
 SHORT = {
     "sps": "samples",
     "ips": "images",
@@ -86,8 +77,8 @@ SHORT = {
 _S = "(?:seconds?|secs?|s)"
 _ITEM = f"({'|'.join(ITEM_OF)})"
 _RATE = re.compile(rf"(?:^|_)(?:{_ITEM}(?:e?s)?_(?:per|p)_{_S}|({'|'.join(SHORT)}))(?:_|$)")
-_LASTS = re.compile(  # not `it_s`, which may be either
-    rf"(?:^|_)(?:(?:step|iter|iteration|batch|epoch)_{_S}|{_S}_per_{_ITEM}|ms_per_{_ITEM}|{_ITEM}_ms"
+_LASTS = re.compile(  # how long a step takes; not `it_s`, which may be either
+    rf"(?:^|_)(?:(?:step|iter|iteration|batch)_{_S}|{_S}_per_{_ITEM}|ms_per_{_ITEM}|{_ITEM}_ms"
     rf"|(?:time_per_{_ITEM}|{_ITEM}_(?:time|duration))(?:_(?:ms|{_S}))?)$"
 )
 EVALUATION = _one_of("eval val valid validation test dev evaluation")
@@ -98,19 +89,15 @@ _NO_RATE = _one_of("total count num data wait load loading forward backward opti
 def speed_of(key: str) -> Pattern | None:
     """The throughput, or duration of a step, that a key is by its name."""
     text = spelled(last_part(re.sub(r"[/.](?=(?:s|sec)$)", "_per_", key)))
-    if _NO_RATE.search(text):
+    rate, lasts = _RATE.search(text), _LASTS.search(text)
+    if _NO_RATE.search(text) or not (rate or lasts):
         return None
     # How long an epoch took is not taken by guess: nobody says whether its evaluation is in it.
-    is_free, is_duration, factor = not EVALUATION.search(spelled(key)), False, 1.0
-    if found := _RATE.search(text):
-        item = ITEM_OF[found[1]] if found[1] else SHORT[found[2]]
-    elif found := _LASTS.search(text):
-        item, is_duration = "epochs" if "epoch" in found[0] else "steps", True
-        is_free, factor = is_free and item == "steps", 1000.0 if "ms" in found[0].split("_") else 1.0
-    else:
-        return None
-    rank = (is_duration, [*ITEMS, ""].index(item)) if is_free else None
-    return Pattern(f"{item}/s" if item else "", factor, is_duration, rank)
+    is_free = not EVALUATION.search(spelled(key)) and bool(rate or "epoch" not in text)
+    item = "steps" if not rate else ITEM_OF[rate[1]] if rate[1] else SHORT[rate[2]]
+    factor = 1000.0 if lasts and "ms" in lasts[0].split("_") and not rate else 1.0
+    rank = (not rate, ORDER.index(item)) if is_free else None
+    return Pattern(f"{item}/s" if item else "", factor, not rate, rank)
 
 
 _MEMORY = _one_of("memory mem vram rss allocated")

@@ -1,4 +1,5 @@
-"""How a set of runs is read: by what was asked for, else by guess, and what was guessed is said.
+"""How a set of runs is read: by what was asked for, else by ordered patterns of names, and what was taken is
+said; where neither tells, one line lists what was logged.
 
 Everything behind this reads one vocabulary (`ampcompare.metrics`): a column `samples_per_sec` of somebody's
 runs becomes `throughput/images_per_second` beside it, with its unit told. What is not there stays away.
@@ -6,12 +7,15 @@ runs becomes `throughput/images_per_second` beside it, with its unit told. What 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.config import task
+from ampcompare.data import sources
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
@@ -23,16 +27,18 @@ from ampcompare.report.foreign.reading import MOST_NAMES, Logged, Reading
 from ampcompare.report.foreign.settings import set_aside, tell_apart
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
+    GOALS,
+    SAMPLES,
+    Quantities,
     Unit,
     choose_metric,
-    in_another_unit,
+    is_logged,
     parse_metric,
     says_direction,
 )
-from ampcompare.report.runs.named import named_metric, told_of
-from ampcompare.report.runs.quantities import own_quantities
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.words import printable, short, some
+from ampcompare.report.runs.table import environment_of
+from ampcompare.report.words import plural, printable, short, some
 
 BASELINE = "none"  # of our own runs
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
@@ -40,37 +46,36 @@ OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
 READ_AS = {Unit.FRACTION: " (a fraction, 0 to 1)", Unit.PERCENT: " (in percent, 0 to 100)", Unit.PLAIN: ""}
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What was asked for; None leaves it to the runs."""
-
-    baseline: str | None = None
-    metric: str | None = None
-    margin: float | None = None
-    group_by: Sequence[str] | None = None
-    ignore: Sequence[str] = ()
-    throughput: str | None = None
-    memory: str | None = None
-
-
-def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None = None) -> Reading:
-    """Read a set of runs. Our own are read as they say of themselves. Raises UserError for what no run has,
-    and where what is meant cannot be told.
+def read(
+    runs: Sequence[RunRecord],
+    *,
+    baseline: str | None,
+    metric: str | None,
+    margin: float | None,
+    group_by: Sequence[str] | None,
+    ignore: Sequence[str],
+    throughput: str | None,
+    memory: str | None,
+) -> Reading:
+    """Read a set of runs by what was asked for; None leaves it to the runs, and our own are read as they say
+    of themselves. Raises UserError for what no run has, and where what is meant cannot be told.
     """
-    reading = Reading(list(runs), not _are_ours(runs), Logged(runs), own_quantities(runs))
-    _take_metric(reading, wanted, planned_margin)
+    reading = Reading(list(runs), not _are_ours(runs), Logged(runs))
+    if all(map(_is_from_elsewhere, runs)):
+        reading.quantities = Quantities(speed=SAMPLES)
+    _take_metric(reading, metric, margin)
     if reading.is_foreign:
         reading.runs = with_machines(list(map(_with_clock, reading.runs)))
-    take_figures(reading, wanted.throughput, wanted.memory)
+    take_figures(reading, throughput, memory)
     if reading.is_foreign:
         counted = {step_key(run) for run in runs}
         if counted <= {*names.EPOCHS} or counted == {OWN_STEP}:
             reading.quantities = replace(reading.quantities, step="row" if OWN_STEP in counted else "epoch")
-        tell_apart(reading, wanted.group_by, wanted.ignore, wanted.baseline)
+        tell_apart(reading, group_by, ignore, baseline)
     else:
-        set_aside(reading, wanted.group_by, wanted.ignore)
+        set_aside(reading, group_by, ignore)
         own = runs[0].option(ARM) if reading.keys == (ARM,) else _of_fp32(runs)
-        reading.baseline = wanted.baseline or own
+        reading.baseline = baseline or own
     return reading
 
 
@@ -80,11 +85,15 @@ def _are_ours(runs: Sequence[RunRecord]) -> bool:
     """
     if not any(run.rows or OURS & {*run.summary} for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
-    return any(_backend_of(run) and OURS & {*run.logged, *run.summary} for run in runs)
+    named = [isinstance(backend := run.option(BACKEND), str) and backend.strip() for run in runs]
+    return any(name and OURS & {*run.logged, *run.summary} for name, run in zip(named, runs, strict=True))
 
 
-def _backend_of(run: RunRecord) -> str:
-    return named.strip() if isinstance(named := run.option(BACKEND), str) else ""
+def _is_from_elsewhere(run: RunRecord) -> bool:
+    """Whether the data are none that we know: samples, that need not be images."""
+    source = run.option("data.source")
+    named = isinstance(source, str) and bool(source)
+    return source not in sources.SOURCES if named else run.option("recorder") is not None
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -94,43 +103,68 @@ def _of_fp32(runs: Sequence[RunRecord]) -> str:
     return BASELINE if BASELINE in values else next(meant, BASELINE)
 
 
-def _take_metric(reading: Reading, wanted: Wanted, planned_margin: float | None) -> None:
-    """The metric that was asked for, else that of the runs' sweep, of our runs' task, or a guess."""
+def _take_metric(reading: Reading, asked: str | None, margin: float | None) -> None:
+    """The metric that was asked for, else that of the runs' sweep, of our runs' task, or one by its name."""
     runs, goal, unit, guessed = reading.logged.runs, "", None, ""
     swept = runs[0].objective if len({run.objective for run in runs}) == 1 else None
-    if wanted.metric is not None:
-        key, goal, unit = parse_metric(wanted.metric, runs)
+    if asked is not None:
+        key, goal, unit = parse_metric(asked, runs)
     elif swept is not None and reading.logged.has(swept[0]) and names.is_quality(swept[0]):
         key, goal = swept
-    elif not reading.is_foreign and (named := named_metric(runs)) is not None:
+    elif not reading.is_foreign and (named := _of_their_task(runs)) is not None:
         key = named
     else:
         guessed = _guess_metric(reading)
         key = guessed or DEFAULT_METRIC  # what is not there is said of the groups
-    called, own_goal = told_of(key, runs)
-    goal, is_asked = goal or own_goal, wanted.metric is not None
-    metric = choose_metric(key, wanted.margin, runs, planned_margin, unit=unit, goal=goal, is_asked=is_asked)
-    reading.metric, shown = replace(metric, words=called), printable(key)
+    called, own_goal = _told_of(key, runs)
+    goal = goal or own_goal
+    metric = choose_metric(key, margin, runs, unit=unit, goal=goal, is_asked=asked is not None)
+    reading.metric = replace(metric, words=called)
     if guessed:
         reading.picked.append((f"{key} as the metric{READ_AS[metric.scale]}", "--metric"))
     if (reading.is_foreign or guessed) and not goal and says_direction(key) is None:
         reading.doubts.append(
             f"Whether more or less {reading.metric.name} is better is not known: more is taken as better. "
-            f"--metric {shown}:min turns it round."
+            f"--metric {printable(key)}:min turns it round."
         )
-    if unit is None and (small := in_another_unit(metric, runs)):
-        reading.doubts.append(
-            f"{shown} is in percent in some runs and lies in 0 to 1 in "
-            f"{some([printable(run.name) for run in small])}: whether these are fractions is not known, and "
-            f"nothing is said of theirs. --metric {shown}:percent says how all are logged."
-        )
-        unread = {run.id for run in small}
-        reading.runs = [_without(run, key) if run.id in unread else run for run in reading.runs]
 
 
-def _without(run: RunRecord, key: str) -> RunRecord:
-    logged, summary = ({k: v for k, v in of.items() if k != key} for of in (run.logged, run.summary))
-    return replace(run, logged=logged, summary=summary)
+def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
+    """The one key by which our runs are compared, as each recorded it, an older one's accuracy if it has one;
+    None where none names any. Raises UserError where they name different ones: they are no one comparison.
+    """
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        said, loss = _task_of(run).get("metric"), run.option("task.loss")
+        key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) else None
+        if isinstance(said, str) and said:
+            key = said
+        elif isinstance(loss, str) and loss:  # a record that breaks off before it says more
+            key = task.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
+        if key is not None:
+            found.setdefault(key, []).append(printable(run.name))
+    if len(found) > 1:
+        each = some([f"{printable(key)} ({plural(len(n), 'run')}: {some(n, 2)})" for key, n in found.items()])
+        todo = "name one of them with --metric, or give the report the runs of one task"
+        raise UserError(f"the runs are scored by different metrics and are no one comparison: {each}; {todo}")
+    return next(iter(found), None)
+
+
+def _told_of(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
+    """What the runs call a metric that is not ours, and its goal; nothing where they do not say."""
+    for run in () if metrics.find(key) else runs:
+        every = _task_of(run).get("metrics")
+        said = every.get(key) if isinstance(every, Mapping) else None
+        if isinstance(said, Mapping):
+            words, better = said.get("words"), said.get("better")
+            named = short(printable(words)).strip() if isinstance(words, str) else ""
+            return named, GOALS.get(better, "") if isinstance(better, str) else ""
+    return "", ""
+
+
+def _task_of(run: RunRecord) -> Mapping[str, Any]:
+    said = environment_of(run).get(metrics.TASK)
+    return said if isinstance(said, Mapping) else {}
 
 
 def _guess_metric(reading: Reading) -> str:
@@ -139,8 +173,7 @@ def _guess_metric(reading: Reading) -> str:
     """
     logged, keys = reading.logged, [*reading.logged.keys]
     if not reading.is_foreign:
-        is_recorded = any(run.option("recorder") is not None for run in logged.runs)
-        if not is_recorded or DEFAULT_METRIC in logged.keys:
+        if not any(run.option("recorder") is not None for run in logged.runs) or DEFAULT_METRIC in keys:
             return ""
         keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
     for named in dict.fromkeys(as_text(run.option("metric_for_best_model")) for run in logged.runs):
@@ -158,9 +191,7 @@ def _guess_metric(reading: Reading) -> str:
     if len(keys) == 1:
         return keys[0]
     which = some([short(printable(name)) for name in sorted(keys)], MOST_NAMES)
-    reading.doubts.append(
-        f"Which of {which} says how good a run is cannot be told from the names: --metric KEY takes one."
-    )
+    reading.doubts.append(f"Which of {which} says how good a run is cannot be told: --metric KEY takes one.")
     return ""
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.runs.metric import ComparedMetric, is_logged
-from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities, is_logged
 from ampcompare.report.runs.settings import NOT_SET
 from ampcompare.report.words import listed, printable, short, some
 
@@ -69,11 +68,6 @@ class Reading:
     def values(self) -> list[str]:
         """The values of the compared key, each once, in the order of the runs."""
         return list(dict.fromkeys(one.get(self.keys[0], NOT_SET) for one in self.settings or ()))
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        """Doubts about how the runs were read."""
-        return tuple(self.doubts)
 
     @property
     def said(self) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def tell_apart(
     _check("--ignore", ignored, columns, differing)
     seeds = [key for key in columns if names.is_seed(key)]
     free = [key for key in differing if key not in seeds]
-    keys = tuple(asked or ([ARM] if ARM in columns else _guess(columns, free)))
     is_guess = asked is None and ARM not in columns
+    keys = tuple(asked or ([ARM] if ARM in columns else [_guess(columns, free)]))
     if keys == (BACKEND,):
         columns.setdefault(BACKEND, (ALL,) * len(runs))  # there is nothing to compare
     joint = {key: key.split(JOINT) for key in keys if key not in columns}
@@ -66,17 +66,12 @@ def tell_apart(
     reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(len(runs))]
     reading.notes += _of_arms(columns)
     reading.doubts += [OFFER] * (is_guess and len(reading.values) == 1) + _note(aside)
-    _take_baseline(reading, baseline, is_guess)
-
-
-def _take_baseline(reading: Reading, asked: str | None, is_guess: bool) -> None:
-    """The value that the others are compared with."""
     if reading.values == [ALL]:
-        reading.baseline = asked or NEITHER
+        reading.baseline = baseline or NEITHER
         return
-    taken = [(f"{reading.keys[0]} as what is compared", "--group-by")] if is_guess else []
-    reading.baseline = _guess_baseline(reading) if asked is None else _meant_baseline(asked, reading)
-    taken += [(f"{reading.baseline} as the baseline", "--baseline")] if asked is None else []
+    reading.baseline = _guess_baseline(reading) if baseline is None else _meant_baseline(baseline, reading)
+    taken = [(f"{keys[0]} as what is compared", "--group-by")] * is_guess
+    taken += [(f"{reading.baseline} as the baseline", "--baseline")] * (baseline is None)
     reading.picked[:0] = taken
 
 
@@ -112,16 +107,14 @@ def _of_arms(columns: Columns) -> list[str]:
     precise = [key for key in columns if key != ARM and names.says_precision(key)]
     if ARM not in columns or not precise:
         return []
-    key = BACKEND if BACKEND in precise else _of_precision(columns, precise)
-    values = columns.get(key) or _joined(columns, key.split(JOINT))
-    pairs = [*dict.fromkeys(zip(columns[ARM], values, strict=True))][:MOST_KEYS]
+    key = min(precise, key=lambda key: (key != BACKEND, len(key)))
+    pairs = [*dict.fromkeys(zip(columns[ARM], columns[key], strict=True))][:MOST_KEYS]
     told = [f"{_named(arm)} is {_named(key)} {_named(value)}" for arm, value in pairs]
     return [f"by their own settings {listed(told)}"]
 
 
 def _note(aside: Mapping[str, Sequence[str]]) -> list[str]:
-    """What is left out and why, as a sentence."""
-    said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items() if keys]
+    said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items()]
     return [f"Left out of the grouping: {'; '.join(said)}."] if said else []
 
 
@@ -138,16 +131,16 @@ def _check(option: str, keys: Sequence[str], columns: Columns, differing: Sequen
             raise UserError(f"{option} {part!r}: no run has this setting; {near and near + ' '}{there}")
 
 
-def _guess(columns: Columns, differing: Sequence[str]) -> tuple[str, ...]:
+def _guess(columns: Columns, differing: Sequence[str]) -> str:
     """What the comparison is most likely about: a setting of the precision; else the only one that varies."""
     if precise := [key for key in differing if names.says_precision(key)]:
-        return (_of_precision(columns, precise),)
+        return _of_precision(columns, precise)
     free = [key for key in differing if not names.is_label(key)]
     shared = [key for key in free if len(set(columns[key])) < len(columns[key])] or free
     if len(shared) > 1:
         shown = f"{some(list(map(_named, shared)), MOST_KEYS)}: name one of them"
         raise UserError(f"--group-by: what is compared cannot be told; the runs differ in {shown}")
-    return (shared[0] if shared else BACKEND,)
+    return shared[0] if shared else BACKEND
 
 
 def _of_precision(columns: Columns, keys: Sequence[str]) -> str:
@@ -172,26 +165,24 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
     """The differing settings that tell no groups apart, by the reason. A number that is new in every run may
     be a setting, but for a moment in seconds; so may a word, where no value of the compared key has two runs.
     """
-    values = columns[compared]
-    new, place = "another value in every run", "a name or a place of the run"
-    follows = f"it goes with {_named(compared)}"
-    found: dict[str, list[str]] = {new: [], place: [], follows: []}
+    values, found = columns[compared], dict[str, list[str]]()
     is_repeated = len(set(values)) < len(values)
     is_precise = compared == ARM or any(map(names.says_precision, compared.split(JOINT)))
     for key in keys:
-        column = columns[key]
+        column, why = columns[key], ""
         is_new = is_repeated and len(set(column)) == len(column)
         if is_new and not all(_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
-            found[new].append(key)
+            why = "another value in every run"
         elif names.is_label(key):
-            found[place].append(key)
+            why = "a name or a place of the run"
         elif is_precise and names.says_precision(key) and _goes_with(column, values):
-            found[follows].append(key)
+            why = f"it goes with {_named(compared)}"
+        if why:
+            found.setdefault(why, []).append(key)
     return found
 
 
 def _seed_of(values: Sequence[str]) -> str | None:
-    """What a run is paired by; None where it recorded no seed."""
     return ", ".join(short(v) for v in values if v not in (NOT_SET, "null", "None")) or None
 
 

@@ -35,8 +35,8 @@ _MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, 
 Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
 
 
-Deviations = tuple[tuple[str, str], ...]  # (key, `batch_size 128 (published 256)`)
-Setting = tuple[str, str, Deviations]  # to what runs were shrunk, their device, their deviations
+# To what runs were shrunk, their device, their deviations: (key, `batch_size 128 (published 256)`).
+Setting = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ class Matched:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the runs ran."""
         rows = (row for group in self.arms.values() for _, row in group.rows.iterrows())
         return tuple(dict.fromkeys(map(device_words, rows)))
 
@@ -83,18 +82,20 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
 
     best = max(settings, key=rank)
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
+
+    def leave_out(count: int, of: str, why: str) -> None:
+        left_out.append(f"{plural(count, 'run')} of {of}: in another setting ({why})")
+
     for setting, numbers in settings.items():
         if setting != best:
             told = [text for _, text in setting[2]] or [one for one in setting[:2] if one]
-            count = plural(sum(map(len, numbers.values())), "run")
-            left_out.append(f"{count} of {some(list(numbers), 3)}: in another setting ({some(told, 3)})")
+            leave_out(sum(map(len, numbers.values())), some(list(numbers), 3), some(told, 3))
     arms: dict[str, Group] = {}
     for arm in (name for name in publication.arms if name in settings[best]):
         groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
             if arms.setdefault(arm, group) is not group:
-                count = plural(len(group.all_rows), "run")
-                left_out.append(f"{count} of {arm}: in another setting ({group.label})")
+                leave_out(len(group.all_rows), arm, group.label)
     if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})

@@ -10,7 +10,6 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
@@ -29,7 +28,7 @@ FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom
 DRIFT_LEVEL = 0.99  # every report asks this, and few have any
 
 
-def learned_nothing(group: Group, metric: ComparedMetric) -> str:
+def learned_nothing(group: Group) -> str:
     """Why the metric of a group says nothing, at chance or constant; else nothing. One such run is enough:
     paired with another such, it would pass for a perfect agreement.
 
@@ -37,7 +36,7 @@ def learned_nothing(group: Group, metric: ComparedMetric) -> str:
     top-k accuracy); constant one whose evaluations, three at least, all gave the same below 99.5 %. Of
     metrics other than accuracies only constancy can be told.
     """
-    rows = group.rows[group.rows[QUALITY].notna()]
+    metric, rows = group.metric, group.rows[group.rows[QUALITY].notna()]
     p = _chance(rows, metric)
     errors = np.sqrt(p * (1 - p) / rows[table.IMAGES].where(rows[table.IMAGES] > 0)).fillna(0.0)
     low = p[(p > 0) & (p < 1) & (rows[QUALITY] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
@@ -74,8 +73,8 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
         return float(100 / known[table.IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
-    decimals = (n for n in range(MOST_DECIMALS + 1) if np.array_equal(np.round(values, n), values))
-    least = next(decimals, None) if len(values) else None
+    rounded = (n for n in range(MOST_DECIMALS + 1) if len(values) and (np.round(values, n) == values).all())
+    least = next(rounded, None)
     return 0.0 if least is None else metric.factor * 10.0**-least
 
 
@@ -92,12 +91,6 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
         both.append((np.log(rows[SPEED]).mean(), np.log(rows[table.STEPS] / rows[table.SECONDS]).mean()))
     by_median, by_seconds = (math.exp(both[0][i] - both[1][i]) for i in (0, 1))
     return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
-
-
-def spoiled_buffers(run: RunRecord) -> int:
-    """How many buffers (BatchNorm's statistics) an overflow left non-finite for good."""
-    count = table.figure_of(run, metrics.NONFINITE_BUFFERS)
-    return 0 if run.option("training.on_nonfinite_buffers") == "restore" or not count >= 1 else int(count)
 
 
 def apart_in_time(groups: Sequence[Group]) -> list[str]:
@@ -154,6 +147,5 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
 
 
 def leaves_out(found: Estimate | None, null: float) -> bool:
-    """Whether an interval leaves a value out."""
     low, high = found.ends if found else (None, None)
     return low is not None and high is not None and not low <= null <= high

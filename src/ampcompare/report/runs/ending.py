@@ -11,30 +11,18 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 
 # Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
-# request; shells and recorded loops write 128 + the signal, here in Linux' numbers.
-STOP_CODES = {
-    255: "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)",
-    129: "its terminal went away",
-    130: "Ctrl-C",
-    138: "SIGUSR1",
-    140: "SIGUSR2",
-    143: "SIGTERM",
-}
-GOING_ON = {"running": "", "preempting": "it is about to lose its machine", "pending": "it has not begun"}
+# request; shells and recorded loops write 128 + the signal (SIGHUP, INT, USR1, USR2, TERM in Linux' numbers).
+STOP_CODES = (255, 129, 130, 138, 140, 143)
+ASKED = "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)"
 # Said by W&B's server; its own words, where the record kept them.
-ENDED_FROM_OUTSIDE = {
-    "killed": "it was stopped from outside (Ctrl-C, W&B's page or a sweep's early termination)",
-    "preempted": "its machine was taken away",
-    "stopped": "it was stopped from outside",
-}
+GOING_ON = {"running": "", "preempting": "it is about to lose its machine", "pending": "it has not begun"}
+ENDED_FROM_OUTSIDE = {"killed": ASKED, "stopped": ASKED, "preempted": "its machine was taken away"}
 NO_EXIT = "its record breaks off without an exit code (killed, or its machine went away)"
 NO_STEP = "it ended without a step"
 SIGNALS = 128
 
 
 class Outcome(Enum):
-    """The word for how a run ended."""
-
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -71,12 +59,10 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
         if word == "finished":
             return Outcome.FINISHED, ""
         return Outcome.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
-    if code in STOP_CODES:
-        return Outcome.STOPPED, STOP_CODES[code]
-    if code == 0:
-        return Outcome.FINISHED, ""
     by = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
-    return Outcome.FAILED, f"exit code {code}{by}"
+    if code in STOP_CODES:
+        return Outcome.STOPPED, f"{ASKED}{by}"
+    return (Outcome.FAILED, f"exit code {code}{by}") if code else (Outcome.FINISHED, "")
 
 
 def _refusal(run: RunRecord) -> str:
@@ -99,8 +85,6 @@ def _last_not_finite(run: RunRecord, metric: str) -> str:
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
         for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
-                found = metrics.find(key)
-                return (
-                    f"its last {found.words if found else key} is {'NaN' if value != value else 'infinite'}"
-                )
+                name = found.words if (found := metrics.find(key)) else key
+                return f"its last {name} is {'NaN' if value != value else 'infinite'}"
     return ""

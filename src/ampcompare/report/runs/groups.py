@@ -8,13 +8,14 @@ say which is which.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
@@ -22,14 +23,13 @@ from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows, labels_of
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
 from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, TIMED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import plural
 
-UNLIKE = "unlike"  # column: a run's values of the settings that its group ignores, by which it is paired
 RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
 Settings = Sequence[Mapping[str, str]]
 Pool = tuple[tuple[str, str], ...]  # what its runs have in common
@@ -47,7 +47,6 @@ class Outcomes:
 
     @property
     def ended(self) -> int:
-        """The runs that came to an end of their own."""
         return self.finished + self.failed
 
     @property
@@ -96,12 +95,10 @@ class Group:
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
-        """The records of the runs that count."""
         return tuple(self.rows[RUN])
 
     @property
     def n(self) -> int:
-        """How many runs count."""
         return len(self.rows)
 
     @property
@@ -111,12 +108,10 @@ class Group:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """The runs by how they ended."""
         return Outcomes(**{word: int(n) for word, n in self.all_rows[OUTCOME].value_counts().items()})
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the figures come from runs that did not finish."""
         return self.n > 0 and not self.outcomes.finished
 
     @property
@@ -141,10 +136,10 @@ class Group:
         return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
-        """One figure of the counted runs that have it, by what it is paired by: the seed and the values of
-        ignored settings. Of what the seed decides, a seed that was run several times is one measurement, its
-        mean; of a machine at work every process is one, and its number among those of the same seed belongs
-        to the index. Times are those of runs that had their machine to themselves; else of all.
+        """One figure of the counted runs that have it, by the seed, by which it is paired. Of what the seed
+        decides, a seed that was run several times is one measurement, its mean; of a machine at work every
+        process is one, and its number among those of the same seed belongs to the index. Times are those of
+        runs that had their machine to themselves; else of all.
         """
         rows = self.rows.sort_values(table.STARTED, kind="stable")
         counts = rows[column].notna()
@@ -154,18 +149,14 @@ class Group:
             counts &= ~shares_machine(rows)
         found: dict[Any, list[float]] = {}
         rows = rows[counts]
-        for place, seed, unlike, value in zip(
-            rows.index, rows[SEED], rows[UNLIKE], rows[column], strict=True
-        ):
+        for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
             # A run without a recorded seed is paired with none.
-            found.setdefault((seed or place, unlike), []).append(float(value))
+            found.setdefault(seed or place, []).append(float(value))
         if column in OF_THE_SEED:
-            pairs = {key: math.fsum(values) / len(values) for key, values in found.items()}
-        else:
-            pairs = {(*key, n): value for key, values in found.items() for n, value in enumerate(values)}
-        return pd.Series(
-            [*pairs.values()], pd.Index([*pairs], tupleize_cols=False, dtype=object), dtype=float
-        )
+            found = {key: [math.fsum(values) / len(values)] for key, values in found.items()}
+        pairs = {(key, n): value for key, values in found.items() for n, value in enumerate(values)}
+        index = pd.Index([*pairs], tupleize_cols=False, dtype=object)
+        return pd.Series([*pairs.values()], index, dtype=float)
 
 
 def group_runs(
@@ -180,9 +171,6 @@ def group_runs(
 
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
-    varying = _varying(settings_of, keys[0], ignored)
-    unlike = [tuple(one.get(key, NOT_SET) for key in varying) for one in settings_of]
-    rows = rows.assign(**{UNLIKE: pd.Series(unlike, index=rows.index, dtype=object)})
     pools: dict[tuple[str, bool], dict[Pool, list[int]]] = {}
     refused = list(rows[OUTCOME] == Outcome.REFUSED.value)
     for number in sorted(range(len(rows)), key=refused.__getitem__):
@@ -212,12 +200,46 @@ def group_runs(
 
 
 def again(value: str) -> str:
-    """The value of the A/A control that repeats a value."""
     return f"{value}{AGAIN}"
 
 
+# Of what a publication measures (`published.publication.MEASURED`) the column that it is sampled like.
+SAMPLED_AS = {
+    "seconds": table.SECONDS,
+    "seconds_in_all": table.SECONDS,
+    "seconds_per_epoch": table.SECONDS,
+    "images_per_second": table.SPEED,
+    "peak_memory": table.MEMORY,
+    "final_accuracy": table.QUALITY,
+    "best_accuracy": table.BEST,
+}
+
+
+def measured(group: Group, what: str) -> pd.Series:
+    """The counted runs' measurements of what publications give, in its unit: per process, accuracies per
+    seed.
+    """
+    column, rows = SAMPLED_AS[what], group.all_rows
+    taken = rows[column]
+    if what == "seconds_in_all":
+        taken = rows.apply(_in_all, axis=1)
+    elif what == "seconds_per_epoch":
+        taken = taken / rows[table.EPOCHS].where(rows[table.EPOCHS] >= 1)
+    elif what == "best_accuracy":
+        taken = 100 * taken
+    elif what == "final_accuracy":  # whatever metric is compared
+        taken = rows[RUN].map(lambda run: 100 * table.last_of(run, metrics.EVAL_ACCURACY))
+    return replace(group, all_rows=rows.assign(**{column: taken})).sample(column)
+
+
+def _in_all(row: pd.Series) -> float:
+    """The wall clock at the last row, evaluations in it; NaN where the clock went backwards."""
+    clock = row[RUN].values(metrics.ELAPSED)
+    clock = clock[(clock >= 0) & (clock <= table.LARGEST)]
+    return float(clock.max()) if len(clock) and not row[table.JUMPS] else math.nan
+
+
 def check_keys(option: str, keys: Sequence[str], settings_of: Settings) -> None:
-    """Raise UserError for a key that no run has."""
     known = dict.fromkeys([BACKEND, *(key for one in settings_of for key in one)])
     for key in keys:
         if key not in known:
@@ -230,14 +252,3 @@ def name_in(group: Group, row: pd.Series) -> str:
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
         return f"{row[table.NAME]} ({row[RUN].id})"
     return f"seed {row[SEED]}"
-
-
-def _varying(settings_of: Settings, compared: str, ignored: Collection[str]) -> list[str]:
-    """The ignored settings by whose values runs are paired: those that vary among runs of one value. Where
-    each value has its own there is nothing alike to pair, and a backend's own settings are like no other's.
-    """
-    by_value: dict[str, list[Mapping[str, str]]] = {}
-    for settings in settings_of:
-        by_value.setdefault(settings.get(compared, NOT_SET), []).append(settings)
-    varying = {key for alike in by_value.values() for key in differing_keys(alike) if key in ignored}
-    return sorted(k for k in varying if not k.startswith(follows(compared)))

@@ -1,4 +1,4 @@
-"""The quality figure that a comparison is about: eval accuracy unless the reader names another metric."""
+"""The quality that a comparison is about, eval accuracy unless another is named; units of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.words import amount, in_percent, number
+from ampcompare.report.words import amount, in_percent, mib, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -24,8 +24,6 @@ GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MA
 
 
 class Unit(Enum):
-    """How a metric's values are to be read."""
-
     FRACTION = "fraction"  # logged as 0..1, shown in percent
     PERCENT = "percent"  # logged as 0..100, shown as it is
     PLAIN = "plain"
@@ -51,7 +49,6 @@ class ComparedMetric:
 
     @property
     def name(self) -> str:
-        """The metric in words: `eval accuracy`."""
         listed = metrics.find(self.key)
         return listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
 
@@ -81,16 +78,13 @@ class ComparedMetric:
 
     @property
     def factor(self) -> float:
-        """From the logged unit to the shown one."""
         return 100.0 if self.scale is Unit.FRACTION else 1.0
 
-    def show_value(self, shown: float | None) -> str:
-        """A value in the shown unit: `93.62 %`."""
+    def show_value(self, shown: float) -> str:
         return in_percent(shown) if self.is_share else number(shown)
 
     @property
     def unit(self) -> str:
-        """The unit of a difference."""
         if self.is_share:
             return "points"
         listed = metrics.find(self.key)
@@ -126,6 +120,33 @@ class ComparedMetric:
         return (self.goal or says_direction(self.key)) == MINIMIZE
 
 
+IMAGES, SAMPLES, MIB = "images/s", "samples/s", "MiB"
+
+
+@dataclass(frozen=True)
+class Quantities:
+    """What throughput and memory are counted in, empty where nobody said it; `step` is what rows are counted
+    by.
+    """
+
+    speed: str = IMAGES
+    memory: str = MIB
+    step: str = "optimizer step"
+
+    @property
+    def item(self) -> str:
+        """What is counted, one of it: `image`, `sample`, `step`."""
+        noun, per, _ = self.speed.rpartition("/")
+        return noun.removesuffix("s") if per and noun else "item"
+
+    def show_memory(self, value: float) -> str:
+        """A peak in a cell, without its unit."""
+        return mib(value) if self.memory == MIB else number(value)
+
+
+OWN = Quantities()
+
+
 def says_direction(key: str) -> str | None:
     """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
     listed = metrics.find(key)
@@ -158,13 +179,12 @@ def choose_metric(
     key: str,
     margin: float | None,
     runs: Sequence[RunRecord],
-    planned: float | None = None,
     *,
     unit: Unit | None = None,
     goal: str = "",
     is_asked: bool = True,
 ) -> ComparedMetric:
-    """The metric as it was asked for; its margin is the one given, else the planned, else that of accuracies.
+    """The metric as it was asked for; its margin is the one given, else that of accuracies.
 
     `unit` and `goal` are those given, else the name and the values decide. Raises UserError where no run has
     the metric although it `is_asked` for and not the default, and for a unit that its values cannot have.
@@ -187,7 +207,7 @@ def choose_metric(
             raise UserError(f"--metric {key}:{unit.value}: {found}; leave :{unit.value} out")
     chosen = ComparedMetric(key, None, unit or unit_of(key, values), goal=goal)
     default = ACCURACY_MARGIN if chosen.is_share else None
-    return replace(chosen, margin=next((m for m in (margin, planned, default) if m is not None), None))
+    return replace(chosen, margin=default if margin is None else margin)
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:
@@ -213,17 +233,6 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     if not (says_percent or says_accuracy(key)) or low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
-
-
-def in_another_unit(metric: ComparedMetric, runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Of a metric that is read as percent by its name and values, the runs whose values all lie in 0..1
-    beside others that go beyond: 0.91 may be 91 %, or less than one.
-    """
-    if metric.scale is not Unit.PERCENT:
-        return []
-    most = [max(_values(metric.key, [run]), default=None) for run in runs]
-    small = [run for run, high in zip(runs, most, strict=True) if high is not None and 0 < high <= 1]
-    return small if any(high is not None and high > 1 for high in most) else []
 
 
 def says_accuracy(key: str) -> bool:

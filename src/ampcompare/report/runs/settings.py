@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -100,7 +98,6 @@ def arm_of(run: RunRecord) -> str:
 
 
 def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys whose values are not the same in all."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({one.get(key) for one in settings}) > 1]
 
@@ -119,13 +116,11 @@ def labels_of(
     told = tuple(begins for key in differing for begins in follows(key))
     others = [key for key in differing if not key.startswith(told) and key not in always]
     labels: list[str] = []
-    for number, one in enumerate(settings):
+    for number, one in enumerate(settings, 1):
         fixed, more = ([_part(key, one.get(key, NOT_SET)) for key in keys] for keys in (always, others))
-        if len(", ".join(more)) > SUFFIX_CHARS:
-            more = [f"setting {number + 1}"]
+        more = more if len(", ".join(more)) <= SUFFIX_CHARS else [f"setting {number}"]
         name = " · ".join(part for part in (value, ", ".join([*fixed, *more])) if part)
-        again = (f"{name} ({n})" for n in count(2))
-        labels.append(next(free for free in chain([name], again) if free not in {*taken, *labels}))
+        labels.append(name if name not in {*taken, *labels} else f"{name} ({number})")
     return labels
 
 
@@ -149,8 +144,7 @@ def brief(value: str) -> str:
         return short(value, 24)
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """The common setting of a set of runs: model, data, batch size and length in `words`, the data always;
     where the runs differ, every value is named.
     """
@@ -161,7 +155,6 @@ class Setting:
 
     @property
     def machine(self) -> str:
-        """The devices in one line."""
         return " · ".join(self.devices)
 
 
@@ -173,20 +166,23 @@ EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max
 
 
 def describe(rows: pd.DataFrame) -> Setting:
-    """The setting of the runs."""
     runs: list[RunRecord] = list(rows[RUN])
 
     def said(keys: Sequence[str]) -> list[str]:
         found = (dict.fromkeys(_one(run.option(key)) for run in runs) for key in keys)
         return next((known for values in found if (known := [value for value in values if value])), [])
 
+    def length(unit: str, keys: Sequence[str]) -> str:
+        counts = [
+            n for n in said(keys) if n[:1] != "-" and n.strip("0.").replace(".", "").isdecimal()
+        ]  # -1: none
+        return f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}" if counts else ""
+
     model, batch = ", ".join(said(MODELS)), ", ".join(said(BATCHES))
     own = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
     data = " and ".join(own or said(DATASETS)) or NO_DATA
-    steps, epochs = ([n for n in said(keys) if _is_count(n)] for keys in (("max_steps",), EPOCHS))
-    counted, unit = (steps, "step") if steps else (epochs, "epoch")
-    length = f"{', '.join(counted)} {unit}{'s' * (counted != ['1'])}" if counted else ""
-    parts = (f"{model} on {data}" if model else data, f"batch {batch}" if batch else "", length)
+    parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
+    parts.append(length("step", ["max_steps"]) or length("epoch", EPOCHS))
     devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
     is_synthetic = any((source := _source_of(run)) and source.is_made_up for run in runs)
     return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
@@ -197,10 +193,6 @@ def _one(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     return short(printable(PurePath(as_text(value).replace(chr(92), "/")).name))
-
-
-def _is_count(text: str) -> bool:
-    return text[:1] != "-" and text.strip("0.").replace(".", "").isdecimal()  # -1 stands for none
 
 
 def _source_of(run: RunRecord) -> sources.Source | None:

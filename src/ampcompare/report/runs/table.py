@@ -18,7 +18,6 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.palette import SHORT, in_type, meaning
 from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import plural, printable, short
@@ -43,6 +42,7 @@ IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "probl
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
 NO_DEVICE = "device not recorded"
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 def table_of(
@@ -54,13 +54,11 @@ def table_of(
     """
     said = [run.option("seed") for run in records] if seeds is None else seeds
     rows = [_row(run, metric, seed) for run, seed in zip(records, said, strict=True)]
-    numbers: dict[tuple[str, str], int] = {}
-    index = []
-    for run in records:
-        place = (str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}", run.id)
-        numbers[place] = numbers.get(place, 0) + 1
-        index.append(place if numbers[place] == 1 else (place[0], f"{run.id} ({numbers[place]})"))
-    frame = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(index, names=("source", "id")))
+    index: dict[tuple[str, str], None] = {}
+    for number, run in enumerate(records, 1):
+        source = str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}"
+        index[source, run.id if (source, run.id) not in index else f"{run.id} ({number})"] = None
+    frame = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples([*index], names=("source", "id")))
     # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
     seeds_of = pd.Series([row[SEED] for row in rows], index=frame.index, dtype=object)
     return frame.assign(**{SEED: seeds_of})
@@ -139,10 +137,13 @@ def _arithmetic(run: RunRecord) -> str:
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    if built_in := REGISTRY.get(str(run.option("backend"))):
-        return meaning(built_in)
     words, dtype = environment_of(run).get("backend_words"), dtype_of(run)
-    return in_type(str(words), dtype) if words and dtype else ""
+    if built_in := REGISTRY.get(str(run.option("backend"))):
+        if built_in.is_fp32:
+            return built_in.words
+        words = built_in.words
+    short = SHORT.get(dtype, dtype)
+    return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""
 
 
 def device_words(row: pd.Series) -> str:
@@ -227,19 +228,19 @@ def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> f
     return _measured(float(reduce(values))) if len(values) else math.nan
 
 
-def figure_of(run: RunRecord, key: str) -> float:
+def figure_of(run: RunRecord, key: str, logged: str = "") -> float:
     """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
     value = _summary(run, key)
-    return _history(run, key, np.max) if math.isnan(value) else value
+    return _history(run, logged or key, np.max) if math.isnan(value) else value
 
 
 def _images_per_second(run: RunRecord) -> float:
     """The median as recorded, else of the rows after warm-up."""
     found, warmup = _summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
     if math.isnan(found):
-        windows = run.numbers(metrics.THROUGHPUT)
+        windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
         if isinstance(warmup, int | float) and abs(warmup) <= LARGEST:  # others' runs may log these, too
-            windows = windows[~(run.numbers(metrics.STEP) <= warmup)]
+            windows = windows[~(steps <= warmup)]
         windows = windows[np.abs(windows) <= LARGEST]
         found = float(np.median(windows)) if len(windows) else math.nan
     return _above_0(found)
@@ -251,8 +252,7 @@ def _above_0(value: float) -> float:
 
 
 def _best_accuracy(run: RunRecord) -> float:
-    best = _summary(run, metrics.BEST_ACCURACY)
-    best = _history(run, metrics.EVAL_ACCURACY, np.max) if math.isnan(best) else best
+    best = figure_of(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
     return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
 
 

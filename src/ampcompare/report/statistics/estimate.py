@@ -42,27 +42,22 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are runs enough for an interval."""
         return self.error is not None
 
     @property
     def paired(self) -> bool:
-        """Whether it rests on pairs."""
         return bool(self.by)
 
     @property
     def low(self) -> float | None:
-        """The lower end of the interval."""
         return self.ends[0]
 
     @property
     def high(self) -> float | None:
-        """The upper end of the interval."""
         return self.ends[1]
 
     @property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
-        """Both ends of the interval."""
         if self.error is None or self.df is None:
             return None, None
         return self._around(self.error, self.df)
@@ -85,7 +80,6 @@ class Estimate:
         return f"n = {n}{how and ', '}{how}"
 
     def at(self, level: float) -> Estimate:
-        """The same with its interval at another level, a fraction."""
         return replace(self, level=level)
 
     def next_run(self) -> tuple[float, float] | None:

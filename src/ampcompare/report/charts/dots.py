@@ -1,0 +1,97 @@
+"""Charts of dots: how near activations come to the end of fp16, and a publication's ratios beside ours."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.report.charts import draw
+from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
+from ampcompare.report.charts.rows import shortened
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+    from ampcompare.report.analysis.judged import Reproduction
+
+START = f"{metrics.ACTIVATION_LARGEST}/"
+END = 65504  # the largest number of fp16
+ROW = 15  # pixels a layer
+THEIRS, OURS = "published", "these runs"
+BLUE = "#2a86c8"
+FIGURE = 30  # pixels a figure
+
+
+def largest_activations(of: Analysis) -> Spec | None:
+    """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
+    runs = [(group.label, run) for group in of.groups for run in group.records]
+    keys = sorted({key for _, run in runs for key in run.logged if key.startswith(START)})
+    largest: dict[tuple[str, str], float] = {}
+    for label, run in runs:
+        for key in keys:
+            values = run.values(key)
+            for value in values[np.isfinite(values) & (values > 0)]:  # what a log axis can show
+                largest[key, label] = max(float(value), largest.get((key, label), 0.0))
+    if not largest:
+        return None
+    order = sorted((key.removeprefix(START) for key in {key for key, _ in largest}), key=_natural)
+    rows = [
+        {"backend": label, "layer": key.removeprefix(START), "x": shortened(value)}
+        for (key, label), value in largest.items()
+    ]
+    labels = [group.label for group in of.groups if any(group.label == row["backend"] for row in rows)]
+    x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
+    y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
+    offset = {"field": "backend", "type": "nominal", "sort": labels}
+    tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
+    shown = {"x": x, "y": y, "yOffset": offset, "opacity": draw.if_picked(1, 0.1), "tooltip": tips}
+    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": shown}
+    end = {"data": {"values": [{"x": END}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
+    end["encoding"] = {"x": x, "color": {"value": GREY}}
+    is_beyond = any(len(run.nonfinite(key)) for _, run in runs for key in keys)
+    subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
+    more: Spec = {"height": max(HEIGHT, ROW * len(order))}
+    more["encoding"] = {"color": draw.by_backend(labels, of.styles, "colour")}
+    return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Layers as one would list them: layer2 before layer10, the classifier last."""
+    last = 1 if name in ("fc", "head", "classifier") else 0
+    parts = re.split(r"(\d+)", name)
+    return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
+
+
+def published_ratios(beside: Reproduction) -> Spec | None:
+    """Each published ratio with its rounding, ours with its interval, whole, on one log axis."""
+    rows = []
+    for row in beside.rows:
+        if not row.relation.is_ratio:  # differences in accuracy have another axis; the table has them
+            continue
+        head = {"row": f"{row.arm}: {row.relation.figure}", "verdict": row.verdict}
+        for source, found in ((THEIRS, row.theirs), (OURS, row.ours)):
+            if found is not None and found.value > 0:
+                ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
+                rows.append(head | {"from": source} | {key: shortened(value) for key, value in ends.items()})
+    if not rows:
+        return None
+    colour: Spec = {"field": "from", "type": "nominal", "legend": None}
+    colour["scale"] = {"domain": [THEIRS, OURS], "range": [GREY, BLUE]}
+    y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
+    offset = {"field": "from", "type": "nominal", "sort": [THEIRS, OURS]}
+    x = quantity("x", {"grid": True}, type="log", nice=False, padding=8)
+    tips = [tip("row", "figure"), tip("from"), tip("x", "ratio", format=NUMBER)]
+    tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
+    spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}
+    spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
+    marks = {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1}}
+    shape: Spec = {"field": "from", "type": "nominal", "legend": None}
+    shape["scale"] = {"domain": [THEIRS, OURS], "range": ["diamond", "circle"]}
+    marks["encoding"] = {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips}
+    same = {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule"}}
+    same["encoding"] = {"x": x, "color": {"value": GREY}}
+    more = {"height": max(HEIGHT, FIGURE * len({row["row"] for row in rows})), "encoding": {"color": colour}}
+    subtitle = "ratio to the baseline; ◆ published, as it was rounded; ● these runs, with their interval"
+    return chart("Beside the published", subtitle, [same, spans, marks], rows, **more)
