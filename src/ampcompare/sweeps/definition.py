@@ -46,6 +46,11 @@ def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
     return json.loads(json.dumps(made))
 
 
+def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
+    """What a random search draws from: its name, and the definition with which it began."""
+    return json.dumps([sweep.name, began])
+
+
 class Changed(UserError):
     """A database holds another sweep under this name; the message is the list of what differs."""
 

@@ -154,15 +154,7 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(
-            self.name,
-            self.axes,
-            cells=self.cells,
-            added=self.added,
-            run_cap=self.run_cap,
-            has_control=self.control,
-            in_blocks=self.hyperband is None,
-        )
+        return points_of(self)
 
     @property
     def seeds(self) -> int:

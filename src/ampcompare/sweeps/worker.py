@@ -15,7 +15,7 @@ from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Launch, Run
 from ampcompare.sweeps.queue import Progress, Queue
 from ampcompare.sweeps.search import falls_behind
-from ampcompare.sweeps.storage import Away
+from ampcompare.sweeps.storage import PATIENCE_SECONDS, Away
 from ampcompare.sweeps.table import Row
 
 POLL_SECONDS = 0.25
@@ -101,6 +101,12 @@ class Stop:
     at_once: threading.Event = field(default_factory=threading.Event)
     number: int = signal.SIGTERM
     seconds: float = STOP_SECONDS
+
+    def patience(self) -> float:
+        """For how many seconds a database that does not answer is waited for: for what runs ended with in a
+        sweep that is being stopped as long as for these.
+        """
+        return 0.0 if self.at_once.is_set() else STOP_SECONDS if self.asked.is_set() else PATIENCE_SECONDS
 
 
 def see_through(

@@ -26,7 +26,7 @@ from typing import Any
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
-from ampcompare.sweeps.definition import agreed, definition
+from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.search import row_at
@@ -84,6 +84,13 @@ class Array:
     def keep(self, kept: Mapping[str, Any]) -> None:
         """Write down what `agreed` gave, as it is now."""
         self._write(self.place / "sweep.json", kept)
+
+    def rows(self, sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
+        """Every run by its index: a function of the sweep and of what is kept of it, as its jobs ask nobody.
+        `told` is what of the plan every run is told.
+        """
+        seed, ids = seed_of(sweep, kept["definition"]), kept["runs"][: sweep.total()]
+        return [dataclasses.replace(row_at(sweep, seed, told, i), run_id=ids[i]) for i in range(len(ids))]
 
     def submissions(self) -> dict[str, list[str]]:
         """The runs of each submission by its mark; of the report's own none."""
@@ -152,15 +159,6 @@ class Array:
                 run = submissions[mark][index] if submissions[mark] else REPORT
                 found.setdefault(run, []).append(job)
         return found
-
-
-def rows(sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
-    """Every run of an array by its index: a function of the sweep and of what is kept of it, as its jobs ask
-    nobody. `told` is what of the plan every run is told.
-    """
-    name = json.dumps([sweep.name, kept["definition"]])
-    ids = enumerate(kept["runs"][: sweep.total()])
-    return [dataclasses.replace(row_at(sweep, name, told, index), run_id=run_id) for index, run_id in ids]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as arrays, and its report behind them.
+"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as an array, and its report behind it.
 
 The words of a batch system, `slurm.partition=gpu`, are submitit's parameters. It refuses those it has not.
 """
@@ -26,7 +26,7 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.cluster.array import REPORT, Array, held, rows
+from ampcompare.sweeps.cluster.array import REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
 from ampcompare.sweeps.definition import Changed
 from ampcompare.sweeps.prepare import Prepared, prepare
@@ -40,7 +40,7 @@ from ampcompare.sweeps.run import (
     print_failed,
 )
 
-MOST_TASKS = 1000  # of an array: Slurm's own MaxArraySize is 1001
+MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
 MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
 AGAIN = "submits what is neither done nor in the queue"
@@ -52,7 +52,6 @@ OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
 STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
 NUMBERS = ("array_parallelism", "signal_delay_s")
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 
 def submit_sweep(
@@ -68,8 +67,9 @@ def submit_sweep(
     own, of_runs = split(words)
     ready = prepare(path, of_runs, request.name, request.control)
     _check(ready, request)
-    batch = Batch(Array(ready.output.resolve()), parameters(own, request.workers))
-    array, folder = batch.array, make_output(ready.output)
+    options, array = parameters(own, request.workers), Array(ready.output.resolve())
+    _check_batch_system(array, options)
+    folder = make_output(ready.output)
     array.make()
     with held(array.place / "lock") as is_ours:
         if not is_ours:
@@ -86,107 +86,91 @@ def submit_sweep(
             failed = [run_id for run_id in kept["runs"] if array.ended(run_id) and run_id not in queue]
             kept["runs"] = [secrets.token_hex(6) if run_id in failed else run_id for run_id in kept["runs"]]
         array.keep(kept)
-        runs = rows(sweep, kept, ready.told)
+        runs = array.rows(sweep, kept, ready.told)
         ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in queue}
-        left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None]
+        left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None][:MOST_TASKS]
         failed = [run_id for run_id, code in ended.items() if code]
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
-        done, going = len(ended) - len(left) - len(failed), len(runs) - len(ended)
-        counts = [
-            *([f"{done} of them done before"] if done else []),
-            *([f"{len(failed)} failed"] if failed else []),
-            *([f"{going} waiting or running as job {', '.join(jobs)}"] if jobs else []),
-        ]
-        head = ", ".join([f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}", *counts])
-        said = [*ready.same.said(sweep)]
+        said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
+        said += [f"{done} of them done before"] if (done := [*ended.values()].count(0)) else []
+        said += [f"{len(failed)} failed"] if failed else []
+        waiting = f"{len(runs) - len(ended)} waiting or running as job {', '.join(jobs)}"
+        said += [waiting] if jobs else []
+        lines, head = [*ready.said], ", ".join(said)
         if left:
             behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
             # The sweep anew, without its points: it travels with each run.
-            launch = Launch(sweep, folder, behind, {} if ready.here else of_others(), ready.here)
-            new = batch.submit_runs(dataclasses.replace(launch, sweep=dataclasses.replace(sweep)), left)
-            most = batch.words.get("array_parallelism", len(left))
+            anew = dataclasses.replace(sweep)
+            launch = Launch(anew, folder, behind, {} if ready.here else of_others(), ready.here)
+            patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
+            tasks = [RunTask(launch, row, patience) for row in left]
+            new = _submit(array, sweep.name, options, [row.run_id for row in left], tasks)
+            most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
-            time = f"{batch.words['time']} minutes each at most"
+            time = f"{options['time']} minutes each at most"
             look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
-            said.append(f"{head}: {len(left)} submitted as job {', '.join(new)}{at_a_time}, {time}")
-            said.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
-            said.append(f"to look: squeue -j {','.join([*jobs, *new])}, or: {look}")
-            said.append(f"the same command again {AGAIN}")
-            jobs += new
+            jobs.append(new)
+            lines.append(f"{head}: {len(left)} submitted as job {new}{at_a_time}, {time}")
+            lines.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
+            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
+            lines.append(f"the same command again {AGAIN}")
         else:
-            said.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
-        for line in said:
+            lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
+        for line in lines:
             print_line(console, one_line(line))
         if not jobs:
             print_failed(console, failed, len(runs), folder)
             status = report(console, sweep, folder)
             return EXIT_FAILED_RUNS if failed else status
         if left or REPORT not in queue:
-            behind_all = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
-            last = batch.submit(REPORT, behind_all, [], [partial(make_report, sweep, folder)])
+            behind_all = {**of_report(options), "dependency": f"afterany:{':'.join(jobs)}"}
+            last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, folder)])
             print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
     return 0
 
 
-class Batch:
-    """sbatch, by submitit. Raises UserError where that or the batch system is not there, and for words that
-    submitit has not.
-    """
-
-    def __init__(self, array: Array, words: dict[str, Any]) -> None:
-        self.array, self.words = array, words
-        try:
-            from submitit.slurm.slurm import SlurmExecutor
-        except ImportError:
-            todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
-            raise UserError(f"--cluster slurm: {todo}") from None
-        if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
-            where = "run this on a machine of the cluster that can submit"
-            raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
-        try:
-            SlurmExecutor(array.jobs).update_parameters(**words)
-        except (ValueError, TypeError) as problem:
-            raise UserError(f"--cluster slurm: {problem}") from None
-
-    def submit_runs(self, launch: Launch, left: Sequence[Any]) -> list[str]:
-        """Arrays as large as they may be; so many runs at a time mean one array behind the other. Returns the
-        ids of their jobs.
-        """
-        patience = max(1.0, self.words.get("signal_delay_s", 90) - END_SECONDS)
-        jobs: list[str] = []
-        for begin in range(0, len(left), MOST_TASKS):
-            some, words = left[begin : begin + MOST_TASKS], dict(self.words)
-            if jobs and "array_parallelism" in words:
-                waits = [words.get("dependency"), f"afterany:{jobs[-1]}"]
-                words["dependency"] = ",".join(filter(None, waits))
-            tasks = [RunTask(launch, row, patience) for row in some]
-            jobs.append(self.submit(launch.sweep.name, words, [row.run_id for row in some], tasks))
-        return jobs
-
-    def submit(self, name: str, words: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]) -> str:
-        """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
+def _check_batch_system(array: Array, options: Mapping[str, Any]) -> None:
+    """Raises UserError where submitit or the batch system is not there, and for words unknown to submitit."""
+    try:
         from submitit.slurm.slurm import SlurmExecutor
+    except ImportError:
+        todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
+        raise UserError(f"--cluster slurm: {todo}") from None
+    if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
+        where = "run this on a machine of the cluster that can submit"
+        raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
+    try:
+        SlurmExecutor(array.jobs).update_parameters(**options)
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"--cluster slurm: {problem}") from None
 
-        os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
-        mark = self.array.begin(runs)
-        job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(words.get("job_name", name)))
-        executor, said = SlurmExecutor(self.array.jobs, MOST_TIMEOUTS), io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
-                executor.update_parameters(**{**words, "job_name": f"{job_name}-{mark}"})
-                jobs = executor.submit_array(tasks)
-        except (FailedJobError, FailedSubmissionError) as problem:
-            lines = [line for line in str(problem).splitlines() if line.strip()]
-            why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
-            # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
-            if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
-                self.array.forget(mark)
-                raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
-            todo = f"the same command again {AGAIN}"
-            raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
-        sys.stderr.write(said.getvalue())
-        return str(jobs[0].job_id).partition("_")[0]
+
+def _submit(
+    array: Array, name: str, options: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]
+) -> str:
+    """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    from submitit.slurm.slurm import SlurmExecutor
+
+    os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
+    mark = array.begin(runs)
+    job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(options.get("job_name", name)))
+    executor, said = SlurmExecutor(array.jobs, MOST_TIMEOUTS), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
+            executor.update_parameters(**{**options, "job_name": f"{job_name}-{mark}"})
+            jobs = executor.submit_array(tasks)
+    except (FailedJobError, FailedSubmissionError) as problem:
+        lines = [line for line in str(problem).splitlines() if line.strip()]
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
+        # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
+        if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+            array.forget(mark)
+            raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
+        todo = f"the same command again {AGAIN}"
+        raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
+    sys.stderr.write(said.getvalue())
+    return str(jobs[0].job_id).partition("_")[0]
 
 
 def _check(ready: Prepared, request: Request) -> None:
@@ -267,12 +251,13 @@ def minutes(text: str) -> int:
     >>> minutes("1:30:00"), minutes("90"), minutes("1-12"), minutes("0:30")
     (90, 90, 2160, 1)
     """
-    match = _TIME.fullmatch(text)
-    days, parts = match and match[1], [int(part) for part in match.groups()[1:] if part] if match else []
+    days, _, rest = text.rpartition("-")
+    parts = rest.split(":")
     # days-hours[:minutes[:seconds]], hours:minutes:seconds; minutes[:seconds]
     units = (60, 1, 1 / 60) if days or len(parts) == 3 else (1, 1 / 60)
-    total = 1440 * int(days or 0) + sum(unit * part for unit, part in zip(units, parts, strict=False))
-    if not total:
-        expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
-        raise UserError(f"{PREFIX}time={text!r}: {expected}")
-    return math.ceil(total)
+    if len(parts) <= len(units) and re.fullmatch(r"(\d+-)?[\d:]+", text, re.ASCII) and all(parts):
+        total = 1440 * int(days or 0) + sum(u * int(part) for u, part in zip(units, parts, strict=False))
+        if total:
+            return math.ceil(total)
+    expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
+    raise UserError(f"{PREFIX}time={text!r}: {expected}")

@@ -1,12 +1,17 @@
-"""A sweep looked at: how every point of it stands by its database, its jobs, its records and W&B's server."""
+"""A sweep looked at: how every point of it stands by its database, its jobs, its records and W&B's server.
+
+Who made a run knows at which point it is. Any other run is at the point whose values its config has: a
+program may have recorded the words that it was given, or what it made of them (`1e-3`, which YAML reads as a
+text), so that values are compared by what they read as.
+"""
 
 from __future__ import annotations
 
-import json
+import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +19,22 @@ from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
+from ampcompare.records.tree import lookup
 from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.report.words import plural
-from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import has_records
-from ampcompare.sweeps.cluster.array import Array, rows
+from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.submit import split
+from ampcompare.sweeps.definition import Changed, agreed, definition, seed_of
 from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
-from ampcompare.sweeps.holes.points import Points
+from ampcompare.sweeps.points import SEED
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
 from ampcompare.sweeps.process import last_words
-from ampcompare.sweeps.run import Request
-from ampcompare.sweeps.storage import Database, sqlite_path, sqlite_url
-from ampcompare.sweeps.table import R, Row, find_definition, rows_of
+from ampcompare.sweeps.run import Request, url_of
+from ampcompare.sweeps.search import row_at
+from ampcompare.sweeps.table import Row, read_sweep_of
 
 BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
-
-
 # The words for how a point stands, as they are counted; at the first two nothing is left to do.
 WHOLE = ("finished", "stopped early")
 STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
@@ -42,32 +46,32 @@ OF_ROWS = {
     "running": ("running", ""),
     "queued": ("stopped", "queued again; the sweep's command goes on with it"),
 }
+DIGITS = 10  # that numbers have to share: a multiple of 0.1 has noise in its last ones
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Standing:
     """A run of a sweep, or a point as it stands by one. `row` is what a worker has, or would have, of it; of
-    a run that no queue knows its parameters are all that is in its config.
+    a run that nobody placed (`is_placed`) its parameters are all that is in its config.
     """
 
     row: Row
     state: str = "missing"
     why: str = ""
-    began: float = 0.0  # seconds since 1970
-    is_placed: bool = False  # a queue says at which point it is
-    is_queued: bool = False  # that of the sweep's database
+    is_placed: bool = False
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep as it stands. Of `is_drawn` nobody knows the points before they are run; `not_begun` counts
-    those that are to be and have no values yet. `unasked`: why nobody knows which runs of an array wait.
+    """A sweep as it stands. Of a search whose draws are not known (`is_drawn`) there are the runs that were
+    begun, and `not_begun` counts those that are to be. `unasked`: why nobody knows which runs of an array
+    wait.
     """
 
     ready: Prepared
-    sweep: Sweep  # as it began where that is known, with all seeds so far
     keys: Sequence[str]  # what is varied
-    is_known: bool  # by its database
+    is_kept: bool  # in a database here
     standings: Sequence[Standing]
     is_drawn: bool
     not_begun: int
@@ -84,23 +88,13 @@ class Seen:
         return not self.open and not self.not_begun
 
     @property
-    def is_bound(self) -> bool:
-        """Whether only what was begun can be run, as nobody here knows what else there is to be."""
-        return self.is_drawn and (self.sweep.on_server or self.sweep.run_cap is None or not self.is_known)
-
-    @property
-    def can_begin(self) -> bool:
-        """Whether runs that have no values yet can be begun here."""
-        return bool(self.not_begun) and not self.is_bound
-
-    @property
     def counted(self) -> str:
         """`compare: 9 points: 7 finished, 1 failed, 1 missing`, and whether that is all."""
         counts = Counter(standing.state for standing in self.standings)
         counts["missing"] += self.not_begun
         said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "none"
         total = plural(len(self.standings) + self.not_begun, "point")
-        return f"{self.sweep.name}: {total}: {said}{'; whole' if self.is_whole else ''}"
+        return f"{self.ready.sweep.name}: {total}: {said}{'; whole' if self.is_whole else ''}"
 
 
 def look(source: str, words: Sequence[str], request: Request) -> Seen:
@@ -108,39 +102,36 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
     ready, on_server = _prepared(source, split(words)[1], request)
-    there = ready.sweep
-    if there.on_server:  # W&B's agent alone stops runs early
-        ready = replace(ready, sweep=replace(there, hyperband=None))
-    url = sqlite_url(ready.output) if request.storage is None else request.storage
-    known, told = _of_database(ready, url)
+    known, of_rows = _of_database(ready, url_of(ready, request))
     began, of_jobs, unasked = _of_array(ready)
-    runs = {run.row.run_id: run for run in [*of_jobs, *told]}
-    for record in _records(ready, on_server):
-        runs[record.id] = _joined(runs.get(record.id), _of_record(record, there))
-    tried = [_with_last_words(run, ready.output) for run in runs.values()]
-
     sweep = known or began or ready.sweep
-    metric, same = sweep.metric, ready.same
-    began_as = json.dumps([sweep.name, definition.definition(sweep, ready.words)])
-    points = Points(sweep, same, began_as)
-    standings, strays = _standings(points, tried)
-    not_begun = max(0, (sweep.run_cap or 0) - len(standings)) if points.rows is None else 0
-    remarks = [f"left out, as they cannot run: {text}" for text in (same.refusals if sweep.cells else ())]
-    begun = [standing for standing in standings if standing.state != "missing"]
-    values = [run.row.value for run in tried if run.state == "finished" and run.row.value is not None]
-    is_less = not_begun or len(begun) < len(standings)
-    if is_less and metric and any(map(metric.is_reached, values)):
-        standings, not_begun = begun, 0
-        remarks.append("metric.target is reached: what had not begun then is not needed")
-    if points.rows is None and sweep.run_cap is None:
-        remarks.append("a search without run_cap has no end, so that no point of it is missing")
-    if strays:
-        stray = f"of this sweep at none of its points ({strays[0].row.run_id})"
-        remarks.append(f"{plural(len(strays), 'run')} {stray}")
-    is_drawn = points.rows is None
-    seen = Seen(
-        ready, sweep, points.keys, known is not None, standings, is_drawn, not_begun, unasked, remarks
-    )
+    placed = {run.row.run_id: run for run in [*of_jobs, *of_rows]}
+    found = []
+    for record in sorted(_records(ready, on_server), key=_newest_first):
+        run = _of_record(record, ready.sweep)
+        if record.id in placed:
+            placed[record.id] = _joined(placed[record.id], run)
+        else:
+            found.append(run)
+    tried = [_with_last_words(run, ready.output) for run in [*placed.values(), *found]]
+
+    is_known = sweep.is_grid or (sweep.method == "random" and sweep.run_cap and not sweep.on_server)
+    keys = varied_in(sweep)
+    remarks: list[str] = []
+    if is_known and not (sweep.on_server and sweep.run_cap):  # W&B's server takes whichever it likes
+        seed = seed_of(sweep, definition(sweep, ready.words))
+        rows = [row_at(sweep, seed, {}, place) for place in range(sweep.total() or 0)]
+        standings, strays = _standings(rows, keys, tried)
+        not_begun = 0
+        if strays:
+            stray = f"of this sweep at none of its points ({strays[0].row.run_id})"
+            remarks.append(f"{plural(len(strays), 'run')} {stray}")
+    else:
+        is_known, standings = False, tried
+        not_begun = max(0, (sweep.run_cap or 0) - len(tried))
+        if sweep.run_cap is None:
+            remarks.append("a search without run_cap has no end, so that no point of it is missing")
+    seen = Seen(ready, keys, known is not None, standings, not is_known, not_begun, unasked, remarks)
     if unasked and not seen.is_whole:
         remarks.append(f"{unasked}: some of them may run")
     return seen
@@ -150,21 +141,21 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     """The sweep, and the runs that W&B's server has of it."""
     if not source.startswith(API_PREFIX):
         return prepare(source, words, request.name, request.control), ()
-    for option, value in {"--name": request.name, "--control": request.control}.items():
-        if value is not None:
-            raise UserError(f"{option} {value}: is of a sweep without a server; leave it out")
+    if option := "--name" if request.name is not None else "--control" if request.control else "":
+        raise UserError(f"{option}: is of a sweep without a server; leave it out")
     entity, project, name = parse_source(source)
     config, runs = read_server_sweep(source, brief=True)
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
-    server: dict[str, Any] = {
-        "name": name,
-        "entity": entity,
-        "project": project,
-        "control": False,
-        "on_server": True,
-    }
-    return prepared(replace(sweep_of(Path(source), known), **server), words), runs
+    found = replace(
+        sweep_of(Path(source), known),
+        name=name,
+        entity=entity,
+        project=project,
+        control=False,
+        on_server=True,
+    )
+    return prepared(found, words), runs
 
 
 def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Standing]]:
@@ -172,32 +163,21 @@ def _of_database(ready: Prepared, url: str) -> tuple[Sweep | None, list[Standing
 
     Raises UserError where it cannot be read, and where it holds another sweep under this name.
     """
-    path, name = sqlite_path(url), ready.sweep.name
-    if path is not None and not path.is_file():
+    written, rows = read_sweep_of(url, ready.sweep.name)
+    if written is None:
         return None, []
-    database = Database(url, None)
-    try:
-        with database.engine.connect() as connection:
-            if (written := find_definition(connection, name, url)) is None:
-                return None, []
-            there = rows_of(connection, R.sweep == name)
-    finally:
-        database.engine.dispose()
     groups = [seeds for seeds, *_ in written["groups"]]
-    sweep = _agreed(ready, f"the sweep in {path or 'the database'}", written["sweep"], groups)
+    sweep = _agreed(ready, "the sweep in its database", written["sweep"], groups)
     # What others have begun, or nobody yet, its records tell.
-    begun = [row for row in there if row.state in OF_ROWS and (row.state != "queued" or row.starts)]
-    return sweep, [
-        Standing(row, *OF_ROWS[row.state], 1e12 + row.place, is_placed=True, is_queued=True) for row in begun
-    ]
+    begun = [row for row in rows if row.state in OF_ROWS and (row.state != "queued" or row.starts)]
+    return sweep, [Standing(row, *OF_ROWS[row.state], is_placed=True) for row in begun]
 
 
 def _agreed(ready: Prepared, what: str, began: dict[str, Any], added: Sequence[Sequence[Any]]) -> Sweep:
     """The sweep as it began, with all seeds so far, those included that only the file has."""
-    ours = definition.definition(ready.sweep, ready.words)
     try:
-        sweep, more = definition.agreed(ready.sweep, began, ours, added)
-    except definition.Changed as changed:
+        sweep, more = agreed(ready.sweep, began, definition(ready.sweep, ready.words), added)
+    except Changed as changed:
         todo = "give it the file and the words that it was run with"
         raise UserError(f"{ready.sweep.path}: {what} differs in {changed}; {todo}") from None
     return replace(sweep, added=(*sweep.added, *([more] if more else [])))
@@ -212,7 +192,7 @@ def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Standing], str]:
         return None, [], ""
     kept = array.kept()
     sweep = _agreed(ready, f"the job array in {ready.output}", kept["definition"], kept["added"])
-    runs = rows(sweep, kept, ready.told)
+    runs = array.rows(sweep, kept, ready.told)
     ended, queue = {run.run_id: array.ended(run.run_id) for run in runs}, {}
     if None in ended.values():  # else the folder may have come to a machine without Slurm since
         try:
@@ -222,11 +202,12 @@ def _of_array(ready: Prepared) -> tuple[Sweep | None, list[Standing], str]:
     found = []
     for run in runs:
         code = ended[run.run_id]
-        state, why = ("failed", f"exit code {code}") if code else ("finished", "")
         if run.run_id in queue:
-            state, why = "running", f"in the queue as job {queue[run.run_id][0]}"
-        if run.run_id in queue or code is not None:
-            found.append(Standing(run, state, why, is_placed=True))
+            job = f"in the queue as job {queue[run.run_id][0]}"
+            found.append(Standing(run, "running", job, is_placed=True))
+        elif code is not None:
+            told = ("failed", f"exit code {code}") if code else ("finished", "")
+            found.append(Standing(run, *told, is_placed=True))
     return sweep, found, unasked
 
 
@@ -241,6 +222,10 @@ def _records(ready: Prepared, on_server: Sequence[RunRecord]) -> Iterator[RunRec
             yield run
 
 
+def _newest_first(run: RunRecord) -> float:
+    return -run.started_at.timestamp() if run.started_at else 0.0
+
+
 def _of_record(run: RunRecord, sweep: Sweep) -> Standing:
     """A run by its record, its outcome in the words of the report."""
     metric = sweep.metric.name if sweep.metric else None
@@ -253,21 +238,18 @@ def _of_record(run: RunRecord, sweep: Sweep) -> Standing:
     if metric is not None:
         values = run.values(metric)
         value = float(values[-1]) if len(values) else run.summary_number(metric)
-    began = run.started_at.timestamp() if run.started_at else 0.0
-    return Standing(Row(0, run.id, run.config, value=value), state, why, began)
+    return Standing(Row(0, run.id, run.config, value=value), state, why)
 
 
-def _joined(known: Standing | None, record: Standing) -> Standing:
+def _joined(known: Standing, record: Standing) -> Standing:
     """The record has the reason; who made the run knows whether it goes on, and the exit code."""
-    if known is None:
-        return record
-    is_told = {
-        "finished": record.state in ("failed", "refused"),
-        "failed": record.state in ("failed", "refused"),
-        "stopped early": False,
-    }.get(known.state, record.state in ("finished", "running"))
-    value = record.row.value if known.row.value is None else known.row.value
+    is_told = record.state in {
+        "finished": ("failed", "refused"),
+        "failed": ("failed", "refused"),
+        "stopped early": (),
+    }.get(known.state, ("finished",))
     teller = record if is_told else known
+    value = record.row.value if known.row.value is None else known.row.value
     return replace(known, state=teller.state, why=teller.why, row=replace(known.row, value=value))
 
 
@@ -279,39 +261,73 @@ def _with_last_words(run: Standing, folder: Path) -> Standing:
     return replace(run, why=": ".join(filter(None, (run.why, line))))
 
 
-def _standings(points: Points, runs: Sequence[Standing]) -> tuple[list[Standing], list[Standing]]:
+def _standings(
+    rows: Sequence[Row], keys: Sequence[str], runs: Sequence[Standing]
+) -> tuple[list[Standing], list[Standing]]:
     """Every point by the runs that there are of it, and the runs at none: one that is done makes it whole,
-    whatever failed before; else one that goes on; else the newest tells.
+    whatever failed before; else one that goes on; else the first of them tells.
     """
-    # What is done first, so that of points with the same values each gets one.
-    tried = sorted(runs, key=lambda a: (a.state not in WHOLE, a.state != "running", -a.began))
-    if points.rows is None:
-        return _drawn(points, tried), []
+    by: dict[Any, list[int]] = {}
+    for row in rows:
+        by.setdefault(values_of(row.parameters, keys), []).append(row.place)
     at: dict[int, Standing] = {}
     strays = []
-    for run in tried:
-        is_there = run.is_placed and run.row.place < len(points.rows)  # else beyond a cap that was lowered
-        numbers = [run.row.place] if is_there else points.find(run.row.parameters)
-        if numbers:
-            number = next((number for number in numbers if number not in at), numbers[0])
-            own = replace(points.rows[number], run_id=run.row.run_id, value=run.row.value)
-            at.setdefault(number, replace(run, row=own))
+    # What is done first, so that of points with the same values each gets one.
+    for run in sorted(runs, key=lambda run: (run.state not in WHOLE, run.state != "running")):
+        is_there = run.is_placed and run.row.place < len(rows)  # else beyond a cap that was lowered
+        places = [run.row.place] if is_there else find(rows, by, keys, run.row.parameters)
+        if places:
+            place = next((place for place in places if place not in at), places[0])
+            own = replace(rows[place], run_id=run.row.run_id, value=run.row.value)
+            at.setdefault(place, replace(run, row=own))
         elif run.state != "refused":
             strays.append(run)
-    return [at.get(row.place, Standing(row)) for row in points.rows], strays
+    return [at.get(row.place, Standing(row)) for row in rows], strays
 
 
-def _drawn(points: Points, tried: Sequence[Standing]) -> list[Standing]:
-    """A search has the points that it has drawn: what is whole, goes on or is in its database was drawn by
-    itself; any other run repeats one of the same values, or is the newest at a point of its own.
+def varied_in(sweep: Sweep) -> list[str]:
+    """The keys that tell its points apart."""
+    repeats = (SEED,) if sweep.added else ()
+    return [p.key for p in sweep.parameters if not p.is_listed or p.grid_size() > 1 or p.path == repeats]
+
+
+def find(
+    rows: Sequence[Row], by: Mapping[Any, list[int]], keys: Sequence[str], config: Mapping[str, Any]
+) -> list[int]:
+    """The places that a run with this config may be at: more than one where these have the same values."""
+    place, arm = lookup(config, "plan.place"), lookup(config, "plan.arm")
+    if found := by.get(values_of(config, keys)):
+        of_arm = [number for number in found if rows[number].plan.get("arm") == arm] or found
+        return [place] if place in of_arm else of_arm
+    # What a run decides itself (null, auto) it may have recorded as something else.
+    if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < len(rows):
+        own = [lookup(rows[place].parameters, key) for key in keys]
+        pairs = zip(own, values_of(config, keys), strict=True)
+        if all(mine in (None, "auto") or its in (_ABSENT, read(mine)) for mine, its in pairs):
+            return [place]
+    return []
+
+
+def values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
+    """What a config or a row's parameters have of these keys, to be compared by."""
+    return tuple(read(lookup(tree, key, _ABSENT)) for key in keys)
+
+
+def read(value: Any) -> Any:
+    """A value by what it reads as: a text that says a number, a truth value, none or a list is that; numbers
+    are the same by their size.
     """
-    taken, seen = {run.row.place for run in tried if run.is_placed}, set()
-    free = (place for place in count() if place not in taken)
-    found = []
-    for run in sorted(tried, key=lambda run: not run.is_placed):
-        values = points.read(run.row.parameters)
-        if run.is_placed or run.state in WHOLE or run.state == "running" or values not in seen:
-            place = run.row.place if run.is_placed else next(free)
-            found.append(replace(run, row=replace(run.row, place=place)))
-        seen.add(values)
-    return found
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{", "("):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            value = ast.literal_eval(value.strip())
+    if isinstance(value, list | tuple):
+        return ("list", *map(read, value))
+    if isinstance(value, Mapping):
+        return ("tree", *sorted((str(key), str(read(inner))) for key, inner in value.items()))
+    if value is _ABSENT:
+        return value
+    text = str(value).strip()
+    with suppress(ValueError):
+        return f"{float(text):.{DIGITS}g}"
+    word = text.lower()
+    return {"null": "none"}.get(word, word) if word in ("none", "null", "true", "false") else str(value)
