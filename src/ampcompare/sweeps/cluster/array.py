@@ -30,7 +30,7 @@ from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.search import row_at
-from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MARK = "ampcompare-"
 SECONDS = 120  # for squeue to answer
@@ -85,12 +85,26 @@ class Array:
         """Write down what `agreed` gave, as it is now."""
         self._write(self.place / "sweep.json", kept)
 
-    def rows(self, sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
-        """Every run by its index: a function of the sweep and of what is kept of it, as its jobs ask nobody.
-        `told` is what of the plan every run is told.
+    def rows(
+        self,
+        sweep: Sweep,
+        kept: Mapping[str, Any],
+        told: Mapping[str, Any] | None,
+        jobs: Mapping[str, Sequence[str]],
+    ) -> list[Row]:
+        """Every run by its index: a function of the sweep and of what is kept of it, as its jobs ask nobody;
+        running where `jobs`, those in the queue, have it. `told` is what of the plan every run is told.
         """
-        seed, ids = seed_of(sweep, kept["definition"]), kept["runs"][: sweep.total()]
-        return [dataclasses.replace(row_at(sweep, seed, told, i), run_id=ids[i]) for i in range(len(ids))]
+        found, seed = [], seed_of(sweep, kept["definition"])
+        for place, run_id in enumerate(kept["runs"][: sweep.total()]):
+            code = self.ended(run_id)
+            state = (
+                RUNNING if run_id in jobs else QUEUED if code is None else "failed" if code else "finished"
+            )
+            starts = 0 if state == QUEUED else 1
+            row = row_at(sweep, seed, told, place)
+            found.append(dataclasses.replace(row, run_id=run_id, state=state, starts=starts))
+        return found
 
     def submissions(self) -> dict[str, list[str]]:
         """The runs of each submission by its mark; of the report's own none."""

@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from ampcompare.sweeps.run import (
     make_output,
     print_failed,
 )
+from ampcompare.sweeps.table import QUEUED, RUNNING
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
 MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
@@ -82,20 +84,20 @@ def submit_sweep(
             raise UserError(f"{path}: {why}; set output_dir=... for a new one") from None
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
+        runs = array.rows(sweep, kept, ready.told, queue)
         if fill:  # as new runs: those that failed stay in the record
-            failed = [run_id for run_id in kept["runs"] if array.ended(run_id) and run_id not in queue]
-            kept["runs"] = [secrets.token_hex(6) if run_id in failed else run_id for run_id in kept["runs"]]
+            kept["runs"][: len(runs)] = [
+                secrets.token_hex(6) if run.state == "failed" else run.run_id for run in runs
+            ]
+            runs = array.rows(sweep, kept, ready.told, queue)
         array.keep(kept)
-        runs = array.rows(sweep, kept, ready.told)
-        ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in queue}
-        left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None][:MOST_TASKS]
-        failed = [run_id for run_id, code in ended.items() if code]
+        of = Counter(run.state for run in runs)
+        left = [run for run in runs if run.state == QUEUED][:MOST_TASKS]
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
         said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
-        said += [f"{done} of them done before"] if (done := [*ended.values()].count(0)) else []
-        said += [f"{len(failed)} failed"] if failed else []
-        waiting = f"{len(runs) - len(ended)} waiting or running as job {', '.join(jobs)}"
-        said += [waiting] if jobs else []
+        said += [f"{of['finished']} of them done before"] if of["finished"] else []
+        said += [f"{of['failed']} failed"] if of["failed"] else []
+        said += [f"{of[RUNNING]} waiting or running as job {', '.join(jobs)}"] if jobs else []
         lines, head = [*ready.said], ", ".join(said)
         if left:
             behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
@@ -119,9 +121,9 @@ def submit_sweep(
         for line in lines:
             print_line(console, one_line(line))
         if not jobs:
-            print_failed(console, failed, len(runs), folder)
+            print_failed(console, [run.run_id for run in runs if run.state == "failed"], len(runs), folder)
             status = report(console, sweep, folder)
-            return EXIT_FAILED_RUNS if failed else status
+            return EXIT_FAILED_RUNS if of["failed"] else status
         if left or REPORT not in queue:
             behind_all = {**of_report(options), "dependency": f"afterany:{':'.join(jobs)}"}
             last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, folder)])

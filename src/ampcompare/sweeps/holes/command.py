@@ -22,7 +22,7 @@ from ampcompare.program.place import as_typed
 from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
-from ampcompare.sweeps.holes.look import Seen, Standing, look
+from ampcompare.sweeps.holes.look import Seen, look, word_of
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
@@ -33,13 +33,13 @@ from ampcompare.sweeps.run import (
     tell_how_to_go_on,
     work_through,
 )
-from ampcompare.sweeps.table import QUEUED, Row
+from ampcompare.sweeps.table import RUNNING, Row
 
 EXIT_HOLES = 3
 MOST_ROWS = 200
 WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
 STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
-ROW_STATES = {"finished": "finished", "stopped early": "stopped", "running": ELSEWHERE, "missing": QUEUED}
+AS_KEPT = {RUNNING: ELSEWHERE, "interrupted": "failed", "refused": "failed"}  # of what others ran
 
 
 def see_holes(
@@ -68,8 +68,8 @@ def see_holes(
     return 0 if seen.is_whole else EXIT_HOLES
 
 
-def _to_run(seen: Seen) -> list[Standing]:
-    return [standing for standing in seen.open if standing.state != "running"]
+def _to_run(seen: Seen) -> list[Row]:
+    return [row for row in seen.open if word_of(row) != "running"]
 
 
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
@@ -110,22 +110,21 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
     queue, told = queue_of(seen.ready, request), seen.ready.told
-
-    def row_of(standing: Standing) -> Row:
-        """What was run as it stands, what was not as a queued one."""
-        state = ROW_STATES.get(standing.state, "failed")
-        plan = {} if told is None else {**told, "place": standing.row.place, **standing.row.plan}
-        starts = 0 if state == QUEUED else 1
-        return dataclasses.replace(standing.row, plan=plan, state=state, starts=starts)
-
     if not seen.is_drawn:
-        queue.adopt(map(row_of, seen.standings))
+        queue.adopt(
+            dataclasses.replace(
+                row,
+                plan={} if told is None else {**told, "place": row.place, **row.plan},
+                state=AS_KEPT.get(row.state, row.state),
+            )
+            for row in seen.rows
+        )
     there = {row.place: row for row in queue.rows()}
-    for standing in _to_run(seen):
-        mine = there.get(standing.row.place)
+    for row in _to_run(seen):
+        mine = there.get(row.place)
         # Another that fills may have queued it since: then it is another run. One that left no trace is gone,
         # as a job that was cancelled in the queue.
-        if mine and mine.state in (*ENDED, ELSEWHERE) and standing.row.run_id in ("", mine.run_id):
+        if mine and mine.state in (*ENDED, ELSEWHERE) and row.run_id in ("", mine.run_id):
             queue.requeue([mine])
     if seen.is_drawn and queue.sweep.run_cap is None:  # else it would draw without end
         queue.sweep = dataclasses.replace(queue.sweep, run_cap=len(there))
@@ -136,14 +135,13 @@ def _print_table(seen: Seen, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
     for head in ("state", "point", "run", "why", "log"):
         table.add_column(head, overflow="fold")
-    for standing in seen.open[:MOST_ROWS]:
-        row, arm = standing.row, standing.row.plan.get("arm")
+    for row in seen.open[:MOST_ROWS]:
+        word, arm = word_of(row), row.plan.get("arm")
         values = " ".join(f"{key}={lookup(row.parameters, key)}" for key in seen.keys)
         log = seen.ready.output / "logs" / f"{row.run_id}.log"
-        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, standing.why]
+        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, seen.why.get(row.run_id, "")]
         cells.append(str(log) if row.run_id and log.is_file() else "")
-        state = Text(standing.state, style=STYLES.get(standing.state, ""))
-        table.add_row(state, *(Text(one_line(cell)) for cell in cells))
+        table.add_row(Text(word, style=STYLES.get(word, "")), *(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     wide.print(table)
     if len(seen.open) > MOST_ROWS:
