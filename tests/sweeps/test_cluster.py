@@ -169,21 +169,3 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill
     assert len({event["run"] for event in place.events("began")}) == 4
     code, said = place.sweep("--missing")
     assert (code, "3 points: 3 finished; whole" in said) == (0, True), said
-
-
-def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(
-    place: Place, slurm: Slurm, submit
-):
-    """Of a program that leaves no record of its own."""
-    place.file(parameters={**XS, "fail": {"value": 2}})
-    code, said = submit()
-    assert code == 0, said
-    slurm.wait_until_ended()
-    code, said = place.sweep("--missing")
-    assert (code, "3 points: 2 finished, 1 failed" in said) == (3, True), said
-    program = place.folder / "program.py"
-    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    code, said = place.sweep("--fill")
-    assert code == 0, said
-    assert xs(place, "began") == ["1", "2", "2", "3"]
-    assert place.sweep("--missing")[0] == 0

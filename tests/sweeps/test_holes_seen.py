@@ -11,7 +11,7 @@ import pytest
 
 from ampcompare.cli import main
 from ampcompare.sweeps import run
-from ampcompare.sweeps.cluster.array import Array, rows
+from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
@@ -45,7 +45,7 @@ def array(place, monkeypatch, **content) -> tuple[Array, list[Row]]:
     made.make()
     sweep, kept = made.agreed(ready.sweep, ready.words)
     made.keep(kept)
-    runs = rows(sweep, kept, None)
+    runs = made.rows(sweep, kept, None, {})
     made.begin([run.run_id for run in runs])
     return made, runs
 

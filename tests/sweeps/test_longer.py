@@ -87,15 +87,6 @@ def test_any_other_change_is_refused_and_named(begin, changes, said):
     assert said in str(caught.value)
 
 
-def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
-    queue = begin(control=True)
-    assert queue.sweep.total() == 8
-    made = take(queue)
-    assert made[:2] == [("none", 1, "first"), ("none", 2, "first")]
-    assert sorted(made[2:6]) == every([1, 2])
-    assert made[6:] == [("none", 1, "last"), ("none", 2, "last")]
-
-
 def test_added_seeds_have_a_control_of_their_own(begin):
     take(begin(control=True), most=5)  # and stopped
     queue = begin(control=True, parameters={"seed": [1, 2, 3]})

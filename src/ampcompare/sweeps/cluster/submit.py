@@ -93,6 +93,7 @@ def submit_sweep(
         array.keep(kept)
         of = Counter(run.state for run in runs)
         left = [run for run in runs if run.state == QUEUED][:MOST_TASKS]
+        part = f"{len(left)} of {of[QUEUED]}" if len(left) < of[QUEUED] else f"{len(left)}"
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
         said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
         said += [f"{of['finished']} of them done before"] if of["finished"] else []
@@ -112,7 +113,7 @@ def submit_sweep(
             time = f"{options['time']} minutes each at most"
             look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
             jobs.append(new)
-            lines.append(f"{head}: {len(left)} submitted as job {new}{at_a_time}, {time}")
+            lines.append(f"{head}: {part} submitted as job {new}{at_a_time}, {time}")
             lines.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
             lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
             lines.append(f"the same command again {AGAIN}")
