@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import math
 import os
 import re
 import secrets
@@ -43,17 +42,17 @@ from ampcompare.sweeps.run import (
 from ampcompare.sweeps.table import QUEUED, RUNNING
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
-MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
 AGAIN = "submits what is neither done nor in the queue"
 PREFIX = "slurm."
-MINUTES = 240  # of a run, where nobody says; submitit's own 5 would end most trainings
+TIME = "4:00:00"  # of a run, where nobody says; submitit's own 5 minutes would end most trainings
+NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
-STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+READ = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
-NUMBERS = ("array_parallelism", "signal_delay_s")
 
 
 def submit_sweep(
@@ -70,7 +69,7 @@ def submit_sweep(
     ready = prepare(path, of_runs, request.name, request.control)
     _check(ready, request)
     options, array = parameters(own, request.workers), Array(ready.output.resolve())
-    _check_batch_system(array, options)
+    _executor(array, options)  # whether there is one, before anything is written
     folder = make_output(ready.output)
     array.make()
     with held(array.place / "lock") as is_ours:
@@ -110,7 +109,7 @@ def submit_sweep(
             new = _submit(array, sweep.name, options, [row.run_id for row in left], tasks)
             most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
-            time = f"{options['time']} minutes each at most"
+            time = f"time limit {options['additional_parameters'].get('time')}"
             look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
             jobs.append(new)
             lines.append(f"{head}: {part} submitted as job {new}{at_a_time}, {time}")
@@ -132,8 +131,10 @@ def submit_sweep(
     return 0
 
 
-def _check_batch_system(array: Array, options: Mapping[str, Any]) -> None:
-    """Raises UserError where submitit or the batch system is not there, and for words unknown to submitit."""
+def _executor(array: Array, options: Mapping[str, Any]) -> Any:
+    """sbatch, by submitit. Raises UserError where that or the batch system is not there, and for words that
+    submitit has not.
+    """
     try:
         from submitit.slurm.slurm import SlurmExecutor
     except ImportError:
@@ -143,9 +144,11 @@ def _check_batch_system(array: Array, options: Mapping[str, Any]) -> None:
         where = "run this on a machine of the cluster that can submit"
         raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
     try:
-        SlurmExecutor(array.jobs).update_parameters(**options)
+        executor = SlurmExecutor(array.jobs)
+        executor.update_parameters(**options)
     except (ValueError, TypeError) as problem:
         raise UserError(f"--cluster slurm: {problem}") from None
+    return executor
 
 
 def _submit(
@@ -153,15 +156,13 @@ def _submit(
 ) -> str:
     """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
-    from submitit.slurm.slurm import SlurmExecutor
 
     os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
-    mark = array.begin(runs)
+    mark, said = array.begin(runs), io.StringIO()
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(options.get("job_name", name)))
-    executor, said = SlurmExecutor(array.jobs, MOST_TIMEOUTS), io.StringIO()
+    executor = _executor(array, {**options, "job_name": f"{job_name}-{mark}"})
     try:
         with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
-            executor.update_parameters(**{**options, "job_name": f"{job_name}-{mark}"})
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
@@ -216,7 +217,7 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
     """The words as submitit's parameters; `workers` is the most runs at a time. Raises UserError for what
     submitit would take and an array cannot have.
     """
-    found: dict[str, Any] = {"time": MINUTES}
+    found: dict[str, Any] = {}
     for name, text in given.items():
         said = f"{PREFIX}{name}={text!r}"
         if name in ONE_PROCESS:
@@ -225,18 +226,20 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
         if not text.isprintable() or not text.strip():
             raise UserError(f"{said}: expected a printable word")
         # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
-        is_typed = text in ("true", "false") or text[0] in "[{" or name in NUMBERS
-        found[name] = minutes(text) if name == "time" else read_word(said, text) if is_typed else text
-        if not isinstance(found[name], STRUCTURED.get(name, object)):
-            such = '{"reservation": "mine"}' if name == "additional_parameters" else '["module load cuda"]'
-            raise UserError(f"{said}: expected JSON, such as {such}")
-    extra = found.get("additional_parameters", {})
+        found[name] = read_word(said, text) if name in READ or text in ("true", "false") else text
+        if not isinstance(found[name], READ.get(name, object)):
+            todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
+            raise UserError(f"{said}: expected JSON or a number, {todo}")
+    extra = {"requeue": True, "time": found.get("time", TIME), **found.get("additional_parameters", {})}
     if taken := [key for key in extra if key.replace("_", "-") in OURS]:
-        said = f"{PREFIX}additional_parameters={extra!r}"
-        raise UserError(f"{said}: goes without {taken[0]}, which is for this command to say")
+        raise UserError(
+            f"{PREFIX}additional_parameters: goes without {taken[0]}, which this command has to say"
+        )
     # true is an option without a value, false one that is left out, such as our requeue
-    extra = {name: value for name, value in {"requeue": True, **extra}.items() if value is not False}
-    return found | {"additional_parameters": extra} | ({"array_parallelism": workers} if workers else {})
+    extra = {name: value for name, value in extra.items() if value is not False}
+    # submitit counts ends of time by minutes of its own, and would give up at last.
+    found |= {"time": NEVER, "additional_parameters": extra}
+    return found | ({"array_parallelism": workers} if workers else {})
 
 
 def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,21 +249,3 @@ def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if not OF_RUNS.match(name)}
 
     return without(found) | {"additional_parameters": without(found["additional_parameters"])}
-
-
-def minutes(text: str) -> int:
-    """A time limit as sbatch takes it, in whole minutes, rounded up. Raises UserError.
-
-    >>> minutes("1:30:00"), minutes("90"), minutes("1-12"), minutes("0:30")
-    (90, 90, 2160, 1)
-    """
-    days, _, rest = text.rpartition("-")
-    parts = rest.split(":")
-    # days-hours[:minutes[:seconds]], hours:minutes:seconds; minutes[:seconds]
-    units = (60, 1, 1 / 60) if days or len(parts) == 3 else (1, 1 / 60)
-    if len(parts) <= len(units) and re.fullmatch(r"(\d+-)?[\d:]+", text, re.ASCII) and all(parts):
-        total = 1440 * int(days or 0) + sum(u * int(part) for u, part in zip(units, parts, strict=False))
-        if total:
-            return math.ceil(total)
-    expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
-    raise UserError(f"{PREFIX}time={text!r}: {expected}")
