@@ -14,6 +14,7 @@ from ampcompare.sweeps import run
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
+from ampcompare.sweeps.process import note_end
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.table import Row
@@ -92,8 +93,9 @@ def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place,
     code, told = said("--fill")
     assert (code, "what runs would be run again" in told) == (2, True), told
     assert not place.events("began")
+    (made.folder / "logs").mkdir()
     for one in runs:
-        made.note(one.run_id, exit_code=0)
+        note_end(made.folder, one.run_id, "finished")
     code, told = said("--missing")
     assert (code, "cannot be asked" in told) == (0, False), told
 

@@ -5,7 +5,7 @@ Kept are files in `output_dir/cluster`, each written as a whole:
 - `sweep.json`: what the sweep began as, the seeds that came since, the id of each run;
 - `MARK.json`: the runs of a submission, in their order. Written before sbatch is asked; its jobs bear the
   mark in their names, so that the queue tells which runs they are, whoever lived to hear sbatch's answer;
-- `runs/RUN.json`: how often a run was started, and how it ended; `runs/RUN.lock`: a job sees it through;
+- `runs/RUN.lock`: a job sees it through. How it ended is noted beside its log, as in any sweep;
 - `jobs/`: what submitit keeps, the task of each job among it.
 """
 
@@ -28,7 +28,6 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
 from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
@@ -119,21 +118,6 @@ class Array:
     def forget(self, mark: str) -> None:
         """It was refused."""
         (self.place / f"{mark}.json").unlink()
-
-    def noted(self, run_id: str) -> dict[str, Any]:
-        """What its jobs have noted of a run: `starts`, and `exit_code` where it came to its end."""
-        path = self._runs / f"{run_id}.json"
-        return self._read(path) if path.exists() else {}
-
-    def note(self, run_id: str, **fields: Any) -> None:
-        self._write(self._runs / f"{run_id}.json", self.noted(run_id) | fields)
-
-    def ended(self, run_id: str) -> int | None:
-        """The exit code of a run that came to its end, by its job or, where that was killed before it could
-        say so, by its record; else None.
-        """
-        code: int | None = self.noted(run_id).get("exit_code")
-        return 0 if code is None and Follower(self.folder, run_id, None).exit_code() == 0 else code
 
     def lock(self, run_id: str) -> Path:
         """What a job that sees the run through holds."""
