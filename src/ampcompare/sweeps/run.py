@@ -77,15 +77,28 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
     if ready.looks:
         check_can_be_decided(queue.sweep, ready.looks)
         fill_first_look(queue, ready.looks)
+    return run_to_report(queue, path, console, request, ready)
+
+
+def run_to_report(
+    queue: Queue, path: str, console: Console, request: Request, ready: Prepared, *asked: str
+) -> int:
+    """See all runs of the queue through, and say what came out. `asked` are options without a value, to go on
+    with. Returns the exit code, as `run_sweep`.
+    """
+    folder = make_output(ready.output)
     if received := work_through(queue, folder, console, request, ready):
-        tell_how_to_go_on(path, request, ready, console)
+        command = command_again(path, request, ready, *asked)
+        print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
         return 128 + received[0]
     rows = queue.rows()
     print_best(console, queue, rows)
     bad = [row.run_id for row in rows if row.state in ("failed", "lost")]
     print_failed(console, bad, queue.sweep.total() or len(rows), folder)
     status = 0
-    if request.report:
+    if ready.sweep.on_server:  # this disk has those runs only that filled holes
+        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', path)}"))
+    elif request.report:
         from ampcompare.sweeps.answer import report
 
         status = report(console, queue.sweep, folder)
@@ -181,12 +194,6 @@ def make_output(output: Path) -> Path:
     for inner in ("logs", "wandb"):
         make_folder(folder / inner, option)
     return folder
-
-
-def tell_how_to_go_on(path: str, request: Request, ready: Prepared, console: Console, *asked: str) -> None:
-    """Say how to go on with what a signal ended; `asked` are options without a value."""
-    command = command_again(path, request, ready, *asked)
-    print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
 
 
 def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> str:

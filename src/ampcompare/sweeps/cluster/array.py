@@ -28,6 +28,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
 from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.process import ended
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
@@ -96,10 +97,7 @@ class Array:
         """
         found, seed = [], seed_of(sweep, kept["definition"])
         for place, run_id in enumerate(kept["runs"][: sweep.total()]):
-            code = self.ended(run_id)
-            state = (
-                RUNNING if run_id in jobs else QUEUED if code is None else "failed" if code else "finished"
-            )
+            state = RUNNING if run_id in jobs else ended(self.folder, run_id) or QUEUED
             starts = 0 if state == QUEUED else 1
             row = row_at(sweep, seed, told, place)
             found.append(dataclasses.replace(row, run_id=run_id, state=state, starts=starts))

@@ -18,21 +18,12 @@ from rich.text import Text
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
-from ampcompare.program.place import as_typed
 from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.holes.look import Seen, look, word_of
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.run import (
-    EXIT_FAILED_RUNS,
-    Request,
-    command_again,
-    make_output,
-    queue_of,
-    tell_how_to_go_on,
-    work_through,
-)
+from ampcompare.sweeps.run import Request, command_again, make_output, queue_of, run_to_report
 from ampcompare.sweeps.table import RUNNING, Row
 
 EXIT_HOLES = 3
@@ -86,25 +77,13 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
     if seen.is_drawn and not seen.is_kept:
         todo = "go on with what runs it, such as wandb agent"
         raise UserError(f"--fill: of a search only what is in its own database can be run again; {todo}")
-    folder = make_output(ready.output)
-    queue = _queue_of(seen, request)
-    if received := work_through(queue, folder, console, request, ready):
-        tell_how_to_go_on(source, request, ready, console, "--fill")
-        return 128 + received[0]
+    make_output(ready.output)
+    status = run_to_report(_queue_of(seen, request), source, console, request, ready, "--fill")
+    if status >= 128:
+        return status
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
-    bad, status = _to_run(after), 0
-    if bad:
-        _print_table(after, console)
-    if ready.sweep.on_server:  # this disk has those runs only that filled holes
-        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', source)}"))
-    elif request.report:
-        from ampcompare.sweeps.answer import report
-
-        status = report(console, queue.sweep, folder)
-    if bad:
-        return EXIT_FAILED_RUNS
-    return status if status or after.is_whole else EXIT_HOLES
+    return status or (0 if after.is_whole else EXIT_HOLES)
 
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
