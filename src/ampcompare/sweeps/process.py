@@ -223,12 +223,6 @@ def note_end(folder: Path, run_id: str, state: str) -> None:
         file.write(state.encode())
 
 
-def forget_end(folder: Path, run_id: str) -> None:
-    """Others know it by now."""
-    with suppress(OSError):
-        (folder / "logs" / f"{run_id}.ended").unlink(missing_ok=True)
-
-
 def ended(folder: Path, run_id: str) -> str | None:
     """How a run ended that came to its end: by that note or, where who made the run was killed before it
     could say so, by its record.

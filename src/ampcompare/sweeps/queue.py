@@ -18,8 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import Added, Changed, agreed, definition, seed_of
+from ampcompare.sweeps.definition import Added, agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Database, shown
@@ -96,12 +95,7 @@ class Queue:
         while True:
             self.sweep = sweep
             groups = [group.seeds for group in self.read_added()]
-            try:
-                self.sweep, more = agreed(sweep, began, ours, groups)
-            except Changed as changed:
-                why = f"a sweep named {name!r} is in {shown(storage)} already and differs in {changed}"
-                todo = "set output_dir=... for a new one, or --name with a shared storage"
-                raise UserError(f"{sweep.path}: {why}; {todo}") from None
+            self.sweep, more = agreed(sweep, words, began, groups, shown(storage))
             if not more:
                 return
             self.add(Added(more))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.process import ENDS, STOP_SECONDS, Guard, Launch, Run, ended, forget_end, note_end
+from ampcompare.sweeps.process import ENDS, STOP_SECONDS, Guard, Launch, Run, ended, note_end
 from ampcompare.sweeps.queue import Progress, Queue
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import PATIENCE_SECONDS, Away
@@ -217,8 +217,6 @@ class Workers:
         is_mine = self.queue.end(row, state, value)
         job.state = state if is_mine else "taken over"
         self.on_change(job)
-        if is_mine:
-            forget_end(launch.folder, row.run_id)
 
     def _before(self, row: Row) -> str | None:
         """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or

@@ -56,13 +56,11 @@ class Array:
 
     def agreed(self, sweep: Sweep, words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
         """The sweep as it began here, with all seeds so far, and what is kept of it (`keep`). Raises
-        definition.Changed where it was another sweep.
+        UserError where it was another sweep.
         """
-        ours = definition(sweep, words)
-        kept: dict[str, Any] = {"definition": ours, "added": [], "runs": []}
-        if self.has_begun:
-            kept = self.kept()
-        began, more = agreed(sweep, kept["definition"], ours, kept["added"])
+        anew: dict[str, Any] = {"definition": definition(sweep, words), "added": [], "runs": []}
+        kept = self.kept() if self.has_begun else anew
+        began, more = agreed(sweep, words, kept["definition"], kept["added"], str(self.folder))
         if more:
             kept["added"].append([*more])
             began = dataclasses.replace(began, added=(*began.added, more))

@@ -28,7 +28,6 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.definition import Changed
 from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.run import (
@@ -77,12 +76,9 @@ def submit_sweep(
             raise UserError(f"{folder}: another command submits this sweep just now")
         try:
             queue = array.in_queue()
-            sweep, kept = array.agreed(ready.sweep, ready.words)
-        except Changed as changed:
-            why = f"a sweep named {ready.sweep.name!r} is in {folder} already and differs in {changed}"
-            raise UserError(f"{path}: {why}; set output_dir=... for a new one") from None
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
+        sweep, kept = array.agreed(ready.sweep, ready.words)
         runs = array.rows(sweep, kept, ready.told, queue)
         if fill:  # as new runs: those that failed stay in the record
             kept["runs"][: len(runs)] = [

@@ -24,7 +24,7 @@ from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.submit import split
-from ampcompare.sweeps.definition import Changed, agreed, definition, seed_of
+from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
 from ampcompare.sweeps.points import SEED
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
@@ -96,7 +96,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     sweep, of_array, why, unasked = _of_array(ready)
     if written:
         groups = [seeds for seeds, *_ in written["groups"]]
-        sweep = _agreed(ready, "the sweep in its database", written["sweep"], groups)
+        sweep = _as_began(ready, written["sweep"], groups, "its database")
     keys, remarks = _varied(sweep), []
     seed = seed_of(sweep, definition(sweep, ready.words))
     is_known = sweep.is_grid or (sweep.method == "random" and sweep.run_cap)
@@ -149,15 +149,11 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     return prepared(replace(read, name=name, **of_server), words), runs
 
 
-def _agreed(ready: Prepared, what: str, began: dict[str, Any], added: Sequence[Sequence[Any]]) -> Sweep:
-    """The sweep as it began, with all seeds so far, those included that only the file has. Raises UserError
-    where it was another.
+def _as_began(ready: Prepared, began: dict[str, Any], added: Sequence[Sequence[Any]], where: str) -> Sweep:
+    """The sweep with all seeds so far, those included that only the file has. Raises UserError where it was
+    another.
     """
-    try:
-        sweep, more = agreed(ready.sweep, began, definition(ready.sweep, ready.words), added)
-    except Changed as changed:
-        todo = "give it the file and the words that it was run with"
-        raise UserError(f"{ready.sweep.path}: {what} differs in {changed}; {todo}") from None
+    sweep, more = agreed(ready.sweep, ready.words, began, added, where)
     return replace(sweep, added=(*sweep.added, *([more] if more else [])))
 
 
@@ -169,7 +165,7 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     if not array.has_begun:
         return ready.sweep, [], {}, ""
     kept = array.kept()
-    sweep = _agreed(ready, f"the job array in {ready.output}", kept["definition"], kept["added"])
+    sweep = _as_began(ready, kept["definition"], kept["added"], f"{ready.output}")
     rows = array.rows(sweep, kept, ready.told, {})
     if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
         try:
