@@ -84,7 +84,7 @@ def agreed(
 
 def _parts(made: Mapping[str, Any]) -> dict[str, str]:
     """All that can differ by its name, as JSON: the order within it is that of the grid."""
-    parts = {key: value for key, value in made.items() if key not in (PARAMETERS, WORDS)}
+    parts = {k: v for k, v in made.items() if k not in (PARAMETERS, WORDS) and v is not None}
     parts |= {f"{PARAMETERS}.{name}": spec for name, spec in made[PARAMETERS]}
     parts |= {f"{WORDS} ({word})": True for word in made[WORDS]}
     parts[ORDER] = [name for name, _ in made[PARAMETERS]]

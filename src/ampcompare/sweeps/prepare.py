@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.checked import wrong_file
-from ampcompare.program.place import find_shipped
 from ampcompare.sweeps.check import plan_of, problems_of, same_runs, trains_here
 from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
 
@@ -66,7 +64,7 @@ def prepare(
     """
     for word in words:
         split_override(word)  # whether it is one
-    sweep = read_sweep(find_sweep(file), words)
+    sweep = read_sweep(file, words)
     return prepared(sweep if name is None else replace(sweep, name=name), words, control, decides=decides)
 
 
@@ -102,13 +100,6 @@ def prepared(
         looks_of(plan) if decides else (),
         given.get("device", "").startswith("cpu"),
     )
-
-
-def find_sweep(name: str) -> Path:
-    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
-    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
-        return find_shipped(name, "sweeps") or Path(name)
-    return Path(name)
 
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
