@@ -39,6 +39,7 @@ BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperban
 WHOLE = ("finished", "stopped early")
 STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
 OF_ROWS = {"stopped": "stopped early", "lost": "crashed", "interrupted": "stopped", ELSEWHERE: "running"}
+WHY = {"crashed": "its worker went away", "stopped": "queued again: the sweep's command goes on with it"}
 DIGITS = 10  # that numbers have to share: a multiple of 0.1 has noise in its last ones
 LITERALS = ("none", "null", "true", "false")
 _ABSENT = object()
@@ -92,8 +93,15 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
     ready, records = _prepared(source, split(words)[1], request)
+    of_records, why = [], {}
+    for record in records:
+        row, why[record.id] = _of_record(record, ready.sweep)
+        of_records.append(row)
+    if ready.sweep.on_server:  # W&B's agent alone stops runs early
+        ready = replace(ready, sweep=replace(ready.sweep, hyperband=None))
     written, kept = read_sweep_of(url_of(ready, request), ready.sweep.name)
-    sweep, of_array, why, unasked = _of_array(ready)
+    sweep, of_array, jobs, unasked = _of_array(ready)
+    why |= jobs
     if written:
         groups = [seeds for seeds, *_ in written["groups"]]
         sweep = _as_began(ready, written["sweep"], groups, "its database")
@@ -104,7 +112,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     is_known = is_known and not (sweep.on_server and (sweep.run_cap or not sweep.is_grid))
     total = sweep.total() or 0 if is_known else 0
     points = [replace(row_at(sweep, seed, {}, place), state=QUEUED, starts=0) for place in range(total)]
-    found, strays = _placed(points, keys, [_of_record(run, ready.sweep, why) for run in records])
+    found, strays = _placed(points, keys, of_records)
     # What the database has of others, or nobody has begun, the others tell.
     begun = [row for row in kept if row.state != ELSEWHERE and (row.state != QUEUED or row.starts)]
     if is_known:
@@ -122,6 +130,8 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     for row in points:
         if row.state == "failed" and not why.get(row.run_id):
             why[row.run_id] = last_words(ready.output / "logs" / f"{row.run_id}.log")
+        elif row.run_id:
+            why.setdefault(row.run_id, WHY.get(word_of(row), ""))
     seen = Seen(ready, keys, bool(written), points, why, not is_known, not_begun, unasked, remarks)
     if unasked and not seen.is_whole:
         remarks.append(f"{unasked}: some of them may run")
@@ -176,18 +186,18 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     return sweep, array.rows(sweep, kept, ready.told, jobs), why, unasked
 
 
-def _of_record(run: RunRecord, sweep: Sweep, why: dict[str, str]) -> Row:
+def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
     """A run by its record, with all that is in its config, and why it ended so in the words of the report."""
     metric = sweep.metric.name if sweep.metric else None
-    outcome, why[run.id] = outcome_of(run, metric or metrics.EVAL_ACCURACY)
-    state = "lost" if why[run.id] == NO_EXIT else outcome.value
+    outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
+    state = "lost" if why == NO_EXIT else outcome.value
     if outcome is Outcome.STOPPED:
         by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
         state = "stopped" if sweep.hyperband and not by_hand else "interrupted"
     values = run.values(metric) if metric else ()
     value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
     began = int(run.started_at.timestamp()) if run.started_at else 0
-    return Row(began, run.id, run.config, state=state, value=value)
+    return Row(began, run.id, run.config, state=state, value=value), why
 
 
 def _placed(points: Sequence[Row], keys: Sequence[str], runs: Sequence[Row]) -> tuple[list[Row], list[Row]]:
