@@ -106,16 +106,17 @@ def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(place: P
     assert (code, "differs in parameters" in said) == (2, True), said
 
 
-def test_a_sweep_that_is_too_large_for_one_array_is_several(place: Place, slurm: Slurm, submit):
+def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
+    place: Place, slurm: Slurm, submit
+):
     place.file(parameters=XS)
     place.before = "import ampcompare.sweeps.cluster.submit as s; s.MOST_TASKS = 2"
     slurm.slots = 0
     code, said = submit("--workers", "1")
-    assert (code, "3 submitted as job 101, 103" in said) == (0, True), said
-    assert slurm.job(104).options["dependency"] == "afterany:101:103"
-    assert slurm.job(103).options.get("dependency") == "afterany:101"
-    assert "6 waiting" not in (said := submit()[1])
-    assert "3 waiting or running as job 101, 103; nothing new" in said
+    assert (code, "2 of 3 submitted as job 101, 1 at a time" in said) == (0, True), said
+    code, said = submit()
+    assert (code, "2 waiting or running as job 101: 1 submitted as job 104" in said) == (0, True), said
+    assert "3 waiting or running as job 101, 104; nothing new" in submit()[1]
     slurm.slots = 2
     slurm.wait_until_ended()
     assert once_each(place, ["1", "2", "3"])

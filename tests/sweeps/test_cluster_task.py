@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from ampcompare.sweeps.cluster import task
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.cluster.task import RunTask
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Launch
+from ampcompare.sweeps.process import Launch, ended
 from ampcompare.sweeps.table import Row
 
 
@@ -45,14 +44,14 @@ def test_a_run_that_somebodys_signal_ends_is_tried_once_more(array: Array, monke
     monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 0)
     first = f"os.path.getsize({str(array.folder / 'begun')!r}) > 1 or os.kill(os.getpid(), signal.SIGKILL)"
     assert run_task(array, first)() == 0
-    assert (begun(array), array.noted("theone")) == (2, {"starts": 2, "exit_code": 0})
+    assert (begun(array), ended(array.folder, "theone")) == (2, "finished")
 
 
 def test_a_run_that_every_start_kills_has_failed_at_last(array: Array, monkeypatch):
     monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 0)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         run_task(array, "os.kill(os.getpid(), signal.SIGHUP)")()
-    assert (ended.value.code, begun(array), array.ended("theone")) == (129, 2, -1)
+    assert (caught.value.code, begun(array), ended(array.folder, "theone")) == (129, 2, "failed")
 
 
 def test_the_schedulers_signal_may_reach_the_program_first(array: Array, monkeypatch):
@@ -61,9 +60,9 @@ def test_the_schedulers_signal_may_reach_the_program_first(array: Array, monkeyp
     monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 600)  # until the signal is there, however slow all is
     later = ["sh", "-c", f"sleep 0.5; kill -TERM {os.getpid()}"]
     code = f"subprocess.Popen({later!r}, start_new_session=True); os.kill(os.getpid(), signal.SIGTERM)"
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as caught:
         run_task(array, code)()
-    assert (ended.value.code, begun(array), array.ended("theone")) == (143, 1, None)
+    assert (caught.value.code, begun(array), ended(array.folder, "theone")) == (143, 1, None)
 
 
 def test_a_warning_ends_a_program_of_others_by_sigterm_alone(array: Array, monkeypatch):
@@ -80,7 +79,7 @@ def test_a_warning_ends_a_program_of_others_by_sigterm_alone(array: Array, monke
             made()
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert (len(again), begun(array), orderly.exists(), array.ended("theone")) == (1, 1, True, None)
+    assert (len(again), begun(array), orderly.exists(), ended(array.folder, "theone")) == (1, 1, True, None)
     assert again[0].row.run_id == "theone"
 
 
@@ -88,11 +87,11 @@ def test_a_run_that_goes_on_in_another_job_is_left_alone(
     array: Array, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(task, "HELD_SECONDS", 0)
-    with held(array.lock("theone")), pytest.raises(SystemExit) as ended:
+    with held(array.lock("theone")), pytest.raises(SystemExit) as caught:
         run_task(array, "pass")()
-    assert ended.value.code == 75
+    assert caught.value.code == 75
     assert capsys.readouterr().out == "run theone goes on in another job: nothing is done here\n"
-    assert (begun(array), array.noted("theone")) == (0, {})
+    assert (begun(array), ended(array.folder, "theone")) == (0, None)
 
 
 def test_a_drive_that_knows_no_locks_is_no_hindrance(array: Array, monkeypatch: pytest.MonkeyPatch):
@@ -101,4 +100,4 @@ def test_a_drive_that_knows_no_locks_is_no_hindrance(array: Array, monkeypatch: 
 
     monkeypatch.setattr("fcntl.flock", unknown)
     assert run_task(array, "pass")() == 0
-    assert json.loads((array.place / "runs" / "theone.json").read_text()) == {"starts": 1, "exit_code": 0}
+    assert ended(array.folder, "theone") == "finished"

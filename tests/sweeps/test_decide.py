@@ -80,13 +80,6 @@ def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided(queue):
     assert looker.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
 
 
-def test_after_the_last_look_nothing_is_added(queue):
-    looker = Looker(queue, decided_at=99)
-    assert see_through(queue, looker) == [[1, 2], [3, 4], [5]]
-    assert looker.asked == [*LOOKS]
-    assert looker.said[-1] == "this was the last look of the plan: what is undecided stays so"
-
-
 def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(queue, tmp_path):
     see_through(queue, Looker(queue, decided_at=4))
     again = begin(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.offline_runs import write_runs
 
 pytestmark = pytest.mark.slow
 
@@ -68,62 +67,18 @@ def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(p
     assert place.sweep("--missing")[0] == 0
 
 
-def records(place, *states, group="sweep"):
-    """Records of a job array, which has no database: (x, exit code) each, None: killed."""
-    plans = []
-    for number, (x, code) in enumerate(states):
-        plans.append(
-            {
-                "config": {"x": x},
-                "rows": [{"score": 1.0}],
-                "summary": {},
-                "exit_code": code,
-                "kill": code is None,
-                "wandb": {"id": f"r{number}", "project": "p", "group": group},
-            }
-        )
-    write_runs(place.out, plans)
-
-
-def test_holes_of_a_job_array_are_told_by_its_records_and_filled(place):
-    place.file(parameters={"x": {"values": [1, 2, 3, 4]}})
-    records(place, ("1", 0), (2, 1), (3, 143))
+def test_of_a_search_what_failed_in_its_own_database_is_run_again(place):
+    x = {"x": {"values": [1, 2]}, "fail": {"value": 2}}
+    place.file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)
+    assert "never logged score: the sweep learns nothing from it" in place.sweep()[1]
+    failed = sum(event["given"]["x"] == "2" for event in place.events("began"))
     code, said = place.sweep("--missing")
-    assert (code, "4 points: 1 finished, 1 failed, 1 stopped, 1 missing" in said) == (3, True)
+    assert (code == 3, f"{failed} failed" in said) == (failed > 0, failed > 0), said
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
     code, said = place.sweep("--fill")
-    assert code == 0, said
-    assert ran(place) == {"2": 1, "3": 1, "4": 1}
-    assert place.sweep("--missing")[0] == 0
-    assert place.sweep("--fill")[0] == 0
-    assert sum(ran(place).values()) == 3
-
-
-def test_runs_of_another_group_in_the_folder_are_no_points_of_the_sweep(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    records(place, (1, 0), group="another")
-    assert "2 points: 2 missing" in place.sweep("--missing")[1]
-
-
-def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(place):
-    place.file(parameters={"x": {"values": [1, 2, 3, 3, 4]}, "y": {"values": [1]}})
-    records(place, (1, 0), (1, 1), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0))
-    code, said = place.sweep("--missing")
-    assert (code, "5 points: 3 finished, 1 stopped, 1 missing" in said) == (3, True), said
-    assert "1 run of this sweep at none of its points" in said
-    assert [line.split()[:2] for line in said.splitlines() if line.startswith("missing")] == [
-        ["missing", "x=3"]
-    ]
-
-
-def test_draws_of_a_search_without_end_are_counted_by_their_values(place):
-    """A failed one is taken for repeated where another of its values is done; none is missing."""
-    place.file(method="random", parameters={"x": {"values": [1, 2, 3]}})
-    records(place, (1, 0), (1, 1), (2, 0), (2, 0), (3, 1))
-    code, said = place.sweep("--missing")
-    assert (code, "4 points: 3 finished, 1 failed" in said) == (3, True), said
-    assert "has no end" in said
-    code, said = place.sweep("--fill")
-    assert (code, ran(place)) == (0, {"3": 1}), said
+    assert (code, "4 points: 4 finished; whole" in said) == (0, True), said
+    assert len(place.events("began")) == 4 + failed
 
 
 def test_wrong_words_are_one_line_and_start_nothing(place):

@@ -11,9 +11,10 @@ import pytest
 
 from ampcompare.cli import main
 from ampcompare.sweeps import run
-from ampcompare.sweeps.cluster.array import Array, rows
+from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
+from ampcompare.sweeps.process import note_end
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.table import Row
@@ -45,7 +46,7 @@ def array(place, monkeypatch, **content) -> tuple[Array, list[Row]]:
     made.make()
     sweep, kept = made.agreed(ready.sweep, ready.words)
     made.keep(kept)
-    runs = rows(sweep, kept, None)
+    runs = made.rows(sweep, kept, None, {})
     made.begin([run.run_id for run in runs])
     return made, runs
 
@@ -92,8 +93,9 @@ def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place,
     code, told = said("--fill")
     assert (code, "what runs would be run again" in told) == (2, True), told
     assert not place.events("began")
+    (made.folder / "logs").mkdir()
     for one in runs:
-        made.note(one.run_id, exit_code=0)
+        note_end(made.folder, one.run_id, "finished")
     code, told = said("--missing")
     assert (code, "cannot be asked" in told) == (0, False), told
 

@@ -50,12 +50,12 @@ def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     postgres.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
     postgres.execute("CREATE ROLE plain LOGIN")
     wrong = refusal(postgres.url("postgres", "locked:wro/ng%40x"))
-    assert 'password authentication failed for user "locked"' in wrong
+    assert "(password authentication failed; more is told where the URL has no password" in wrong
     assert "wro/ng" not in wrong
     assert 'database "nothere" does not exist' in refusal(postgres.url("nothere"))
     assert "Connection refused" in refusal("postgresql://me:secret@127.0.0.1:1/db")
     rights = refusal(postgres.url("postgres", "plain"))
-    assert "permission denied for schema public; its user has to be allowed to make tables" in rights
+    assert "permission denied for schema public" in rights
 
 
 def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres):
@@ -83,7 +83,7 @@ def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypa
         queue.beat([row])
     with ThreadPoolExecutor(1) as pool:
         is_told = pool.submit(queue.end, row, "finished")
-        wait_until(lambda: queue.database.tries > 3)
+        wait_until(is_told.running)
         postgres.start()
         assert is_told.result()
     assert queue.progress().done == 1
@@ -107,7 +107,7 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     postgres.start()
     assert process.returncode == 2
     assert "runs go on; waiting for it, 0:01 at most" in said
-    assert "did not answer for 0:01 (" in said.splitlines()[-1]
+    assert "does not answer (" in said.splitlines()[-1]
     assert "Traceback" not in said
     code, said = place.sweep("--storage", url, "--grace", "10")
     assert code == 0, said

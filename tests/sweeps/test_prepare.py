@@ -10,7 +10,7 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
-from ampcompare.sweeps.prepare import prepare, prepared, shown
+from ampcompare.sweeps.prepare import prepare, prepared
 from ampcompare.sweeps.process import planned
 from ampcompare.sweeps.table import Row
 
@@ -41,7 +41,7 @@ def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
         (tmp_path / "theirs.py").touch()
     ready = prepared(sweep, [])
     assert (ready.plan.margin, ready.plan.looks, ready.plan.control) == (0.2, [2, 4], "bookends")
-    assert shown(ready) == "margin 0.2, looks [2, 4], control bookends"
+    assert ready.planned == "margin 0.2, looks [2, 4], control bookends"
 
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
@@ -100,7 +100,6 @@ def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
     theirs = {"program": str(tmp_path / "theirs.py"), "command": ["${program}", "${args}"]}
     assert told(None, None) == {}
     assert told(None, "bookends", decides=True) == {"control": "bookends", "looks": [3, 6, 10]}
-    assert told(PLAN, None, decides=True) == {}
     assert told(None, None, **theirs) is None  # nothing in its record that it did not put there
     assert told(None, "bookends", decides=True, **theirs) == {"control": "bookends", "looks": [3, 6, 10]}
 

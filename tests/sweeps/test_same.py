@@ -26,7 +26,7 @@ def sweep_of(tmp_path):
         whole = {"program": "ampcompare", "method": "grid", "command": command, "parameters": tree} | content
         file.write_text(yaml.safe_dump(whole, sort_keys=False))
         sweep = dataclasses.replace(read_sweep(file), control=control)
-        return dataclasses.replace(sweep, cells=same_runs(sweep, words).cells)
+        return dataclasses.replace(sweep, cells=same_runs(sweep, words)[0])
 
     return made
 
@@ -38,7 +38,7 @@ def runs_of(sweep):
 
 
 def said(sweep, words=()):
-    return [*same_runs(sweep, words).said(sweep)]
+    return same_runs(sweep, words)[1]
 
 
 def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(sweep_of):
@@ -47,7 +47,7 @@ def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(sweep_of):
     assert Counter((b, s) for b, _, s in runs_of(sweep)) == {
         (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
     }
-    assert said(sweep) == ["12 points, 9 different runs: 2 points of backend=none are one run"]
+    assert said(sweep) == ["12 points, 9 different runs: those that train the same are one"]
 
 
 def test_what_cannot_run_is_left_out_and_said_in_one_line(sweep_of):

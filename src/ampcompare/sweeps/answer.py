@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,23 +77,10 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return 0
     try:
-        request = request_of(sweep, folder)
-        if not trains_here(sweep) and not _is_logged(_metric(sweep), folder):
-            said = f"metric.name={_metric(sweep)!r}: no run logged it; the report takes another metric"
-            print_line(console, one_line(said))
-            request = dataclasses.replace(request, metric=None)
-        return make_report(request, console)
+        return make_report(request_of(sweep, folder), console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
         return 0
-
-
-def _is_logged(metric: str | None, folder: Path) -> bool:
-    """Whether any run has it; of none nobody needs to look."""
-    if metric is None:
-        return True
-    runs = load_runs([str(folder)])
-    return any(metric in run.logged or run.summary_number(metric) is not None for run in runs)
 
 
 def has_records(folder: Path) -> bool:
@@ -113,9 +99,10 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
         which = f"run {missing[0]}" if len(missing) == 1 else f"run {missing[0]} and {len(missing) - 1} more"
         raise UserError(f"{folder}: the records of {len(ended)} finished runs {NOT_ALL} (without: {which})")
     request = request_of(sweep, folder)
-    if ended and not _is_logged(_metric(sweep), folder):
-        known = Logged(load_runs([str(folder)])).named()
-        what = f"metric.name={_metric(sweep)!r}: no run logged it, so that nothing is decided by it"
+    runs = load_runs([str(folder)]) if ended and (metric := _metric(sweep)) else []
+    if runs and not any(metric in run.logged or run.summary_number(metric) is not None for run in runs):
+        known = Logged(runs).named()
+        what = f"metric.name={metric!r}: no run logged it, so that nothing is decided by it"
         todo = f"compare these runs by one of those (ampcompare report {folder} --metric KEY), or start anew"
         raise UserError(f"{sweep.path}: {what}; logged: {known}; {todo}")
     analysis = request.analyse()

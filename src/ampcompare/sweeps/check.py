@@ -2,16 +2,16 @@
 of a grid of backends and loss scales come to the same run, or to none.
 
 `none` has no loss scale, so that with two of them it is two points and one run; `native_bf16` with a static
-one is refused. Each run is made once. A block (order.py) then holds, for one seed, every run that those
-points came to: a baseline that all scales share stands among all of them, not before the later ones.
+one is refused. Each run is made once, and a block (order.py) holds, for one seed, every run that those points
+came to: a baseline that all scales share stands among all of them, not before the later ones.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.distributions import nested
+from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.file import Sweep, key_of
 from ampcompare.sweeps.points import BACKEND, Cells, count_of
 
@@ -36,8 +36,6 @@ MOST_FIRST = 20  # of them, for one that runs
 MOST_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
-
-Chosen = Mapping[str, Any]  # values of parameters, by their keys
 
 
 def trains_here(sweep: Sweep) -> bool:
@@ -78,9 +76,8 @@ def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
     if not here:
         return []
     try:
-        # The words of the command and of the command line, with the first value of everything.
-        config, chosen = _first(sweep, words)
-        check_parameters(config, _parameters(sweep, chosen))
+        parameters, config = _first(sweep, words)
+        check_parameters(config, parameters)
     except UserError as problem:
         return [f"the first run would end at once: {problem}"]
     return [*_wrong_metric(sweep, config)]
@@ -88,43 +85,47 @@ def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
 
 def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
     """The config of our training's first run. Raises UserError where it would take no step."""
-    return _first(sweep, words)[0]
+    return _first(sweep, words)[1]
 
 
-def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, Chosen]:
-    """The first of a sweep's runs that the training takes, and what sets it apart: not every backend has
-    every loss scale. Raises UserError, that of the very first, where it takes none of the first few.
+def _first(sweep: Sweep, words: Sequence[str]) -> tuple[dict[str, Any], Config]:
+    """The first of the points that the training takes, and its config: not every backend has every loss
+    scale. Raises UserError, that of the very first, where it takes none of the first few.
     """
     refusals: list[UserError] = []
-    telling = [p for p in reversed(sweep.parameters) if sweep.is_grid and _is_of_backend(p.key)]
-    for values in islice(product(*(p.examples() for p in telling)), MOST_FIRST):
-        chosen = dict(zip((p.key for p in telling), values, strict=True))
-        try:
-            return config_of(sweep, words, chosen), chosen
-        except UserError as problem:
-            refusals.append(problem)
+    for _, parameters, found in islice(_tried(sweep, words), MOST_FIRST):
+        if isinstance(found, Config):
+            return parameters, found
+        refusals.append(found)
     raise refusals[0]
 
 
-def _is_of_backend(key: str) -> bool:
-    """Whether it is one of those that can make two points one run, or a point none."""
-    return key == BACKEND or key.startswith("precision.")
+def _telling(sweep: Sweep) -> list[Parameter]:
+    """Those that can make two points one run, or a point none."""
+    found = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
+    return [p for p in found if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
-def config_of(sweep: Sweep, words: Sequence[str], chosen: Chosen) -> Config:
-    """The config of our training's run with these values, and the first one of every other parameter.
-
-    Raises UserError where it would take no step.
+def _tried(
+    sweep: Sweep, words: Sequence[str]
+) -> Iterator[tuple[tuple[int, ...], dict[str, Any], Config | UserError]]:
+    """Every combination of what tells, by number, with the first value of all else: the parameters, and the
+    config that the training makes of them, or why it would take no step.
     """
+    telling = _telling(sweep)
     # What a file of them says, the words can say.
-    words_of_file = {"${args_json_file}": "${args_json}"}
-    template = [words_of_file.get(word, word) for word in sweep.command[_options_start(sweep) :]]
-    return parse([*build_command(template, sweep.program, _parameters(sweep, chosen), Path()), *words])
-
-
-def _parameters(sweep: Sweep, chosen: Chosen) -> dict[str, Any]:
-    values = [chosen[p.key] if p.key in chosen else p.examples()[0] for p in sweep.parameters]
-    return nested(sweep.parameters, values)
+    as_words = {"${args_json_file}": "${args_json}"}
+    template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
+    for numbers in product(*(range(p.grid_size()) for p in telling)):
+        at = dict(zip((p.key for p in telling), numbers, strict=True))
+        values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
+        parameters = nested(sweep.parameters, values)
+        found: Config | UserError
+        try:
+            found = parse([*build_command(template, sweep.program, parameters, Path()), *words])
+        except UserError as problem:
+            found = problem
+        yield numbers, parameters, found
 
 
 def _no_program(sweep: Sweep, here: bool) -> Iterator[str]:
@@ -185,58 +186,31 @@ def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
     return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
-@dataclass(frozen=True)
-class Same:
-    """The points that are runs (`cells`; None: all of them), which values come to one run (the first stand
-    for the others), and why others are left out.
-    """
-
-    cells: Cells | None = None
-    alike: tuple[tuple[Chosen, ...], ...] = ()
-    refusals: tuple[str, ...] = ()
-
-    def said(self, sweep: Sweep) -> Iterator[str]:
-        """What is to be said before the first run: the number of points and of runs, and why these differ."""
-        if sweep.cells is None:
-            return
-        points = count_of([p for p in sweep.parameters if p != sweep.axes.seed]) * sweep.seeds
-        runs = len(replace(sweep, control=False, run_cap=None).points)
-        ones = []
-        for alike in self.alike:
-            shared = " ".join(
-                f"{k}={v}" for k, v in alike[0].items() if all(other[k] == v for other in alike)
-            )
-            ones.append(f"{len(alike)} points{f' of {shared}' if shared else ''} are one run")
-        why = f": {some(ones, MOST_NAMED)}" if ones else ""
-        yield f"{plural(points, 'point')}, {plural(runs, 'different run')}{why}"
-        if self.refusals:
-            yield f"left out, as they cannot run: {some(self.refusals, MOST_NAMED)}"
-
-
-def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
-    """What the points of the grid come to, with the `key=value` words behind every command.
+def same_runs(sweep: Sweep, words: Sequence[str]) -> tuple[Cells | None, list[str]]:
+    """Which points of the grid are runs (None: each of them), with the `key=value` words behind every
+    command, and what is to be said of it.
 
     Raises UserError where none of them could run.
     """
-    telling = [p for p in sweep.parameters if _is_of_backend(p.key) and p.is_listed and p.grid_size() > 1]
-    if not (sweep.is_grid and trains_here(sweep) and telling and count_of(telling) <= MOST_TRIED):
-        return Same()
-    groups: dict[str, dict[tuple[int, ...], Chosen]] = {}  # what trains the same, by number and value
-    refused: dict[str, None] = {}
-    for numbers in product(*(range(p.grid_size()) for p in telling)):
-        chosen = {p.key: p.grid_value(n) for p, n in zip(telling, numbers, strict=True)}
-        try:
-            effect = canonical(config_of(sweep, words, chosen).to_dict())
-        except UserError as problem:
-            refused[str(problem).partition("; ")[0]] = None
+    telling = _telling(sweep)
+    if not telling or not trains_here(sweep) or (count := count_of(telling)) > MOST_TRIED:
+        return None, []
+    kept: dict[str, tuple[int, ...]] = {}  # the first point of those that train the same
+    refused: list[str] = []
+    for numbers, _, found in _tried(sweep, words):
+        if isinstance(found, Config):
+            effect = json.dumps(canonical(found.to_dict()), sort_keys=True, default=str)
+            kept.setdefault(effect, numbers)
         else:
-            groups.setdefault(json.dumps(effect, sort_keys=True, default=str), {})[numbers] = chosen
-    if not groups:
-        raise UserError(f"{sweep.path}: no point of the grid can run: {next(iter(refused))}")
-    merged = [alike for alike in groups.values() if len(alike) > 1]
-    if not refused and not merged:
-        return Same()
-    folded = {p.key for alike in merged for i, p in enumerate(telling) if len({n[i] for n in alike}) > 1}
-    kept = frozenset(next(iter(alike)) for alike in groups.values())
-    cells = Cells(tuple(p.key for p in telling), kept, frozenset(folded))
-    return Same(cells, tuple(tuple(alike.values()) for alike in merged), tuple(refused))
+            refused.append(str(found).partition("; ")[0])
+    if not kept:
+        raise UserError(f"{sweep.path}: no point of the grid can run: {refused[0]}")
+    if len(kept) == count:
+        return None, []
+    cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
+    runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
+    why = ": those that train the same are one" if len(kept) + len(refused) < count else ""
+    said = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
+    if refused:
+        said.append(f"left out, as they cannot run: {some([*dict.fromkeys(refused)], MOST_NAMED)}")
+    return cells, said

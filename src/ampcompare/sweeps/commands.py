@@ -53,11 +53,10 @@ def sweep(
 
     from ampcompare.records.sources import API_PREFIX
     from ampcompare.sweeps.file import read_sweep
-    from ampcompare.sweeps.prepare import find_sweep
     from ampcompare.sweeps.run import Request, run_sweep
 
     if show:
-        typer.echo(read_sweep(find_sweep(file)).path.read_text(encoding="utf-8"), nl=False)
+        typer.echo(read_sweep(file).path.read_text(encoding="utf-8"), nl=False)
         return
 
     console = Console(highlight=False)

@@ -19,6 +19,7 @@ from ampcompare.sweeps.points import SEED
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, WORDS = "parameters", "words of the command line"
+ORDER = "the order of parameters"
 
 
 @dataclass(frozen=True)
@@ -46,41 +47,45 @@ def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
     return json.loads(json.dumps(made))
 
 
-class Changed(UserError):
-    """A database holds another sweep under this name; the message is the list of what differs."""
+def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
+    """What a random search draws from: its name, and the definition with which it began."""
+    return json.dumps([sweep.name, began])
 
 
 def agreed(
-    sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any], added: Sequence[Sequence[Any]] = ()
+    sweep: Sweep,
+    words: Sequence[str],
+    began: Mapping[str, Any],
+    added: Sequence[Sequence[Any]],
+    where: str,
 ) -> tuple[Sweep, tuple[Any, ...]]:
-    """The sweep as it began by the database, with the seeds that were `added` since, and those that the file
-    has beyond. Raises Changed with the keys in which the file says something else.
+    """The sweep of a file and its words as it began `where` it is kept, with the seeds that were `added`
+    since, and those that the file has beyond. Raises UserError with what the file says otherwise.
     """
-    differing, more = _differing(theirs, ours), ()
-    if PARAMETERS in differing and sweep.is_grid:
-        before, now = dict(theirs[PARAMETERS]), dict(ours[PARAMETERS])
-        names = _differing(before, now)
-        said = [f"parameters.{name}" for name in names] or ["the order of parameters"]
-        own = sweep.axes.seed
-        if own and names == [SEED] and [*before] == [*now]:
-            began = Parameter((SEED,), *parse_spec(before[SEED]))
-            had, have = began.values(), own.values()
-            gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
-            said = [f"parameters.{SEED} ({gone} is gone; it can only get more)"] if gone else []
-            known = [*had, *(seed for seeds in added for seed in seeds)]
-            more = tuple(seed for seed in have if seed not in known)
-            parameters = tuple(began if p == own else p for p in sweep.parameters)
-            sweep = dataclasses.replace(sweep, parameters=parameters)
-        place = differing.index(PARAMETERS)
-        differing[place : place + 1] = said
-    if WORDS in differing:  # by their names, as the file's keys
-        words = sorted({*ours[WORDS]} ^ {*theirs[WORDS]})
-        differing[differing.index(WORDS)] += f" ({', '.join([*words[:3], *(['...'] if words[3:] else [])])})"
+    theirs, ours = _parts(began), _parts(definition(sweep, words))
+    differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    own, key, more = sweep.axes.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
+    if own and differing == [key]:
+        first = Parameter((SEED,), *parse_spec(json.loads(theirs[key])))
+        had, have = first.values(), own.values()
+        gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
+        differing = [f"{key} ({gone} is gone; it can only get more)"] if gone else []
+        known = [*had, *(seed for seeds in added for seed in seeds)]
+        more = tuple(seed for seed in have if seed not in known)
+        parameters = tuple(first if p == own else p for p in sweep.parameters)
+        sweep = dataclasses.replace(sweep, parameters=parameters)
     if differing:
-        raise Changed(", ".join(differing))
+        said = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
+        why = f"a sweep named {sweep.name!r} is in {where} already and differs in {said}"
+        todo = "set output_dir=... (--name) for a new one, or give it the file and the words of that one"
+        raise UserError(f"{sweep.path}: {why}; {todo}")
     return dataclasses.replace(sweep, added=tuple(map(tuple, filter(None, added)))), more
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The keys of what differs, the order within it included: it is that of the grid."""
-    return [key for key in {**one, **other} if json.dumps(one.get(key)) != json.dumps(other.get(key))]
+def _parts(made: Mapping[str, Any]) -> dict[str, str]:
+    """All that can differ by its name, as JSON: the order within it is that of the grid."""
+    parts = {k: v for k, v in made.items() if k not in (PARAMETERS, WORDS) and v is not None}
+    parts |= {f"{PARAMETERS}.{name}": spec for name, spec in made[PARAMETERS]}
+    parts |= {f"{WORDS} ({word})": True for word in made[WORDS]}
+    parts[ORDER] = [name for name, _ in made[PARAMETERS]]
+    return {key: json.dumps(value) for key, value in parts.items()}

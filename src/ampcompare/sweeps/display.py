@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ampcompare import metrics
 from ampcompare.errors import one_line
 from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
@@ -80,9 +79,7 @@ class SweepDisplay:
             f"run {row.place} {job.state} after {_time(job.seconds)}{self._value(job)} ({', '.join(parts)})"
         )
         if job.state == "finished" and self._metric and job.value is None:
-            listed = metrics.find(self._metric)
-            why = f", which needs {listed.needs}" if listed and listed.needs else ""
-            self.say(f"run {row.place} never logged {self._metric}{why}: the sweep learns nothing from it")
+            self.say(f"run {row.place} never logged {self._metric}: the sweep learns nothing from it")
         if job.state == "failed":
             exit_code = "" if job.exit_code is None else f"exit code {job.exit_code}: "
             why = f"{exit_code}{last_words(job.log) or 'it said nothing'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationError, mod
 from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Number, Text, lines_of, refused, wrong_file
-from ampcompare.program.place import as_typed, names_shipped
+from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 from ampcompare.sweeps.command import DEFAULT_COMMAND, macro_problem
 from ampcompare.sweeps.distributions import Parameter, parse_spec
@@ -154,15 +155,7 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(
-            self.name,
-            self.axes,
-            cells=self.cells,
-            added=self.added,
-            run_cap=self.run_cap,
-            has_control=self.control,
-            in_blocks=self.hyperband is None,
-        )
+        return points_of(self)
 
     @property
     def seeds(self) -> int:
@@ -176,22 +169,23 @@ class Sweep:
 
 
 def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file. `words` (`seed=[1,2]`) that name one of its parameters change its values.
-
-    Raises UserError with a line for each thing that breaks W&B's schema.
+    """The sweep in a YAML file, or that of this name which comes along. `words` (`seed=[1,2]`) that name one
+    of its parameters change its values. Raises UserError with a line for each thing that breaks W&B's schema.
     """
-    path = Path(path)
-    if not path.is_file():  # a pipe would never end
+    file = None
+    with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
+        file = find_shipped(str(path), "sweeps")  # a pipe is none: it would never end
+    if file is None:
         known = ", ".join(names_shipped("sweeps"))
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
-    content = read_yaml(path)
+    content = read_yaml(file)
     if not isinstance(content, dict):
         found = "nothing" if content is None else f"a {type(content).__name__}"
-        raise UserError(f"{path}: expected a sweep (method, parameters, ...), found {found}")
+        raise UserError(f"{file}: expected a sweep (method, parameters, ...), found {found}")
     if "method" not in content and "parameters" not in content and content:
-        todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', path)}"
-        raise UserError(f"{path}: not a sweep, it has neither method nor parameters; {todo}")
-    return sweep_of(path, _with_values(content, words))
+        todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', file)}"
+        raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
+    return sweep_of(file, _with_values(content, words))
 
 
 def sweep_of(path: Path, content: Mapping[str, Any]) -> Sweep:

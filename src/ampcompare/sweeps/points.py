@@ -7,13 +7,16 @@ control of its own, so that a run keeps its number for good.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.order import orders
+
+if TYPE_CHECKING:
+    from ampcompare.sweeps.file import Sweep
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -40,12 +43,11 @@ class Point:
 @dataclass(frozen=True)
 class Cells:
     """Which points are runs of their own, where not every one is (check.py): the combinations of values of
-    `keys`, by number, that are `kept`. What is in `folded` does not set blocks apart.
+    `keys`, by number, that are `kept`. A block has all of them.
     """
 
     keys: tuple[str, ...]
     kept: frozenset[tuple[int, ...]]
-    folded: frozenset[str]
 
 
 class Axes:
@@ -72,24 +74,16 @@ def count_of(parameters: Sequence[Parameter]) -> int:
     return math.prod(p.grid_size() for p in parameters)
 
 
-def points_of(
-    name: str,
-    axes: Axes,
-    *,
-    cells: Cells | None,
-    added: Sequence[Sequence[Any]],
-    run_cap: int | None,
-    has_control: bool,
-    in_blocks: bool,
-) -> list[Point]:
+def points_of(sweep: Sweep) -> list[Point]:
     """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
     coming. A `run_cap` leaves out the last points of the grid, not its control. Hyperband compares runs in
     passing: its are in the file's order.
     """
     found: list[Point] = []
-    blocks = _blocks(axes, cells)
-    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
-    runs = [cell for block in blocks for cell in block if cell is not None]
+    axes, cap = sweep.axes, sweep.run_cap
+    blocks = _blocks(axes, sweep.cells)
+    drawn = enumerate(orders(sweep.name, len(blocks[0]), len(blocks)))
+    runs = [cell for block in blocks for cell in block]
     compared = axes.compared.key if axes.compared else ""
     baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
     keys = [p.key for p in reversed(axes.parameters)]
@@ -98,22 +92,16 @@ def points_of(
         values = [seed if p == axes.seed else p.grid_value(cell[p.key]) for p in axes.parameters]
         found.append(Point(nested(axes.parameters, values), len(found), block, arm))
 
-    for seeds in [axes.seed.values() if axes.seed else [None], *added]:
-        grid: list[tuple[int, Cell, int | None]]
-        if in_blocks:
-            grid = [
-                (n, cell, number)
-                for (n, block), (number, order) in zip(
-                    product(range(len(seeds)), blocks), drawn, strict=False
-                )
-                for arm in order
-                if (cell := block[arm]) is not None
-            ]
+    for seeds in [axes.seed.values() if axes.seed else [None], *sweep.added]:
+        grid: list[tuple[int, Cell, int | None]] = []
+        if sweep.hyperband is None:
+            for (n, block), (number, order) in zip(product(range(len(seeds)), blocks), drawn, strict=False):
+                grid += [(n, block[arm], number) for arm in order]
         else:
             grid = [(n, cell, None) for n in range(len(seeds)) for cell in runs]
             grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
-        around = seeds if has_control else ()
-        room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
+        around = seeds if sweep.control else ()
+        room = None if cap is None else cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
             break
         for seed in around:
@@ -125,19 +113,20 @@ def points_of(
     return found
 
 
-def _blocks(axes: Axes, kept: Cells | None) -> list[list[Cell | None]]:
-    """The runs of one seed in blocks; None where a run that is in other blocks is not in this one."""
-    others, compared = axes.others, axes.compared
-    folded = kept.folded if kept else frozenset()
-    runs: dict[tuple[int, ...], dict[tuple[int, ...], Cell]] = {}
-    # Every combination of the others' values, the first of them changing fastest.
-    for numbers in product(*(range(p.grid_size()) for p in reversed(others))):
-        cell = dict(zip((p.key for p in others), reversed(numbers), strict=True))
-        block = runs.setdefault(tuple(n for key, n in cell.items() if key not in folded), {})
-        inner = tuple(n for key, n in cell.items() if key in folded)
-        for value in range(compared.grid_size() if compared else 1):
-            whole = {**cell, compared.key: value} if compared else cell
-            if kept is None or tuple(whole[key] for key in kept.keys) in kept.kept:
-                block[(*inner, value)] = whole
-    arms = sorted({arm for block in runs.values() for arm in block})
-    return [[block.get(arm) for arm in arms] for block in runs.values()]
+def _blocks(axes: Axes, cells: Cells | None) -> list[list[Cell]]:
+    """The runs of one seed in blocks, one for each combination of what is neither compared nor in `cells`,
+    the first of that changing fastest.
+    """
+
+    def numbered(parameters: Sequence[Parameter], *, is_reversed: bool = False) -> Iterator[Cell]:
+        ordered = parameters[::-1] if is_reversed else parameters
+        for numbers in product(*(range(p.grid_size()) for p in ordered)):
+            yield dict(zip((p.key for p in ordered), numbers, strict=True))
+
+    keys = cells.keys if cells else ()
+    apart = [p for p in axes.others if p.key not in keys]
+    within = [p for p in axes.others if p.key in keys] + ([axes.compared] if axes.compared else [])
+    blocks = [[{**at, **cell} for cell in numbered(within)] for at in numbered(apart, is_reversed=True)]
+    if cells is None:
+        return blocks
+    return [[cell for cell in block if tuple(cell[key] for key in keys) in cells.kept] for block in blocks]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,7 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.checked import wrong_file
-from ampcompare.program.place import find_shipped
-from ampcompare.sweeps.check import GROUP, Same, plan_of, problems_of, same_runs, trains_here
+from ampcompare.sweeps.check import plan_of, problems_of, same_runs, trains_here
 from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
 
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
@@ -25,34 +23,32 @@ class Prepared:
     """A sweep, and what follows from it and from the words of its command line.
 
     `given` are these, `words` those of them that go behind every command, `output` is the folder of all runs,
-    `here` whether it is our training.
+    `here` whether it is our training, `said` what is to be said of it before the first run. `told` is what of
+    the plan each run is told beside what is in the file; None: nothing, not even its place, as a program of
+    others or a run of W&B's server needs to know of a plan only where there is one.
     """
 
     sweep: Sweep
-    same: Same
     plan: PlanConfig
     given: tuple[str, ...]
     words: tuple[str, ...]
     output: Path
     here: bool
+    said: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
     on_cpu: bool = False
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What of the plan each run is told beside what is in the file; None: nothing, not even its place.
+        told: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
+        told |= {"looks": [*self.looks]} if self.looks else {}
+        return told if told or (self.here and not self.sweep.on_server) else None
 
-        A program of others, or a run of W&B's server, is told of a plan only where there is something that
-        the report has to know.
-        """
-        asked: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
-        asked |= {"looks": [*self.looks]} if self.looks else {}
-        if self.here:
-            known = {name for name in asked if getattr(self.plan, name) not in (None, "none")}
-        else:  # words of the command line reach its record no more than its options
-            known = {p.key.removeprefix(GROUP) for p in self.sweep.parameters if p.key.startswith(GROUP)}
-        told = {name: value for name, value in asked.items() if name not in known}
-        return told if (self.here and not self.sweep.on_server) or asked else None
+    @property
+    def planned(self) -> str:
+        """Briefly: `margin 0.5, looks [3, 6, 10]`; nothing where nothing was."""
+        own = vars(self.plan) | ({"control": BOOKENDS} if self.sweep.control else {})
+        return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
 
 def prepare(
@@ -68,7 +64,7 @@ def prepare(
     """
     for word in words:
         split_override(word)  # whether it is one
-    sweep = read_sweep(find_sweep(file), words)
+    sweep = read_sweep(file, words)
     return prepared(sweep if name is None else replace(sweep, name=name), words, control, decides=decides)
 
 
@@ -84,33 +80,26 @@ def prepared(
     varied = {p.key for p in sweep.parameters}
     own = [word for word in words if key_of(word) not in varied]
     if sweep.on_server and len(own) < len(words):
-        taken = next(word for word in words if key_of(word) in varied)
-        raise UserError(f"{taken}: the sweep varies {key_of(taken)}; leave it out")
+        taken = next(key_of(word) for word in words if key_of(word) in varied)
+        raise UserError(f"{taken}: the sweep varies it; leave it out")
     given = dict(split_override(word) for word in own)
     if problems := problems_of(sweep, own):
         raise wrong_file(sweep.path, problems)
-    plan = plan_of(sweep, own)
-    if not sweep.on_server:
-        sweep = replace(sweep, control=_has_control(plan, sweep, control))
-    same = same_runs(sweep, own)
+    plan, said = plan_of(sweep, own), []
+    if not sweep.on_server:  # which knows neither a control nor which points are one run
+        cells, said = same_runs(sweep, own)
+        sweep = replace(sweep, control=_has_control(plan, sweep, control), cells=cells)
     return Prepared(
-        replace(sweep, cells=same.cells),
-        same,
+        sweep,
         plan,
         tuple(words),
         tuple(word for word in own if split_override(word)[0] != "output_dir"),
         Path(given.get("output_dir") or Path("runs") / sweep.name),
         trains_here(sweep),
+        tuple(said),
         looks_of(plan) if decides else (),
         given.get("device", "").startswith("cpu"),
     )
-
-
-def find_sweep(name: str) -> Path:
-    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
-    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
-        return find_shipped(name, "sweeps") or Path(name)
-    return Path(name)
 
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
@@ -143,11 +132,3 @@ def looks_of(plan: PlanConfig) -> tuple[int, ...]:
         where = f"plan.looks={plan.looks}: the last is not plan.max_seeds={plan.max_seeds}"
         raise UserError(f"{where}; look at the last seeds too, or leave max_seeds out")
     return tuple(plan.looks)
-
-
-def shown(ready: Prepared) -> str:
-    """What was planned, briefly: `margin 0.5, looks [3, 6, 10]`; nothing where nothing was."""
-    planned = vars(ready.plan) | ({"control": BOOKENDS} if ready.sweep.control else {})
-    return ", ".join(
-        f"{key} {value}" for key, value in planned.items() if value != getattr(PlanConfig(), key)
-    )

@@ -18,11 +18,14 @@ from filelock import FileLock, Timeout
 
 from ampcompare.config.arguments import RESUME_VARIABLE
 from ampcompare.config.beside import PlanConfig
+from ampcompare.program.files import replacing
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.table import Row
 
+ENDS = ("finished", "failed", "stopped")  # of a run that is not made once more by itself
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 LAST_BYTES, LONGEST = 4096, 200  # of a log
@@ -153,10 +156,6 @@ class Launch:
         """What the run prints."""
         return self.folder / "logs" / f"{run_id}.log"
 
-    def note(self, run_id: str) -> Path:
-        """Where it is noted how a run ended until the database knows."""
-        return self.folder / "logs" / f"{run_id}.ended"
-
     def start(self, row: Row, guard: Guard, gpu: str | None = None) -> Run | None:
         """Start a run. None, with the reason in its log, for what cannot be started."""
         sweep, log = self.sweep, self.log(row.run_id)
@@ -216,6 +215,23 @@ class Launch:
                     pass
             return False
         return True
+
+
+def note_end(folder: Path, run_id: str, state: str) -> None:
+    """Write down how a run ended, for whoever takes it over if this process ends now. Raises OSError."""
+    with replacing(folder / "logs" / f"{run_id}.ended") as file:
+        file.write(state.encode())
+
+
+def ended(folder: Path, run_id: str) -> str | None:
+    """How a run ended that came to its end: by that note or, where who made the run was killed before it
+    could say so, by its record.
+    """
+    with suppress(OSError, UnicodeDecodeError):
+        noted = (folder / "logs" / f"{run_id}.ended").read_text(encoding="utf-8")
+        if noted in ENDS:
+            return noted
+    return "finished" if Follower(folder, run_id, None).exit_code() == 0 else None
 
 
 def planned(row: Row) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import Added, Changed, agreed, definition
+from ampcompare.sweeps.definition import Added, agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Database, shown
@@ -93,16 +91,11 @@ class Queue:
             return found
 
         began = self.database.wait(begin)["sweep"]
-        self._began = json.dumps([name, began])
+        self._seed = seed_of(sweep, began)
         while True:
             self.sweep = sweep
             groups = [group.seeds for group in self.read_added()]
-            try:
-                self.sweep, more = agreed(sweep, began, ours, groups)
-            except Changed as changed:
-                why = f"a sweep named {name!r} is in {shown(storage)} already and differs in {changed}"
-                todo = "set output_dir=... for a new one, or --name with a shared storage"
-                raise UserError(f"{sweep.path}: {why}; {todo}") from None
+            self.sweep, more = agreed(sweep, words, began, groups, shown(storage))
             if not more:
                 return
             self.add(Added(more))
@@ -154,7 +147,7 @@ class Queue:
                 return None
             # A sampler goes by what was tried; other draws are a function of sweep and place.
             tried = rows_of(connection, self._mine) if self.sweep.method == "bayes" else []
-            row = row_at(self.sweep, self._began, self.plan, place, tried)
+            row = row_at(self.sweep, self._seed, self.plan, place, tried)
             row = dataclasses.replace(row, run_id=secrets.token_hex(4), owner=owner)
             self._insert(connection, [row])
             return row
@@ -174,8 +167,14 @@ class Queue:
 
     def _next(self, connection: Connection) -> int:
         """The place behind the last that was begun."""
-        last = connection.execute(select(func.max(R.place)).where(self._mine)).scalar()
-        return 0 if last is None else last + 1
+        return (
+            int(
+                connection.execute(
+                    select(func.coalesce(func.max(R.place), -1)).where(self._mine)
+                ).scalar_one()
+            )
+            + 1
+        )
 
     def _has_all(self, connection: Connection, place: int) -> bool:
         """Whether every place before this one is all there is, or the target of the metric is reached."""
@@ -253,20 +252,12 @@ class Queue:
         # The owner stays: a commit whose answer was lost is found again.
         own = (self._mine, R.place == row.place, R.owner == row.owner)
         change = RUNS.update().where(*own, R.state.in_((RUNNING, to["state"]))).values(**to)
-        return self.database.wait(
-            lambda connection: connection.execute(change).rowcount == 1, at_the_end=True
-        )
+        return self.database.wait(lambda connection: connection.execute(change).rowcount == 1)
 
     def requeue(self, rows: Iterable[Row]) -> int:
         """Queue these rows, which have ended, once more as new runs; how many of them nobody had yet."""
-        new: dict[str, Any] = {
-            "state": QUEUED,
-            "owner": "",
-            "value": None,
-            "bands": {},
-            "attempt": 1,
-            "starts": 0,
-        }
+        new = vars(Row(0, state=QUEUED, starts=0))
+        new = {name: new[name] for name in ("state", "owner", "value", "bands", "attempt", "starts")}
 
         def write(connection: Connection) -> int:
             count = 0

@@ -27,7 +27,7 @@ from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.prepare import Prepared, prepare, shown
+from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import Guard, Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
@@ -72,30 +72,48 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
     queue = queue_of(ready, request)
-    for line in ready.same.said(queue.sweep):
+    for line in ready.said:
         print_line(console, one_line(line))
     if ready.looks:
         check_can_be_decided(queue.sweep, ready.looks)
         fill_first_look(queue, ready.looks)
+    return run_to_report(queue, path, console, request, ready)
+
+
+def run_to_report(
+    queue: Queue, path: str, console: Console, request: Request, ready: Prepared, *asked: str
+) -> int:
+    """See all runs of the queue through, and say what came out. `asked` are options without a value, to go on
+    with. Returns the exit code, as `run_sweep`.
+    """
+    folder = make_output(ready.output)
     if received := work_through(queue, folder, console, request, ready):
-        tell_how_to_go_on(path, request, ready, console)
+        command = command_again(path, request, ready, *asked)
+        print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
         return 128 + received[0]
     rows = queue.rows()
     print_best(console, queue, rows)
     bad = [row.run_id for row in rows if row.state in ("failed", "lost")]
     print_failed(console, bad, queue.sweep.total() or len(rows), folder)
     status = 0
-    if request.report:
+    if ready.sweep.on_server:  # this disk has those runs only that filled holes
+        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', path)}"))
+    elif request.report:
         from ampcompare.sweeps.answer import report
 
         status = report(console, queue.sweep, folder)
     return EXIT_FAILED_RUNS if bad else status
 
 
+def url_of(ready: Prepared, request: Request) -> str:
+    """Of the sweep's database, by default in its folder."""
+    return sqlite_url(ready.output) if request.storage is None else request.storage
+
+
 def queue_of(ready: Prepared, request: Request) -> Queue:
-    """The queue of a sweep, by default in its folder."""
-    url = sqlite_url(ready.output) if request.storage is None else request.storage
-    return Queue(ready.sweep, url, ready.sweep.name, request.grace_seconds, ready.words, ready.told)
+    """The queue of a sweep."""
+    name, grace = ready.sweep.name, request.grace_seconds
+    return Queue(ready.sweep, url_of(ready, request), name, grace, ready.words, ready.told)
 
 
 def work_through(
@@ -129,13 +147,13 @@ def work_through(
 
         return look_at(queue.sweep, folder, queue.rows())
 
-    _headline(console, queue, folder, workers(), len(gpus), display.progress.done, shown(ready))
+    _say_what_runs(display, folder, workers(), len(gpus), ready.planned)
     with (
         contextlib.closing(Guard()) as guard,
         stopped_by_signals(stop.asked, stop.at_once, display.say) as received,
         display,
     ):
-        database.say, database.stop, database.kill = display.say, stop.asked, stop.at_once
+        database.say, database.patience = display.say, stop.patience
         with Pulse(queue, display.update) as pulse:
             decisions = Decisions(queue, ready.looks, look, display.say)
             see_round()
@@ -145,6 +163,20 @@ def work_through(
             display.update(queue.progress(patient=True))
             display.close()
     return received
+
+
+def _say_what_runs(display: SweepDisplay, folder: Path, workers: int, gpus: int, planned: str) -> None:
+    sweep, done = display.queue.sweep, display.progress.done
+    total = sweep.total()
+    parts = [f"{sweep.name}: {sweep.method}", f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"]
+    parts += [f"{done} of them done before"] if done else []
+    parts.append(plural(workers, "worker"))
+    if workers > max(1, gpus):
+        shared = plural(gpus, "GPU") if gpus else "this machine's processor"
+        parts.append(f"sharing {shared}, so their times are not comparable")
+    display.say(f"{', '.join(parts)}, in {folder}")
+    if planned:
+        display.say(f"planned: {planned}")
 
 
 def print_failed(console: Console, run_ids: Sequence[str], total: int, folder: Path) -> None:
@@ -162,12 +194,6 @@ def make_output(output: Path) -> Path:
     for inner in ("logs", "wandb"):
         make_folder(folder / inner, option)
     return folder
-
-
-def tell_how_to_go_on(path: str, request: Request, ready: Prepared, console: Console, *asked: str) -> None:
-    """Say how to go on with what a signal ended; `asked` are options without a value."""
-    command = command_again(path, request, ready, *asked)
-    print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
 
 
 def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> str:
@@ -212,20 +238,3 @@ def stopped_by_signals(stop: threading.Event, kill: threading.Event, say: Any) -
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _headline(
-    console: Console, queue: Queue, folder: Path, workers: int, gpus: int, done: int, plan: str
-) -> None:
-    total = queue.sweep.total()
-    runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
-    parts = [f"{queue.sweep.name}: {queue.sweep.method}, {runs}"]
-    if done:
-        parts.append(f"{done} of them done before")
-    parts.append(plural(workers, "worker"))
-    if workers > max(1, gpus):
-        shared = plural(gpus, "GPU") if gpus else "this machine's processor"
-        parts.append(f"sharing {shared}, so their times are not comparable")
-    print_line(console, one_line(f"{', '.join(parts)}, in {folder}"))
-    if plan:
-        print_line(console, one_line(f"planned: {plan}"))

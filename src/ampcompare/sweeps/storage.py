@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -18,12 +17,10 @@ from ampcompare.program.console import clock
 
 PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
-LAST_SECONDS = 30.0  # for what runs ended with, in a sweep that is being stopped: that of STOP_SECONDS
 TRIES = 4  # to open it: several workers may make its tables at once
 MOST_CONFLICTS = 1000  # with others who write the same row; more are no coincidence
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
-NOT_ALLOWED = "42501"  # PostgreSQL 15 lets owners alone make tables
 DRIVER = "psycopg"  # of PostgreSQL, where the URL names none
 # A machine that vanishes says nothing: without these its connection is waited for up to two hours.
 LIBPQ = {
@@ -33,6 +30,10 @@ LIBPQ = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+PLAIN = {"host", "port", "sslmode"}  # what of a URL's query is no secret
+# What is told of a driver's words where a password may be among them.
+TROUBLE = ("password authentication failed", "Connection refused", "does not exist", "permission denied")
+TROUBLE += ("timeout expired", "could not translate host name", "too many clients")
 T = TypeVar("T")
 
 
@@ -44,19 +45,15 @@ class Database:
     """All that one process asks of the database goes through here. Safe to use from several threads.
 
     A server is restarted, a network goes away for a while: runs go on meanwhile, and who has something to
-    write waits. `say` tells the user; after `stop` nobody waits but who has an end to write, after `kill`
-    nobody. `tables` are made if need be; with None nothing is written at all.
-    Raises UserError where it cannot be used.
+    write waits, `patience` seconds at most. `say` tells the user. `tables` are made if need be; with None
+    nothing is written at all. Raises UserError where it cannot be used.
     """
 
     def __init__(self, url: str, tables: MetaData | None) -> None:
         self.url = url
         self.say: Callable[[str], None] = lambda line: None
-        self.stop, self.kill = threading.Event(), threading.Event()
-        self.tries = 0  # in vain, since it went away
-        self._lock = threading.Lock()
-        self._since: float | None = None  # it is away
-        self._reason = ""
+        self.patience: Callable[[], float] = lambda: PATIENCE_SECONDS
+        self._away_since: float | None = None
         try:
             self.engine = _engine(url, writes=tables is not None)
             _open(self.engine, tables)
@@ -75,20 +72,22 @@ class Database:
         except SQLAlchemyError as problem:
             if not _is_away(problem):
                 raise self._unusable(problem) from problem
-            self._lost(why(problem, self.url))
-            raise Away(f"--storage {shown(self.url)}: does not answer ({self._reason})") from problem
-        self._found()
+            reason = why(problem, self.url)
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+                waits = f"waiting for it, {clock(PATIENCE_SECONDS)} at most"
+                self.say(f"the database does not answer ({reason}): runs go on; {waits}")
+            raise Away(f"--storage {shown(self.url)}: does not answer ({reason})") from problem
+        if (since := self._away_since) is not None:
+            self._away_since = None
+            self.say(f"the database answers again, after {time.monotonic() - since:.0f} s")
         return result
 
-    def wait(self, act: Callable[[Connection], T], *, at_the_end: bool = False) -> T:
+    def wait(self, act: Callable[[Connection], T]) -> T:
         """As `once`, again and again until it answers. `act` may have done its work each time before, and
-        another may have written the row that it finds next time.
-
-        Raises Away when it has been away for PATIENCE_SECONDS; when the sweep is stopped, at once or, with
-        `at_the_end`, after LAST_SECONDS.
+        another may have written the row that it finds next time. Raises Away where patience is at its end.
         """
-        stopped: float | None = None
-        conflicts = 0
+        began, conflicts = time.monotonic(), 0
         while True:
             try:
                 return self.once(act)
@@ -96,40 +95,15 @@ class Database:
                 conflicts += 1
                 if conflicts > MOST_CONFLICTS:
                     raise self._unusable(problem) from problem
-            except Away:
-                now = time.monotonic()
-                if self._since is not None and now - self._since > PATIENCE_SECONDS:
-                    self._give_up(clock(PATIENCE_SECONDS))
-                if self.stop.is_set():
-                    stopped = now if stopped is None else stopped
-                    if not at_the_end:
-                        raise
-                    if self.kill.is_set() or now - stopped > LAST_SECONDS:
-                        self._give_up(f"{LAST_SECONDS:.0f} s, and the sweep was stopped")
-                (self.kill if self.stop.is_set() else self.stop).wait(PAUSE_SECONDS)
-
-    def _give_up(self, waited: str) -> None:
-        todo = "what is not written is tried again when the sweep is started again"
-        raise Away(f"--storage {shown(self.url)}: did not answer for {waited} ({self._reason}); {todo}")
+            except Away as away:
+                if (waited := time.monotonic() - began) > self.patience():
+                    todo = "what is not written is tried again when the sweep is started again"
+                    raise Away(f"{away}, for {clock(waited)} by now; {todo}") from away
+                time.sleep(PAUSE_SECONDS)
 
     def _unusable(self, problem: BaseException) -> UserError:
         called = shown(self.url) or "''"
         return UserError(f"--storage {called}: cannot be used ({why(problem, self.url)})")
-
-    def _lost(self, reason: str) -> None:
-        with self._lock:
-            self._reason = reason
-            self.tries += 1
-            is_new, self._since = self._since is None, self._since or time.monotonic()
-        if is_new:
-            waits = f"waiting for it, {clock(PATIENCE_SECONDS)} at most"
-            self.say(f"the database does not answer ({reason}): runs go on; {waits}")
-
-    def _found(self) -> None:
-        with self._lock:
-            since, self._since, self.tries = self._since, None, 0
-        if since is not None:
-            self.say(f"the database answers again, after {time.monotonic() - since:.0f} s")
 
 
 def _engine(url: str, *, writes: bool) -> Engine:
@@ -151,11 +125,11 @@ def _engine(url: str, *, writes: bool) -> Engine:
         return engine
     # One connection is kept, as many workers share the server's; it is asked whether it still lives before
     # it is used.
-    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
+    server: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
     if given.drivername.partition("+")[2].startswith(DRIVER):  # psycopg2 as well
-        options["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
-        options["isolation_level"] = "READ COMMITTED"
-    engine = create_engine(given, **options)
+        server["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
+        server["isolation_level"] = "READ COMMITTED"
+    engine = create_engine(given, **server)
     if engine.dialect.name == "postgresql":
         event.listen(engine, "connect", _without_dead_transactions)
     return engine
@@ -183,25 +157,18 @@ def _open(engine: Engine, tables: MetaData | None) -> None:
 
 def _is_away(problem: BaseException) -> bool:
     """Whether trouble with a database is likely to pass without anybody mending the sweep."""
-    for cause in _chain(problem):
-        if not isinstance(cause, DBAPIError):
-            continue
-        # SQLite: other writers alone; a file that cannot be read is no better in an hour.
-        code = getattr(cause.orig, "sqlite_errorcode", None)
-        if code is not None:
-            return code & 0xFF in SQLITE_BUSY
-        if cause.connection_invalidated or isinstance(cause, InterfaceError | OperationalError):
-            return True
-        if getattr(cause.orig, "sqlstate", None) in LOST_TO_ANOTHER:
-            return True
+    cause: BaseException | None = problem
+    while cause is not None:  # the connection's own may be beneath what was tried after it
+        if isinstance(cause, DBAPIError):
+            # SQLite: other writers alone; a file that cannot be read is no better in an hour.
+            if (code := getattr(cause.orig, "sqlite_errorcode", None)) is not None:
+                return code & 0xFF in SQLITE_BUSY
+            if cause.connection_invalidated or isinstance(cause, InterfaceError | OperationalError):
+                return True
+            if getattr(cause.orig, "sqlstate", None) in LOST_TO_ANOTHER:
+                return True
+        cause = cause.__cause__ or cause.__context__
     return False
-
-
-def _chain(problem: BaseException | None) -> Iterator[BaseException]:
-    """The exception and those that led to it: the connection's own may be beneath what was tried after it."""
-    while problem is not None:
-        yield problem
-        problem = problem.__cause__ or problem.__context__
 
 
 def sqlite_url(folder: Path) -> str:
@@ -232,8 +199,10 @@ def shown(url: str) -> str:
 
 
 def why(problem: BaseException, url: str) -> str:
-    """What is wrong with the database at this URL, in words that may be shown."""
-    if _parsed(url) is None:
+    """What is wrong with the database at this URL, in words that may be shown: the driver's own only where
+    no password can be in them.
+    """
+    if (given := _parsed(url)) is None:
         return "not the URL of a database; expected such as postgresql://user@host/database"
     cause = getattr(problem, "orig", None) or problem
     if isinstance(cause, ImportError):
@@ -241,19 +210,10 @@ def why(problem: BaseException, url: str) -> str:
         package = "'ampcompare[postgresql]'" if name == DRIVER else name
         return f"its driver {name} is not installed: pip install {package}"
     said = reason(cause)
-    if getattr(cause, "sqlstate", None) == NOT_ALLOWED:
-        said += "; its user has to be allowed to make tables there"
-    if url.startswith("sqlite"):
+    if given.get_backend_name() == "sqlite" or (given.password is None and PLAIN.issuperset(given.query)):
         return said
-    said = said.replace(url, shown(url))
-    # Whatever of the URL is neither shown nor its first name may be of a password, as written and as meant.
-    scheme, user, *rest = (unquote(unquote(part)) for part in re.split(r"://|[@:/?&=]", url))
-    known = {scheme, user, *re.split("[@:/]", shown(url))}
-    pieces = {piece for part in rest for piece in (part, *re.split("[@:/?&=;]", part))} - known
-    for part in sorted(pieces, key=len, reverse=True):
-        if part and not part.isdigit():
-            said = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", "***", said)
-    return said
+    known = next((text for text in TROUBLE if text in said), type(cause).__name__)
+    return f"{known}; more is told where the URL has no password, as with PGPASSWORD"
 
 
 def _parsed(url: str) -> URL | None:

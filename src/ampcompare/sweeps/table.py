@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.storage import shown
+from ampcompare.sweeps.storage import Database, shown, sqlite_path
 
 FORMAT = 2
 QUEUED, RUNNING = "queued", "running"
@@ -104,3 +104,19 @@ def find_definition(connection: Connection, name: str, url: str) -> dict[str, An
         todo = "finish it with that version, or set output_dir=... (--name)"
         raise UserError(f"{shown(url)}: its sweep {name!r} is {what}; {todo}")
     return None
+
+
+def read_sweep_of(url: str, name: str) -> tuple[dict[str, Any] | None, list[Row]]:
+    """What a database, if there is one, has of a sweep: what is written of it, and its runs. Raises UserError
+    where it cannot be read.
+    """
+    path = sqlite_path(url)
+    if path is not None and not path.is_file():  # it would be made
+        return None, []
+    database = Database(url, None)
+    try:
+        with database.engine.connect() as connection:
+            found = find_definition(connection, name, url)
+            return found, rows_of(connection, R.sweep == name) if found else []
+    finally:
+        database.engine.dispose()

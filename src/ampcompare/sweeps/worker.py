@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.process import STOP_SECONDS, Guard, Launch, Run
+from ampcompare.sweeps.process import ENDS, STOP_SECONDS, Guard, Launch, Run, ended, note_end
 from ampcompare.sweeps.queue import Progress, Queue
 from ampcompare.sweeps.search import falls_behind
-from ampcompare.sweeps.storage import Away
+from ampcompare.sweeps.storage import PATIENCE_SECONDS, Away
 from ampcompare.sweeps.table import Row
 
 POLL_SECONDS = 0.25
@@ -24,7 +24,6 @@ SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's 
 # By the machine (no memory left), by a scheduler, by someone's hand; 128 and more is a shell's way to say it.
 SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
 KILLED = tuple(code for number in SIGNALS for code in (-number, 128 + number))
-NOTED = ("finished", "failed", "stopped")
 
 
 @dataclass
@@ -101,6 +100,12 @@ class Stop:
     at_once: threading.Event = field(default_factory=threading.Event)
     number: int = signal.SIGTERM
     seconds: float = STOP_SECONDS
+
+    def patience(self) -> float:
+        """For how many seconds a database that does not answer is waited for: for what runs ended with in a
+        sweep that is being stopped as long as for these.
+        """
+        return 0.0 if self.at_once.is_set() else STOP_SECONDS if self.asked.is_set() else PATIENCE_SECONDS
 
 
 def see_through(
@@ -199,36 +204,28 @@ class Workers:
                     del bands[0]
             return is_behind
 
-        state = self._before(row, follower) if row.attempt > 1 else None
+        state = self._before(row) if row.attempt > 1 else None
         if state is None:
             state, job.exit_code = see_through(row, launch, self.guard, self.stop, gpu, falls_behind)
             job.seconds = time.monotonic() - job.began
-        note = launch.note(row.run_id)
-        if state in NOTED:  # for whoever takes it over if this process ends now
+        if state in ENDS:
             with suppress(OSError):
-                note.write_text(state, encoding="utf-8")
+                note_end(launch.folder, row.run_id, state)
             values = follower.values(now=True)
             job.value = values[-1] if values else None
         value = job.value if job.value is not None and math.isfinite(job.value) else None
         is_mine = self.queue.end(row, state, value)
         job.state = state if is_mine else "taken over"
         self.on_change(job)
-        if is_mine and state in NOTED:
-            with suppress(OSError):
-                note.unlink(missing_ok=True)
 
-    def _before(self, row: Row, follower: Follower) -> str | None:
+    def _before(self, row: Row) -> str | None:
         """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or
         the database been away, before it could say so. Done twice would be once too many.
         """
         while self.launch.is_going_on(row.run_id):
             if self.stop.asked.wait(POLL_SECONDS) or self.pulse.is_lost(row):
                 return "interrupted"
-        with suppress(OSError, UnicodeDecodeError):
-            noted = self.launch.note(row.run_id).read_text(encoding="utf-8")
-            if noted in NOTED:
-                return noted
-        return "finished" if follower.exit_code() == 0 else None
+        return ended(self.launch.folder, row.run_id)
 
     def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
         metric, early = self.launch.sweep.metric, self.launch.sweep.hyperband

@@ -5,7 +5,7 @@ Kept are files in `output_dir/cluster`, each written as a whole:
 - `sweep.json`: what the sweep began as, the seeds that came since, the id of each run;
 - `MARK.json`: the runs of a submission, in their order. Written before sbatch is asked; its jobs bear the
   mark in their names, so that the queue tells which runs they are, whoever lived to hear sbatch's answer;
-- `runs/RUN.json`: how often a run was started, and how it ended; `runs/RUN.lock`: a job sees it through;
+- `runs/RUN.lock`: a job sees it through. How it ended is noted beside its log, as in any sweep;
 - `jobs/`: what submitit keeps, the task of each job among it.
 """
 
@@ -26,11 +26,11 @@ from typing import Any
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
-from ampcompare.sweeps.definition import agreed, definition
+from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.process import ended
 from ampcompare.sweeps.search import row_at
-from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MARK = "ampcompare-"
 SECONDS = 120  # for squeue to answer
@@ -56,13 +56,11 @@ class Array:
 
     def agreed(self, sweep: Sweep, words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
         """The sweep as it began here, with all seeds so far, and what is kept of it (`keep`). Raises
-        definition.Changed where it was another sweep.
+        UserError where it was another sweep.
         """
-        ours = definition(sweep, words)
-        kept: dict[str, Any] = {"definition": ours, "added": [], "runs": []}
-        if self.has_begun:
-            kept = self.kept()
-        began, more = agreed(sweep, kept["definition"], ours, kept["added"])
+        anew: dict[str, Any] = {"definition": definition(sweep, words), "added": [], "runs": []}
+        kept = self.kept() if self.has_begun else anew
+        began, more = agreed(sweep, words, kept["definition"], kept["added"], str(self.folder))
         if more:
             kept["added"].append([*more])
             began = dataclasses.replace(began, added=(*began.added, more))
@@ -85,6 +83,24 @@ class Array:
         """Write down what `agreed` gave, as it is now."""
         self._write(self.place / "sweep.json", kept)
 
+    def rows(
+        self,
+        sweep: Sweep,
+        kept: Mapping[str, Any],
+        told: Mapping[str, Any] | None,
+        jobs: Mapping[str, Sequence[str]],
+    ) -> list[Row]:
+        """Every run by its index: a function of the sweep and of what is kept of it, as its jobs ask nobody;
+        running where `jobs`, those in the queue, have it. `told` is what of the plan every run is told.
+        """
+        found, seed = [], seed_of(sweep, kept["definition"])
+        for place, run_id in enumerate(kept["runs"][: sweep.total()]):
+            state = RUNNING if run_id in jobs else ended(self.folder, run_id) or QUEUED
+            starts = 0 if state == QUEUED else 1
+            row = row_at(sweep, seed, told, place)
+            found.append(dataclasses.replace(row, run_id=run_id, state=state, starts=starts))
+        return found
+
     def submissions(self) -> dict[str, list[str]]:
         """The runs of each submission by its mark; of the report's own none."""
         return {path.stem: self._read(path)["runs"] for path in sorted(self.place.glob(f"{MARK}*.json"))}
@@ -98,21 +114,6 @@ class Array:
     def forget(self, mark: str) -> None:
         """It was refused."""
         (self.place / f"{mark}.json").unlink()
-
-    def noted(self, run_id: str) -> dict[str, Any]:
-        """What its jobs have noted of a run: `starts`, and `exit_code` where it came to its end."""
-        path = self._runs / f"{run_id}.json"
-        return self._read(path) if path.exists() else {}
-
-    def note(self, run_id: str, **fields: Any) -> None:
-        self._write(self._runs / f"{run_id}.json", self.noted(run_id) | fields)
-
-    def ended(self, run_id: str) -> int | None:
-        """The exit code of a run that came to its end, by its job or, where that was killed before it could
-        say so, by its record; else None.
-        """
-        code: int | None = self.noted(run_id).get("exit_code")
-        return 0 if code is None and Follower(self.folder, run_id, None).exit_code() == 0 else code
 
     def lock(self, run_id: str) -> Path:
         """What a job that sees the run through holds."""
@@ -152,15 +153,6 @@ class Array:
                 run = submissions[mark][index] if submissions[mark] else REPORT
                 found.setdefault(run, []).append(job)
         return found
-
-
-def rows(sweep: Sweep, kept: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[Row]:
-    """Every run of an array by its index: a function of the sweep and of what is kept of it, as its jobs ask
-    nobody. `told` is what of the plan every run is told.
-    """
-    name = json.dumps([sweep.name, kept["definition"]])
-    ids = enumerate(kept["runs"][: sweep.total()])
-    return [dataclasses.replace(row_at(sweep, name, told, index), run_id=run_id) for index, run_id in ids]
 
 
 @contextmanager

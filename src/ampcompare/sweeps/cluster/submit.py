@@ -1,4 +1,4 @@
-"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as arrays, and its report behind them.
+"""`ampcompare sweep FILE --cluster slurm`: what is left of a sweep as an array, and its report behind it.
 
 The words of a batch system, `slurm.partition=gpu`, are submitit's parameters. It refuses those it has not.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import math
 import os
 import re
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,9 +26,8 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.cluster.array import REPORT, Array, held, rows
+from ampcompare.sweeps.cluster.array import REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.definition import Changed
 from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.run import (
@@ -39,20 +38,20 @@ from ampcompare.sweeps.run import (
     make_output,
     print_failed,
 )
+from ampcompare.sweeps.table import QUEUED, RUNNING
 
-MOST_TASKS = 1000  # of an array: Slurm's own MaxArraySize is 1001
-MOST_TIMEOUTS = 100  # of a run: each goes on where the last one was
+MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
 AGAIN = "submits what is neither done nor in the queue"
 PREFIX = "slurm."
-MINUTES = 240  # of a run, where nobody says; submitit's own 5 would end most trainings
+TIME = "4:00:00"  # of a run, where nobody says; submitit's own 5 minutes would end most trainings
+NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
-STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+READ = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
-NUMBERS = ("array_parallelism", "signal_delay_s")
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
 
 
 def submit_sweep(
@@ -68,125 +67,110 @@ def submit_sweep(
     own, of_runs = split(words)
     ready = prepare(path, of_runs, request.name, request.control)
     _check(ready, request)
-    batch = Batch(Array(ready.output.resolve()), parameters(own, request.workers))
-    array, folder = batch.array, make_output(ready.output)
+    options, array = parameters(own, request.workers), Array(ready.output.resolve())
+    _executor(array, options)  # whether there is one, before anything is written
+    folder = make_output(ready.output)
     array.make()
     with held(array.place / "lock") as is_ours:
         if not is_ours:
             raise UserError(f"{folder}: another command submits this sweep just now")
         try:
             queue = array.in_queue()
-            sweep, kept = array.agreed(ready.sweep, ready.words)
-        except Changed as changed:
-            why = f"a sweep named {ready.sweep.name!r} is in {folder} already and differs in {changed}"
-            raise UserError(f"{path}: {why}; set output_dir=... for a new one") from None
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
+        sweep, kept = array.agreed(ready.sweep, ready.words)
+        runs = array.rows(sweep, kept, ready.told, queue)
         if fill:  # as new runs: those that failed stay in the record
-            failed = [run_id for run_id in kept["runs"] if array.ended(run_id) and run_id not in queue]
-            kept["runs"] = [secrets.token_hex(6) if run_id in failed else run_id for run_id in kept["runs"]]
+            kept["runs"][: len(runs)] = [
+                secrets.token_hex(6) if run.state == "failed" else run.run_id for run in runs
+            ]
+            runs = array.rows(sweep, kept, ready.told, queue)
         array.keep(kept)
-        runs = rows(sweep, kept, ready.told)
-        ended = {run.run_id: array.ended(run.run_id) for run in runs if run.run_id not in queue}
-        left = [run for run in runs if run.run_id in ended and ended[run.run_id] is None]
-        failed = [run_id for run_id, code in ended.items() if code]
+        of = Counter(run.state for run in runs)
+        left = [run for run in runs if run.state == QUEUED][:MOST_TASKS]
+        part = f"{len(left)} of {of[QUEUED]}" if len(left) < of[QUEUED] else f"{len(left)}"
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
-        done, going = len(ended) - len(left) - len(failed), len(runs) - len(ended)
-        counts = [
-            *([f"{done} of them done before"] if done else []),
-            *([f"{len(failed)} failed"] if failed else []),
-            *([f"{going} waiting or running as job {', '.join(jobs)}"] if jobs else []),
-        ]
-        head = ", ".join([f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}", *counts])
-        said = [*ready.same.said(sweep)]
+        said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
+        said += [f"{of['finished']} of them done before"] if of["finished"] else []
+        said += [f"{of['failed']} failed"] if of["failed"] else []
+        said += [f"{of[RUNNING]} waiting or running as job {', '.join(jobs)}"] if jobs else []
+        lines, head = [*ready.said], ", ".join(said)
         if left:
             behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
             # The sweep anew, without its points: it travels with each run.
-            launch = Launch(sweep, folder, behind, {} if ready.here else of_others(), ready.here)
-            new = batch.submit_runs(dataclasses.replace(launch, sweep=dataclasses.replace(sweep)), left)
-            most = batch.words.get("array_parallelism", len(left))
+            anew = dataclasses.replace(sweep)
+            launch = Launch(anew, folder, behind, {} if ready.here else of_others(), ready.here)
+            patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
+            tasks = [RunTask(launch, row, patience) for row in left]
+            new = _submit(array, sweep.name, options, [row.run_id for row in left], tasks)
+            most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
-            time = f"{batch.words['time']} minutes each at most"
+            time = f"time limit {options['additional_parameters'].get('time')}"
             look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
-            said.append(f"{head}: {len(left)} submitted as job {', '.join(new)}{at_a_time}, {time}")
-            said.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
-            said.append(f"to look: squeue -j {','.join([*jobs, *new])}, or: {look}")
-            said.append(f"the same command again {AGAIN}")
-            jobs += new
+            jobs.append(new)
+            lines.append(f"{head}: {part} submitted as job {new}{at_a_time}, {time}")
+            lines.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
+            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
+            lines.append(f"the same command again {AGAIN}")
         else:
-            said.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
-        for line in said:
+            lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
+        for line in lines:
             print_line(console, one_line(line))
         if not jobs:
-            print_failed(console, failed, len(runs), folder)
+            print_failed(console, [run.run_id for run in runs if run.state == "failed"], len(runs), folder)
             status = report(console, sweep, folder)
-            return EXIT_FAILED_RUNS if failed else status
+            return EXIT_FAILED_RUNS if of["failed"] else status
         if left or REPORT not in queue:
-            behind_all = {**of_report(batch.words), "dependency": f"afterany:{':'.join(jobs)}"}
-            last = batch.submit(REPORT, behind_all, [], [partial(make_report, sweep, folder)])
+            behind_all = {**of_report(options), "dependency": f"afterany:{':'.join(jobs)}"}
+            last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, folder)])
             print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
     return 0
 
 
-class Batch:
+def _executor(array: Array, options: Mapping[str, Any]) -> Any:
     """sbatch, by submitit. Raises UserError where that or the batch system is not there, and for words that
     submitit has not.
     """
-
-    def __init__(self, array: Array, words: dict[str, Any]) -> None:
-        self.array, self.words = array, words
-        try:
-            from submitit.slurm.slurm import SlurmExecutor
-        except ImportError:
-            todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
-            raise UserError(f"--cluster slurm: {todo}") from None
-        if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
-            where = "run this on a machine of the cluster that can submit"
-            raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
-        try:
-            SlurmExecutor(array.jobs).update_parameters(**words)
-        except (ValueError, TypeError) as problem:
-            raise UserError(f"--cluster slurm: {problem}") from None
-
-    def submit_runs(self, launch: Launch, left: Sequence[Any]) -> list[str]:
-        """Arrays as large as they may be; so many runs at a time mean one array behind the other. Returns the
-        ids of their jobs.
-        """
-        patience = max(1.0, self.words.get("signal_delay_s", 90) - END_SECONDS)
-        jobs: list[str] = []
-        for begin in range(0, len(left), MOST_TASKS):
-            some, words = left[begin : begin + MOST_TASKS], dict(self.words)
-            if jobs and "array_parallelism" in words:
-                waits = [words.get("dependency"), f"afterany:{jobs[-1]}"]
-                words["dependency"] = ",".join(filter(None, waits))
-            tasks = [RunTask(launch, row, patience) for row in some]
-            jobs.append(self.submit(launch.sweep.name, words, [row.run_id for row in some], tasks))
-        return jobs
-
-    def submit(self, name: str, words: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]) -> str:
-        """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
+    try:
         from submitit.slurm.slurm import SlurmExecutor
+    except ImportError:
+        todo = "needs submitit, which is not installed; install it with: pip install 'ampcompare[slurm]'"
+        raise UserError(f"--cluster slurm: {todo}") from None
+    if missing := [name for name in ("srun", "sbatch") if shutil.which(name) is None]:
+        where = "run this on a machine of the cluster that can submit"
+        raise UserError(f"--cluster slurm: there is no {missing[0]} on PATH; {where}")
+    try:
+        executor = SlurmExecutor(array.jobs)
+        executor.update_parameters(**options)
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"--cluster slurm: {problem}") from None
+    return executor
 
-        os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
-        mark = self.array.begin(runs)
-        job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(words.get("job_name", name)))
-        executor, said = SlurmExecutor(self.array.jobs, MOST_TIMEOUTS), io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
-                executor.update_parameters(**{**words, "job_name": f"{job_name}-{mark}"})
-                jobs = executor.submit_array(tasks)
-        except (FailedJobError, FailedSubmissionError) as problem:
-            lines = [line for line in str(problem).splitlines() if line.strip()]
-            why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
-            # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
-            if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
-                self.array.forget(mark)
-                raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
-            todo = f"the same command again {AGAIN}"
-            raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
-        sys.stderr.write(said.getvalue())
-        return str(jobs[0].job_id).partition("_")[0]
+
+def _submit(
+    array: Array, name: str, options: Mapping[str, Any], runs: Sequence[str], tasks: Sequence[Any]
+) -> str:
+    """An array, noted before sbatch is asked; returns its job's id. Raises UserError."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
+    mark, said = array.begin(runs), io.StringIO()
+    job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(options.get("job_name", name)))
+    executor = _executor(array, {**options, "job_name": f"{job_name}-{mark}"})
+    try:
+        with contextlib.redirect_stderr(said):  # what sbatch says is part of our own line
+            jobs = executor.submit_array(tasks)
+    except (FailedJobError, FailedSubmissionError) as problem:
+        lines = [line for line in str(problem).splitlines() if line.strip()]
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
+        # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
+        if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+            array.forget(mark)
+            raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
+        todo = f"the same command again {AGAIN}"
+        raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
+    sys.stderr.write(said.getvalue())
+    return str(jobs[0].job_id).partition("_")[0]
 
 
 def _check(ready: Prepared, request: Request) -> None:
@@ -229,7 +213,7 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
     """The words as submitit's parameters; `workers` is the most runs at a time. Raises UserError for what
     submitit would take and an array cannot have.
     """
-    found: dict[str, Any] = {"time": MINUTES}
+    found: dict[str, Any] = {}
     for name, text in given.items():
         said = f"{PREFIX}{name}={text!r}"
         if name in ONE_PROCESS:
@@ -238,18 +222,20 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
         if not text.isprintable() or not text.strip():
             raise UserError(f"{said}: expected a printable word")
         # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
-        is_typed = text in ("true", "false") or text[0] in "[{" or name in NUMBERS
-        found[name] = minutes(text) if name == "time" else read_word(said, text) if is_typed else text
-        if not isinstance(found[name], STRUCTURED.get(name, object)):
-            such = '{"reservation": "mine"}' if name == "additional_parameters" else '["module load cuda"]'
-            raise UserError(f"{said}: expected JSON, such as {such}")
-    extra = found.get("additional_parameters", {})
+        found[name] = read_word(said, text) if name in READ or text in ("true", "false") else text
+        if not isinstance(found[name], READ.get(name, object)):
+            todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
+            raise UserError(f"{said}: expected JSON or a number, {todo}")
+    extra = {"requeue": True, "time": found.get("time", TIME), **found.get("additional_parameters", {})}
     if taken := [key for key in extra if key.replace("_", "-") in OURS]:
-        said = f"{PREFIX}additional_parameters={extra!r}"
-        raise UserError(f"{said}: goes without {taken[0]}, which is for this command to say")
+        raise UserError(
+            f"{PREFIX}additional_parameters: goes without {taken[0]}, which this command has to say"
+        )
     # true is an option without a value, false one that is left out, such as our requeue
-    extra = {name: value for name, value in {"requeue": True, **extra}.items() if value is not False}
-    return found | {"additional_parameters": extra} | ({"array_parallelism": workers} if workers else {})
+    extra = {name: value for name, value in extra.items() if value is not False}
+    # submitit counts ends of time by minutes of its own, and would give up at last.
+    found |= {"time": NEVER, "additional_parameters": extra}
+    return found | ({"array_parallelism": workers} if workers else {})
 
 
 def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,20 +245,3 @@ def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if not OF_RUNS.match(name)}
 
     return without(found) | {"additional_parameters": without(found["additional_parameters"])}
-
-
-def minutes(text: str) -> int:
-    """A time limit as sbatch takes it, in whole minutes, rounded up. Raises UserError.
-
-    >>> minutes("1:30:00"), minutes("90"), minutes("1-12"), minutes("0:30")
-    (90, 90, 2160, 1)
-    """
-    match = _TIME.fullmatch(text)
-    days, parts = match and match[1], [int(part) for part in match.groups()[1:] if part] if match else []
-    # days-hours[:minutes[:seconds]], hours:minutes:seconds; minutes[:seconds]
-    units = (60, 1, 1 / 60) if days or len(parts) == 3 else (1, 1 / 60)
-    total = 1440 * int(days or 0) + sum(unit * part for unit, part in zip(units, parts, strict=False))
-    if not total:
-        expected = "expected minutes, hours:minutes:seconds or days-hours, above 0"
-        raise UserError(f"{PREFIX}time={text!r}: {expected}")
-    return math.ceil(total)

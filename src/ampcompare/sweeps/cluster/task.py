@@ -19,7 +19,7 @@ from typing import Any
 
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Guard, Launch
+from ampcompare.sweeps.process import Guard, Launch, ended, note_end
 from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import Stop, see_through
 
@@ -53,11 +53,11 @@ class RunTask:
             if not is_ours:  # nothing is noted: the same command again submits it, if it has to
                 print(f"run {run_id} goes on in another job: nothing is done here", flush=True)
                 raise SystemExit(EXIT_HELD)
-            if array.ended(run_id) == 0:
+            if ended(array.folder, run_id) == "finished":
                 print(f"run {run_id} is finished already", flush=True)
                 return 0
             for _ in range(ATTEMPTS):
-                state, code = self._attempt(array)
+                state, code = self._attempt()
                 if state == "interrupted":
                     # Not by us: whoever said so ends this job, and queues it again or does not.
                     time.sleep(WAIT_SECONDS)
@@ -65,7 +65,7 @@ class RunTask:
                 if state != "lost":
                     break
             ended_with = 0 if state == "finished" else code or 1
-            array.note(run_id, exit_code=ended_with)
+            note_end(array.folder, run_id, "failed" if ended_with else "finished")
         print(f"run {run_id} ended with exit code {ended_with}", flush=True)
         if ended_with:
             raise SystemExit(ended_with if ended_with > 0 else 128 - ended_with)
@@ -79,16 +79,14 @@ class RunTask:
         self._end(signal.SIGUSR2 if self.launch.here else signal.SIGTERM)
         return DelayedSubmission(RunTask(self.launch, self.row, self.patience))
 
-    def _attempt(self, array: Array) -> tuple[str, int | None]:
-        starts = array.noted(self.row.run_id).get("starts", 0)
-        array.note(self.row.run_id, starts=starts + 1)
+    def _attempt(self) -> tuple[str, int | None]:
         launch = self.launch
         if not launch.here:
             launch = dataclasses.replace(launch, front=DEAF)
         log = launch.log(self.row.run_id)
-        print(f"run {self.row.run_id} of {launch.sweep.name}, start {starts + 1}; output: {log}", flush=True)
+        print(f"run {self.row.run_id} of {launch.sweep.name}; output: {log}", flush=True)
         self._stop, self._ended = Stop(seconds=self.patience), None
-        row = dataclasses.replace(self.row, starts=starts + 1)
+        row = dataclasses.replace(self.row, starts=2 if log.exists() else 1)
 
         def see() -> None:
             with contextlib.closing(Guard()) as guard:

@@ -3,14 +3,13 @@
 The queue of a filling is the sweep's own database; where it had none (a job array, W&B's server) one is made
 under output_dir, and every point is written into it, what others have run or are running as theirs. From
 there on it is a sweep like any other: two who fill at once share the work, and what is interrupted or killed
-goes on.
+goes on. Of a search, whose draws nobody else knows, there is only what its own database holds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -19,34 +18,19 @@ from rich.text import Text
 
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
-from ampcompare.program.place import as_typed
 from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
-from ampcompare.sweeps.distributions import nested
-from ampcompare.sweeps.holes.look import Seen, look
+from ampcompare.sweeps.holes.look import Seen, look, word_of
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.run import (
-    EXIT_FAILED_RUNS,
-    Request,
-    command_again,
-    make_output,
-    queue_of,
-    tell_how_to_go_on,
-    work_through,
-)
-from ampcompare.sweeps.table import QUEUED, Row
+from ampcompare.sweeps.run import Request, command_again, make_output, queue_of, run_to_report
+from ampcompare.sweeps.table import RUNNING, Row
 
 EXIT_HOLES = 3
 MOST_ROWS = 200
 WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
 STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
-ROW_STATES = {
-    "finished": "finished",
-    "stopped early": "stopped",
-    "running": ELSEWHERE,
-    "missing": QUEUED,
-}
+AS_KEPT = {RUNNING: ELSEWHERE, "interrupted": "failed", "refused": "failed"}  # of what others ran
 
 
 def see_holes(
@@ -69,96 +53,74 @@ def see_holes(
         print_line(console, one_line(line))
     if fill:
         return _fill(seen, request, source, words, console)
-    if seen.can_begin or any(standing.state != "running" for standing in seen.open):
+    if (_to_run(seen) or seen.not_begun) and (seen.is_kept or not seen.is_drawn):
         again = command_again(source, request, seen.ready, "--fill")
         print_line(console, one_line(f"to fill them: {again}"))
     return 0 if seen.is_whole else EXIT_HOLES
 
 
+def _to_run(seen: Seen) -> list[Row]:
+    return [row for row in seen.open if word_of(row) != "running"]
+
+
 def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
-    ready = seen.ready
+    ready, to_run = seen.ready, _to_run(seen)
     if seen.unasked and not seen.is_whole:
         todo = "run it where squeue answers"
         gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
         raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
-    going_on = [s for s in seen.open if s.state == "running"]
-    if going_on:
-        are = "is" if len(going_on) == 1 else "are"
-        print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
-    # One of a worker of this sweep is taken over should that die: until it ends there may be something to do.
-    is_watched = any(s.is_queued for s in going_on)
-    if not (len(seen.open) > len(going_on) or is_watched or seen.can_begin):
-        if seen.not_begun:
-            print_line(console, "what has not begun can be handed out only by what runs the sweep")
+    if going_on := len(seen.open) - len(to_run):
+        are = "is" if going_on == 1 else "are"
+        print_line(console, f"{plural(going_on, 'point')} {are} running: left alone")
+    if not to_run and not seen.not_begun:
         return 0 if seen.is_whole else EXIT_HOLES
-    folder = make_output(ready.output)
-    queue = _queue_of(seen, request)
-    if received := work_through(queue, folder, console, request, ready):
-        tell_how_to_go_on(source, request, ready, console, "--fill")
-        return 128 + received[0]
+    if seen.is_drawn and not seen.is_kept:
+        todo = "go on with what runs it, such as wandb agent"
+        raise UserError(f"--fill: of a search only what is in its own database can be run again; {todo}")
+    make_output(ready.output)
+    status = run_to_report(_queue_of(seen, request), source, console, request, ready, "--fill")
+    if status >= 128:
+        return status
     after = look(source, words, request)
     print_line(console, one_line(after.counted))
-    bad = [s for s in after.open if s.state != "running"]
-    if bad:
-        _print_table(after, console)
-    status = 0
-    if ready.sweep.on_server:  # this disk has those runs only that filled holes
-        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', source)}"))
-    elif request.report:
-        from ampcompare.sweeps.answer import report
-
-        status = report(console, queue.sweep, folder)
-    if bad:
-        return EXIT_FAILED_RUNS
-    return status if status or after.is_whole else EXIT_HOLES
+    return status or (0 if after.is_whole else EXIT_HOLES)
 
 
 def _queue_of(seen: Seen, request: Request) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    ready = seen.ready
-    queue = queue_of(ready, request)
-    if not (seen.is_drawn and seen.is_known) or ready.sweep.on_server:
-        queue.adopt(_rows_of(seen, ready.told))
+    queue, told = queue_of(seen.ready, request), seen.ready.told
+    if not seen.is_drawn:
+        queue.adopt(
+            dataclasses.replace(
+                row,
+                plan={} if told is None else {**told, "place": row.place, **row.plan},
+                state=AS_KEPT.get(row.state, row.state),
+            )
+            for row in seen.rows
+        )
     there = {row.place: row for row in queue.rows()}
-    for standing in seen.open:
-        mine = there.get(standing.row.place)
-        # Gone without a trace it may be, as a job that was cancelled in the queue.
-        is_gone = mine and mine.state == ELSEWHERE and mine.parameters == standing.row.parameters
-        # Another that fills may have queued it since: then it is another run.
-        is_left = mine and mine.run_id == standing.row.run_id and mine.state in (*ENDED, ELSEWHERE)
-        if mine and standing.state != "running" and (is_left or is_gone):
+    for row in _to_run(seen):
+        mine = there.get(row.place)
+        # Another that fills may have queued it since: then it is another run. One that left no trace is gone,
+        # as a job that was cancelled in the queue.
+        if mine and mine.state in (*ENDED, ELSEWHERE) and row.run_id in ("", mine.run_id):
             queue.requeue([mine])
-    if seen.is_bound:
+    if seen.is_drawn and queue.sweep.run_cap is None:  # else it would draw without end
         queue.sweep = dataclasses.replace(queue.sweep, run_cap=len(there))
     return queue
-
-
-def _rows_of(seen: Seen, told: dict[str, Any] | None) -> Iterator[Row]:
-    """A row for each point: what was run as it stands, what was not as a queued one."""
-    for standing in seen.standings:
-        row, state = standing.row, ROW_STATES.get(standing.state, "failed")
-        if seen.is_drawn:  # what a run has recorded, of which the sweep gave it some
-            of_sweep = seen.sweep.parameters
-            varied = {key: lookup(row.parameters, key) for key in seen.keys}
-            given = [varied[p.key] if p.key in varied else p.grid_value(0) for p in of_sweep]
-            row = dataclasses.replace(row, parameters=nested(of_sweep, given))
-        plan = {} if told is None else {**told, "place": row.place, **row.plan}
-        starts = 0 if standing.state == "missing" else 1
-        yield dataclasses.replace(row, plan=plan, state=state, starts=starts)
 
 
 def _print_table(seen: Seen, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
     for head in ("state", "point", "run", "why", "log"):
         table.add_column(head, overflow="fold")
-    for standing in seen.open[:MOST_ROWS]:
-        row, arm = standing.row, standing.row.plan.get("arm")
+    for row in seen.open[:MOST_ROWS]:
+        word, arm = word_of(row), row.plan.get("arm")
         values = " ".join(f"{key}={lookup(row.parameters, key)}" for key in seen.keys)
         log = seen.ready.output / "logs" / f"{row.run_id}.log"
-        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, standing.why]
+        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, seen.why.get(row.run_id, "")]
         cells.append(str(log) if row.run_id and log.is_file() else "")
-        state = Text(standing.state, style=STYLES.get(standing.state, ""))
-        table.add_row(state, *(Text(one_line(cell)) for cell in cells))
+        table.add_row(Text(word, style=STYLES.get(word, "")), *(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
     wide.print(table)
     if len(seen.open) > MOST_ROWS:
