@@ -81,13 +81,12 @@ VALUES = [
         "a group of options; set one of them: name, lr, momentum, nesterov, weight_decay, fused",
         *("fast", "${schedule}"),
     ),
-    # What OmegaConf would resolve.
+    # What else a template may hold.
     ("wandb.name", PLAIN, "${oc.env:HOME}", "${.mode}", "${data[mean]}", "${"),
     ("wandb.name", PLAIN, "${${wandb.group}:HOME}", "\\${backend}"),
-    ("wandb.name", "Interpolation key 'nope' not found; write the value out", "${nope}"),
-    ("wandb.name", "Recursive interpolation detected; write the value out", "${wandb.name}"),
-    ("wandb.name", "Interpolation to parent node detected; write the value out", "${wandb}"),
-    ("wandb.name", "expected a text, or null", "${optimizer}"),
+    ("wandb.name", "nope is no option", "${nope}"),
+    ("wandb.name", "wandb.name refers to itself", "${wandb.name}"),
+    ("wandb.name", "optimizer is no option", "${optimizer}"),
 ]
 NEAR = {
     "lr=0.1": "optimizer.lr",

@@ -25,8 +25,8 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.checkpoint.store import Store
 from ampcompare.errors import UserError
-from ampcompare.former import config_now
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
 
 ODD_NAME = "</script><script>alert(1)</script>"

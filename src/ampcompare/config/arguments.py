@@ -26,39 +26,36 @@ def parse(words: Sequence[str]) -> Config:
     rest = iter(words)
     for word in rest:
         key, equals, value = word.partition("=")
+        option = find_option(word[2:]) if word.startswith("--") and not equals else None
         if key == "--config":
             name = value if equals else next(rest, "")
             if not name:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
-        elif word.startswith("{"):
-            given += _options(word, word)
-        elif equals:
-            given.append(split_override(word.lstrip("+")))
-        elif word.startswith("--") and (option := find_option(word[2:])):
-            if option[0].base is not bool:
-                raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
+        elif word.startswith("{") or (word.endswith(".json") and not equals):
+            given += _of_json(word)
+        elif option and option[0].base is bool:
             given.append((word[2:], True))
-        elif word.endswith(".json"):
-            given += _options(_content(word), word)
+        elif option:
+            raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
         else:
-            split_override(word)  # which says what is wrong with it
-    return configured(name, given, DEFAULT_CONFIG)
-
-
-def _content(file: str) -> str:
+            given.append(split_override(word.lstrip("+")))
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return configured(name, given, DEFAULT_CONFIG)
+    except RecursionError:  # JSON of a thousand levels
+        raise UserError("the options are nested too deeply; write fewer brackets") from None
+
+
+def _of_json(word: str) -> list[tuple[str, Any]]:
+    """The options in a JSON object, or in the file of that name."""
+    try:
+        text = word if word.startswith("{") else Path(word).read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise UserError(f"{file}: cannot be read ({reason(problem)})") from None
-
-
-def _options(text: str, origin: str) -> list[tuple[str, Any]]:
-    """The options in a JSON object."""
+        raise UserError(f"{word}: cannot be read ({reason(problem)})") from None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
         expected = 'expected such as {"backend": "native"}'
-        raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
+        raise UserError(f"{word}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
+        raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
     return [*content.items()]

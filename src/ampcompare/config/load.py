@@ -13,7 +13,7 @@ from ampcompare.config.beside import PublishedConfig
 from ampcompare.config.build import build, named_in, options_in
 from ampcompare.config.check import check
 from ampcompare.config.publication import repeated
-from ampcompare.config.schema import LEAVES, TREES, Config, find_option
+from ampcompare.config.schema import LEAVES, Config, find_option
 from ampcompare.config.trees import flat, read_word
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
@@ -35,25 +35,25 @@ def load_config(
 
 def configured(name: str | None, given: Sequence[tuple[str, Any]], default: str | None) -> Config:
     """The same of options by their keys."""
-    config = _from(Config, name or default, given)
+    config = _from(Config(), name or default, given)
     if config.published != PublishedConfig():
         config = _from(repeated(config.published), name, given)
     check(config)
     return config
 
 
-def _from(base: Any, name: str | None, words: Sequence[tuple[str, Any]]) -> Config:
+def _from(base: Config, name: str | None, words: Sequence[tuple[str, Any]]) -> Config:
     path = None if name is None else find_config(name)
-    content = read_config(path) if path else {}
+    file = path.name if path else ""
     given = [pair for word in words for pair in options_in(dict([word]))]
-    with named_in(file := path.name if path else ""):
-        of_file = [*options_in(content)]
+    with named_in(file):
+        of_file = [*options_in(read_config(path) if path else {})]
     return build(base, given, of_file, file)
 
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
-    build(Config, options_in({key: value}))
+    build(Config(), options_in({key: value}))
 
 
 def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,13 +62,11 @@ def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     pairs = [*options_in(given)]
     made = build(config, pairs)
-    keys = [inner for key, value in pairs for inner in _keys(key, value)]
-    return {key: made.value(key) for key in keys}
+    return {inner: made.value(inner) for key, value in pairs for inner in _keys(key, value)}
 
 
 def _keys(key: str, value: Any) -> list[str]:
-    is_whole = any(key == leaf.key or key.startswith(f"{leaf.key}.") for leaf in TREES)
-    return [inner for inner, _ in flat(key, value)] if is_whole and isinstance(value, Mapping) else [key]
+    return [inner for inner, _ in flat(key, value)] if isinstance(value, Mapping) else [key]
 
 
 def find_config(name: str) -> Path:
@@ -85,9 +83,7 @@ def find_config(name: str) -> Path:
 
 def read_config(path: Path) -> dict[Any, Any]:
     """A YAML file of options, as it is nested there. Raises UserError."""
-    content = read_yaml(path)
-    if content is None:
-        return {}
+    content = read_yaml(path) or {}
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:

@@ -268,10 +268,16 @@ class Config:
     def value(self, key: str) -> Any:
         """The value at a dotted key; None of what a free tree does not have."""
         found = find_option(key)
-        value = operator.attrgetter(found[0].key if found else key)(self)
-        for name in found[1].split(".") if found and found[1] else ():
+        assert found, key
+        value = operator.attrgetter(found[0].key)(self)
+        for name in found[1]:
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+    def set(self, key: str, value: Any) -> None:
+        """Put a value that has been checked at the dotted key of an option."""
+        group, _, name = key.rpartition(".")
+        setattr(getattr(self, group) if group else self, name, value)
 
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
@@ -279,12 +285,14 @@ TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
 
 
-def find_option(key: str) -> tuple[Leaf, str] | None:
-    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `width`."""
+def find_option(key: str) -> tuple[Leaf, list[str]] | None:
+    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `[width]`."""
     if key in LEAVES:
-        return LEAVES[key], ""
-    found = ((tree, key.removeprefix(f"{tree.key}.")) for tree in TREES if key.startswith(f"{tree.key}."))
-    return next((one for one in found if all(one[1].split("."))), None)
+        return LEAVES[key], []
+    for tree in TREES:
+        if key.startswith(f"{tree.key}.") and all(path := key.removeprefix(f"{tree.key}.").split(".")):
+            return tree, path
+    return None
 
 
 def with_role(*roles: Role) -> frozenset[str]:
