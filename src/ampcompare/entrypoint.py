@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ampcompare.errors import UserError, exit_with, show
 from ampcompare.plugins import fault_of
-from ampcompare.program.loading import loading
+from ampcompare.program.starting import loading
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
 
 

@@ -20,8 +20,6 @@ from ampcompare.machine.device import is_host
 from ampcompare.precision.base import Precision
 from ampcompare.train.meter import Counted, Scaling
 
-CALLS = ("scale", "get_scale", "is_enabled")  # what a scaler must have
-
 COUNTED = "counted by the backend"
 NO_SCALE = "none: there is no loss scale"
 DROPS = (
@@ -40,16 +38,18 @@ def scaling_of(scaler: Any, device: torch.device) -> tuple[Scaling, str]:
     """
     if isinstance(scaler, Precision):
         return Counted(scaler), COUNTED
-    if not all(callable(getattr(scaler, name, None)) for name in CALLS) and hasattr(scaler, "scaler"):
-        scaler = scaler.scaler
-    if scaler is None:
+    if not _is_scaler(scaler):
+        scaler = getattr(scaler, "scaler", scaler)
+    if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
         return Counted(Precision(device)), NO_SCALE
-    if not all(callable(getattr(scaler, name, None)) for name in CALLS):
+    if not _is_scaler(scaler):
         what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
         raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
-    if not scaler.is_enabled():
-        return Counted(Precision(device)), NO_SCALE
     return OfScaler(scaler, device), DROPS
+
+
+def _is_scaler(thing: Any) -> bool:
+    return all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 
 class OfScaler:
