@@ -93,9 +93,9 @@ def test_another_network_takes_the_arguments_of_the_first_away(tmp_path):
     [
         (
             "published.arm=O1",
-            "published.arm=O1: of which publication? set published.name to a file or ",
+            "published.name=None: set it to a file or one of ",
         ),
-        ("published.scale=0.5", "published.scale=0.5: of which publication?"),
+        ("published.scale=0.5", "published.name=None: set it to a file"),
         ("published.name=ignit", "published.name: 'ignit': no such publication; did you mean ignite?"),
         ("published.name={paper} published.arm=O2", "published.arm='O2': no arm of paper; expected one of "),
         ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),

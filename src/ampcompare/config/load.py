@@ -6,7 +6,6 @@ This module must stay free of torch: `--help` answers in under 0.5 s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
@@ -20,21 +19,19 @@ from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 
 
-def load_config(
-    name: str | None = None, overrides: Iterable[str] = (), *, default: str | None = None
-) -> Config:
+def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
-    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: that of `default`, or
-    of nothing where these are None or a publication is named. Its setting (`published.name`) lies below file
-    and words, and above the defaults.
+    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: nothing but defaults.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
-    return configured(name, [split_override(word) for word in overrides], default)
+    return configured(name, [split_override(word) for word in overrides])
 
 
-def configured(name: str | None, given: Sequence[tuple[str, Any]], default: str | None) -> Config:
-    """The same of options by their keys."""
+def configured(name: str | None, given: Sequence[tuple[str, Any]], default: str | None = None) -> Config:
+    """The same of options by their keys, above those of the file `default` where none is named. The setting
+    of a publication (`published.name`) lies below file and words, and above the defaults.
+    """
     config = _from(Config(), name or default, given)
     if config.published != PublishedConfig():
         config = _from(repeated(config.published), name, given)
@@ -43,12 +40,29 @@ def configured(name: str | None, given: Sequence[tuple[str, Any]], default: str 
 
 
 def _from(base: Config, name: str | None, words: Sequence[tuple[str, Any]]) -> Config:
-    path = None if name is None else find_config(name)
-    file = path.name if path else ""
     given = [pair for word in words for pair in options_in(dict([word]))]
+    file, content = _read(name) if name is not None else ("", {})
     with named_in(file):
-        of_file = [*options_in(read_config(path) if path else {})]
+        of_file = [*options_in(content)]
     return build(base, given, of_file, file)
+
+
+def _read(name: str) -> tuple[str, dict[Any, Any]]:
+    """The file that `--config` names, and its options as they are nested there. Raises UserError."""
+    try:
+        path = find_shipped(name, "configs")
+    except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
+        raise UserError(f"--config {name!r}: cannot be read ({reason(problem)})") from None
+    if not path:
+        known = ", ".join(names_shipped("configs"))
+        raise UserError(f"--config {name!r}: no such file; expected a path or one of {known}")
+    content = read_yaml(path) or {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
+    if "method" in content and "parameters" in content:
+        todo = f"run it with: {as_typed('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
+        raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
+    return path.name, content
 
 
 def check_option(key: str, value: Any) -> None:
@@ -62,34 +76,8 @@ def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     pairs = [*options_in(given)]
     made = build(config, pairs)
-    return {inner: made.value(inner) for key, value in pairs for inner in _keys(key, value)}
-
-
-def _keys(key: str, value: Any) -> list[str]:
-    return [inner for inner, _ in flat(key, value)] if isinstance(value, Mapping) else [key]
-
-
-def find_config(name: str) -> Path:
-    """The file that `--config` names."""
-    try:
-        found = find_shipped(name, "configs")
-    except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
-        raise UserError(f"--config {name!r}: cannot be read ({reason(problem)})") from None
-    if found:
-        return found
-    known = ", ".join(names_shipped("configs"))
-    raise UserError(f"--config {name!r}: no such file; expected a path or one of {known}")
-
-
-def read_config(path: Path) -> dict[Any, Any]:
-    """A YAML file of options, as it is nested there. Raises UserError."""
-    content = read_yaml(path) or {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
-    if "method" in content and "parameters" in content:
-        todo = f"run it with: {as_typed('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
-        raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
-    return content
+    parts = [flat(key, value) if isinstance(value, Mapping) else [(key, value)] for key, value in pairs]
+    return {key: made.value(key) for part in parts for key, _ in part}
 
 
 def split_override(word: str) -> tuple[str, Any]:

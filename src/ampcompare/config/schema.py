@@ -88,12 +88,12 @@ class TaskConfig:
         "does not say; null: " + task.IN_WORDS,
         choices=task.SCORES,
         door=METRICS,
-        null_is=task.scored,
+        null_is=lambda of: [*task.metrics_of(of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
         f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
-        null_is=task.compared,
+        null_is=lambda of: task.first(of("task.loss"), of("task.metrics")),
     )
 
 
@@ -214,10 +214,7 @@ class Config:
         "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as "
         "one CUDA graph; compiled, then as one graph",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
-        hints={
-            **dict.fromkeys(("torch.compile", "torch_compile", "compiled", "inductor", "true"), "compile"),
-            **dict.fromkeys(("cudagraph", "cuda-graph", "cuda_graphs", "cudagraphs", "graph"), "cuda_graph"),
-        },
+        hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
@@ -234,10 +231,7 @@ class Config:
         "go on with an unfinished run of this config in output_dir: auto if there is one, never",
         role=Role.BOOKKEEPING,
         choices=("auto", "never"),
-        hints={
-            **dict.fromkeys(("true", "yes", "allow", "must", "1"), "auto"),
-            **dict.fromkeys(("false", "no", "0"), "never"),
-        },
+        hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},
     )
     model: ModelConfig = group(ModelConfig)
     data: DataConfig = group(DataConfig)

@@ -14,7 +14,7 @@ LOOK_SECONDS = 0.2  # between two looks whether a signal has come
 
 def see_through(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program that ends in order by itself when it is told to, by Ctrl-C too, which it hears from the
-    terminal. Returns its exit code, 128 + the signal where one has killed it, or has told this program to end.
+    terminal. Returns its exit code, 128 + the signal that has killed it or told this program to end.
     """
     with StopRequest() as stop, subprocess.Popen(words, env=dict(environment)) as process:
         told = 128 + signal.SIGINT
