@@ -71,14 +71,6 @@ def test_a_source_is_declared_once(stripes: Source, tmp_path: Path):
         load_config(None, words[:1])
 
 
-def test_a_report_names_a_source_that_is_not_installed_as_the_record_does(
-    stripes: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    record, _ = train(tmp_path / "runs", "data.source=my_stripes", "data.root=somewhere")
-    monkeypatch.delitem(SOURCES, stripes.name)
-    assert analyse_runs([record]).setting.words.partition(" on ")[2].startswith("my stripes")
-
-
 @pytest.fixture
 def margin(monkeypatch: pytest.MonkeyPatch) -> str:
     """A metric put into the list, and the one line that logs it."""

@@ -47,12 +47,7 @@ VALUES = [
     ("backend", f"{BACKENDS}; did you mean native_bf16?", "bf16-mixed"),
     ("backend", f"{BACKENDS}; did you mean bf16?", "bfloat16"),
     # Numbers.
-    (
-        "optimizer.lr",
-        "expected a number above 0",
-        *"1e-1x 0 nan true".split(),
-        "9" * 400,
-    ),
+    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan true".split(), "9" * 400),
     ("optimizer.lr", "expected a number above 0", "${optimizer.weight_decay}"),
     ("batch_size", WHOLE, "12.5", "auto"),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),

@@ -18,7 +18,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     out the lines at the end on where the record is.
     """
     if {"--help", "-h", "--help-all"} & set(words):
-        from ampcompare.config.help import every, often
+        from ampcompare.config.arguments import every, often
 
         try:
             print((every if "--help-all" in words else often)(program), flush=True)

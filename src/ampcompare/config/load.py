@@ -5,15 +5,17 @@ This module must stay free of torch: `--help` answers in under 0.5 s.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
 from ampcompare.config.build import build, named_in, options_in
 from ampcompare.config.check import check
 from ampcompare.config.publication import repeated
-from ampcompare.config.schema import LEAVES, Config, find_option
-from ampcompare.config.trees import flat, read_word
+from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
+from ampcompare.config.trees import flat, read_word, written
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
@@ -98,3 +100,36 @@ def typed_word(key: str, text: str) -> Any:
     """
     found = find_option(key)
     return read_word(key, text) if found and found[0].is_tree else text
+
+
+def check_chosen(config: Config) -> None:
+    """Under a sweep: compare the config with what an agent left for W&B's client. Raises UserError where they
+    differ.
+
+    W&B shows the sweep's values in the run's config, whatever the program was given. A command without
+    `${args}`, or with `${args_no_boolean_flags}` and a false parameter that is true by default, would train
+    one thing and show another.
+    """
+    path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
+    if path and Path(path).is_file():
+        content = read_yaml(Path(path))
+        entries = content.items() if isinstance(content, Mapping) else ()
+        check_parameters(
+            config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v}
+        )
+
+
+def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
+    """Raise UserError where the config has another value than the sweep chose."""
+    ours = {name: value for name, value in chosen.items() if name in GROUPS or find_option(name)}
+    if isinstance(plan := ours.get("plan"), Mapping):  # with what a sweep notes there of its own
+        ours["plan"] = {name: value for name, value in plan.items() if f"plan.{name}" in LEAVES}
+    for key, value in typed_values(config, ours).items():
+        given, found = config.value(key), find_option(key)
+        is_same = given == value
+        if found and found[0].is_tree:  # in which a word may have come to another type
+            is_same = written(given) in (written(value), written(typed_word(key, str(value))))
+        if not is_same:
+            why = f"the sweep chose {value!r} and its command did not pass that on"
+            todo = "let the command end with ${args_no_hyphens}, which has every parameter"
+            raise UserError(f"{key}={given!r}: {why}; {todo}")

@@ -28,10 +28,7 @@ _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF
 @dataclass
 class ModelConfig:
     name: str = option(
-        "resnet50",
-        "network",
-        choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
-        door=MODELS,
+        "resnet50", "network", choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"), door=MODELS
     )
     stem: str = option(
         "cifar",
