@@ -26,16 +26,8 @@ BOUNDS = {
     "below": ("below", operator.lt),
 }
 NULL_WORDS = ("none", "null", "~", "")
-BOOLS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+BOOLS = dict.fromkeys(("true", "yes", "y", "on", "1"), True)
+BOOLS |= dict.fromkeys(("false", "no", "n", "off", "0"), False)
 
 
 class Role(Enum):

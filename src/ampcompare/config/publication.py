@@ -61,10 +61,9 @@ def arm_config(
     if scale != 1:
         config = build(config, _shrunk(config, publication, scale).items())
     if network is not None:
-        own = publication.tiny if network == "tiny" else {}
-        if not any(key.startswith("model.") for key in own):
+        if not any(key.startswith("model.") for key in publication.tiny):
             config = build(config, [("model.name", network), ("model.kwargs", None)])
-        config = build(config, options_in(own))
+        config = build(config, options_in(publication.tiny))
     return config
 
 
