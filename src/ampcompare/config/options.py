@@ -11,7 +11,6 @@ import operator
 import re
 import types
 import typing
-from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -141,7 +140,7 @@ class Leaf:
             found = self._read(value)
             parts = [] if self.is_tree else found if isinstance(found, list) else [found]
             is_allowed = all(map(self._allows, parts))
-        except (ValueError, TypeError, LookupError, OverflowError, SyntaxError, RecursionError):
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             is_allowed = False
         if not is_allowed:
             raise self.wrong(said)
@@ -248,9 +247,7 @@ def listed(value: Any) -> list[str] | None:
     (['layer4.2', '*.bn3', 'fc'], ['*.bn3', '0'], ['a', 'b'], ['a', 'b'])
     """
     if isinstance(value, str):
-        value = re.sub(r"^\[([^][]*)\]$", r"\1", value.strip())
-        if value.startswith(("['", '["')):  # with brackets in the names
-            value = literal_eval(value)
+        value = re.sub(r"^\[(.*)\]$", r"\1", value.strip())
     found: list[str] = []
     for part in value if isinstance(value, list | tuple) else [] if value is None else [value]:
         if isinstance(part, bool) or not isinstance(part, str | int):
