@@ -87,8 +87,8 @@ def about(
 ) -> About:
     """All that is said of a run; `config` is what its user says of it, `own` the recorder's options.
 
-    Raises UserError without a word for the backend, for a type that is none, and where config says again what
-    the recorder is given.
+    Raises UserError without a word for the backend, for a type that is none, and where config contradicts
+    what the recorder is given.
     """
     if backend is None and isinstance(scaler, Precision):
         backend = scaler.declares.label
@@ -102,9 +102,9 @@ def about(
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
         raise UserError(f"config={short(config)}: expected a mapping of names; give a dict")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
-        raise UserError(
-            f"config[{key!r}]={short(config[key])}: is the recorder's own; leave it out of config"
-        )
+        if str(config[key]) != str(own.get(key)):
+            what = f"config[{key!r}]={short(config[key])}: the recorder says {own.get(key)!r}"
+            raise UserError(f"{what}; leave it out of config")
     settings: dict[str, Any] = {**numerics_now(), "processes": processes, **arithmetic_of(device)}
     if optimizer is not None:
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)

@@ -114,7 +114,7 @@ class Recorder:
         self._every, self._warmup_steps, self._diagnostics = every, warmup_steps, diagnostics
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
-        self._scaling, skips_are = scaling_of(scaler, self.device)
+        self._scaling = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
         self._wandb = WandbConfig(project=project, name=name)
         log = {"every": every, "warmup_steps": warmup_steps}
@@ -131,7 +131,6 @@ class Recorder:
             scales=self._scaling.scales_dynamically(),
             goes_on=self.steps > 0,
         )
-        self._about.facts[metrics.SKIPS_ARE] = skips_are
         if test_samples is not None:
             self._about.facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False
