@@ -126,16 +126,6 @@ def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(kept: Kept, scaler:
     assert kept.rows[-1][metrics.SKIPPED] == 0
 
 
-def test_the_scaler_of_a_plug_in_or_an_accelerator_is_found(kept: Kept):
-    class Plugin:
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-
-    loop = Loop(Plugin.scaler, steps=2)
-    with Recorder(backend="native", scaler=Plugin(), every=2, **QUIET) as record:
-        loop(record)
-    assert kept.rows[-1][metrics.SCALE] == 8
-
-
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize(("scaled", "fused"), [(False, False), (True, False), (True, True)])
 def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
