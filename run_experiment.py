@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout r
 
 from ampcompare.entrypoint import main
 from ampcompare.program.stopping import leave
-from ampcompare.program.utf8 import use_utf8
+from ampcompare.program.starting import use_utf8
 
 if __name__ == "__main__":
     use_utf8()

@@ -33,8 +33,3 @@ def test_a_layer_groups_part_is_found_where_there_are_parts():
     assert metrics.find("grad/exponents/layer1") is None
     assert metrics.find("eval/loss/layer1") is None
     assert metrics.find("grad") is None
-
-
-def test_a_title_has_the_unit_where_there_is_one():
-    assert metrics.METRICS[metrics.THROUGHPUT].title == "Throughput, images/s"
-    assert metrics.METRICS[metrics.EVAL_ACCURACY].title == "Eval accuracy"

@@ -47,12 +47,7 @@ VALUES = [
     ("backend", f"{BACKENDS}; did you mean native_bf16?", "bf16-mixed"),
     ("backend", f"{BACKENDS}; did you mean bf16?", "bfloat16"),
     # Numbers.
-    (
-        "optimizer.lr",
-        "expected a number above 0",
-        *"1e-1x 0 nan true".split(),
-        "9" * 400,
-    ),
+    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan true".split(), "9" * 400),
     ("optimizer.lr", "expected a number above 0", "${optimizer.weight_decay}"),
     ("batch_size", WHOLE, "12.5", "auto"),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
@@ -81,13 +76,12 @@ VALUES = [
         "a group of options; set one of them: name, lr, momentum, nesterov, weight_decay, fused",
         *("fast", "${schedule}"),
     ),
-    # What OmegaConf would resolve.
+    # What else a template may hold.
     ("wandb.name", PLAIN, "${oc.env:HOME}", "${.mode}", "${data[mean]}", "${"),
     ("wandb.name", PLAIN, "${${wandb.group}:HOME}", "\\${backend}"),
-    ("wandb.name", "Interpolation key 'nope' not found; write the value out", "${nope}"),
-    ("wandb.name", "Recursive interpolation detected; write the value out", "${wandb.name}"),
-    ("wandb.name", "Interpolation to parent node detected; write the value out", "${wandb}"),
-    ("wandb.name", "expected a text, or null", "${optimizer}"),
+    ("wandb.name", "nope is no option", "${nope}"),
+    ("wandb.name", "wandb.name refers to itself", "${wandb.name}"),
+    ("wandb.name", "optimizer is no option", "${optimizer}"),
 ]
 NEAR = {
     "lr=0.1": "optimizer.lr",

@@ -13,8 +13,8 @@ from ampcompare import __version__
 from ampcompare.bench.commands import bench, doctor
 from ampcompare.demo import demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.program.starting import use_utf8
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
-from ampcompare.program.utf8 import use_utf8
 from ampcompare.report.commands import report, workspace
 from ampcompare.reproduce.commands import reproduce
 from ampcompare.sweeps.commands import sweep

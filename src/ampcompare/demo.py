@@ -16,7 +16,7 @@ import typer
 
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
-from ampcompare.program.threads import let_threads_sleep
+from ampcompare.program.starting import let_threads_sleep
 
 if TYPE_CHECKING:
     from ampcompare.config.load import Config

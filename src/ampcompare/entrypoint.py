@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ampcompare.errors import UserError, exit_with, show
 from ampcompare.plugins import fault_of
-from ampcompare.program.loading import loading
+from ampcompare.program.starting import loading
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
 
 
@@ -18,7 +18,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     out the lines at the end on where the record is.
     """
     if {"--help", "-h", "--help-all"} & set(words):
-        from ampcompare.config.help import every, often
+        from ampcompare.config.arguments import every, often
 
         try:
             print((every if "--help-all" in words else often)(program), flush=True)

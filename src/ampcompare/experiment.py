@@ -14,8 +14,7 @@ from ampcompare import metrics
 from ampcompare.checkpoint.state import RunKeeper, restore
 from ampcompare.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.config.check import remarks, settle
-from ampcompare.config.load import Config
-from ampcompare.config.sweep_choice import check_chosen
+from ampcompare.config.load import Config, check_chosen
 from ampcompare.data.sources import source_of
 from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason

@@ -53,7 +53,6 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
-OWN_LOOP = "a loop of one's own, under the recorder"
 SKIPPED_STEP = "a skipped step"
 OF_TASK = "a task that is scored by it"
 EAGER = "a forward that is not compiled"
@@ -216,13 +215,6 @@ RESUMED_INEXACTLY = declare(
     no_goal="no number",
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
-SKIPS_ARE = declare(
-    "recorder/skipped_steps_are",
-    "where the skipped steps are from",
-    END,
-    needs=OWN_LOOP,
-    no_goal="a sentence",
-)
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
 # In it: what a network is scored by, `{"metric": KEY, "metrics": {KEY: {"words": ..., "better": ...}}}` (the
 # compared one, and all); the type that the backend computes in, and what each half type's products run on on

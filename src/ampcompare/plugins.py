@@ -11,19 +11,19 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import islice
+from inspect import Parameter, Signature
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ampcompare.errors import UserError, what_happened
+from ampcompare.errors import UserError, did_you_mean, what_happened
 
 FORMS = "pkg.mod:Name or ./file.py:Name"
 
@@ -82,12 +82,6 @@ class Plugin:
 _LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
 
 
-def left_out(door: Door, built_in: Collection[str]) -> list[str]:
-    """A line for what is installed and cannot be had, as it has the name of a built-in part."""
-    taken = (entry for entry in entry_points(group=door.group) if entry.name in built_in)
-    return [f"{door.option}={e.name} is the built-in one; that of {_origin(e)} is left out" for e in taken]
-
-
 def is_object(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text
@@ -119,9 +113,8 @@ def load(door: Door, text: str) -> Plugin:
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
-            own = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
-            has = ", ".join(islice(own, 5)) or "no class or function"
-            raise door.refusal(text, f"{origin}no {name} in {left}; it has {has}") from None
+            near = did_you_mean(name, vars(module))
+            raise door.refusal(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
         _LOADED[str(file)] = f"{door.option}={text!r}"
@@ -130,11 +123,9 @@ def load(door: Door, text: str) -> Plugin:
 
 def _entry_of(door: Door, text: str) -> EntryPoint:
     entries = [*entry_points(group=door.group, name=text)]
-    if not entries:
-        raise door.refusal(text, f"no such entry point in {door.group}; expected {FORMS}")
-    if len(entries) > 1:
-        names = " and ".join(sorted(map(_origin, entries)))
-        raise door.refusal(text, f"{names} both have it; name one of them in full")
+    if len(entries) != 1:
+        found = " and ".join(sorted(map(_origin, entries))) or "none is installed"
+        raise door.refusal(text, f"expected one entry point in {door.group}, {found}; or name it as {FORMS}")
     return entries[0]
 
 
@@ -181,3 +172,38 @@ def fault_of(problem: Exception) -> UserError | None:
             why = what_happened(problem, Path(step.filename))
             return UserError(f"{_LOADED[step.filename]}: {why}").showing(problem)
     return None
+
+
+def call(
+    function: Callable[..., Any], given: Mapping[str, Any], *, key: str, name: str, ours: Mapping[str, Any]
+) -> Any:
+    """What the function returns for the user's arguments, which `key` (`model.kwargs`) gives to `name`.
+
+    `ours` are arguments that it gets where its signature takes them, by name or as `**kwargs`, and the user
+    does not set them. Raises UserError for an argument that its signature does not take, or lacks; what the
+    function raises goes on.
+    """
+    signature = signature_of(function)
+    arguments = {k: v for k, v in ours.items() if takes(signature, k)} | dict(given)
+    try:
+        signature.bind(**arguments)
+    except TypeError as problem:
+        raise UserError(f"{key}: {name}{signature} {problem}") from None
+    return function(**arguments)
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """Its signature; where it has none that can be read (some in C), one that takes anything."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return Signature([Parameter("anything", Parameter.VAR_KEYWORD)])
+
+
+def takes(signature: Signature, name: str) -> bool:
+    """Whether an argument may be given by this name."""
+    try:
+        signature.bind_partial(**{name: None})
+    except TypeError:
+        return False
+    return True

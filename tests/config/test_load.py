@@ -12,7 +12,7 @@ from support.quick import ROOT
 from ampcompare.config.canonical import canonical
 from ampcompare.config.load import load_config
 from ampcompare.config.options import Role
-from ampcompare.config.schema import LEAVES, Config, with_role
+from ampcompare.config.schema import Config, with_role
 from ampcompare.errors import UserError
 from ampcompare.program.place import names_shipped, shipped
 
@@ -123,25 +123,6 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
 def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, content: str):
     (tmp_path / "empty.yaml").write_text(content)
     assert load_config(str(tmp_path / "empty.yaml")) == Config()
-
-
-def test_every_option_says_what_it_means():
-    for leaf in LEAVES.values():
-        assert leaf.meta["help"], leaf.key
-        assert leaf.allowed, leaf.key
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("plan.margin=0.5", "plan.looks=[3,6,10]", "plan.max_seeds=10", "plan.control=bookends"),
-        ('plan={"margin": 0.5, "looks": [3.0, 6, 10], "max_seeds": 10.0, "control": "bookends"}',),
-    ],
-)
-def test_a_plan_is_read_as_people_and_agents_write_it(words):
-    plan = load_config(None, words).plan
-    assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "bookends")
-    assert plan.target is None
 
 
 def test_every_option_has_the_role_that_its_name_promises():

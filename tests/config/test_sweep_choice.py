@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.config.load import load_config
-from ampcompare.config.sweep_choice import check_chosen, check_parameters
+from ampcompare.config.load import check_chosen, check_parameters, load_config
 from ampcompare.errors import UserError
 
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.quick import ROOT
 
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import first_config, problems_of
-from ampcompare.sweeps.file import read_sweep
 
 
 def kwargs(*words: str) -> dict[str, object]:
@@ -95,29 +92,3 @@ def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
     for write in (yaml.safe_dump, json.dumps):
         file.write_text(write(config.to_dict()))
         assert load_config(str(file)) == config
-
-
-SWEEP = """
-program: run_experiment.py
-method: grid
-parameters:
-  model.name: {value: "timm:convnext_tiny"}
-  model.kwargs.dims: {values: [[8, 8], [16, 16]]}
-  model:
-    parameters:
-      kwargs:
-        parameters:
-          drop_path_rate: {values: [0, 1e-1]}
-          act: {value: gelu}
-  data.kwargs.noise: {value: null}
-"""
-
-
-def test_a_sweep_may_vary_what_is_in_a_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    (tmp_path / "sweep.yaml").write_text(SWEEP)
-    sweep = read_sweep(tmp_path / "sweep.yaml")
-    assert problems_of(sweep, []) == []
-    config = first_config(sweep, ["model.kwargs.more=[1]"])
-    assert config.model.kwargs == {"dims": [8, 8], "drop_path_rate": 0, "act": "gelu", "more": [1]}
-    assert config.data.kwargs == {"noise": None}

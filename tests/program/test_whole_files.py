@@ -41,11 +41,6 @@ def test_what_goes_wrong_leaves_the_old_file_alone(tmp_path: Path, problem: Base
     assert names(tmp_path) == ["x"]
 
 
-def test_a_folder_is_made_with_those_above_it_and_left_empty(tmp_path: Path):
-    folder = make_folder(tmp_path / "a" / "b", "--out 'a/b'")
-    assert names(folder) == []
-
-
 @pytest.mark.parametrize(
     ("name", "why"), [("taken", "File exists"), ("taken/below", "Not a directory"), ("a\0b", "null byte")]
 )

@@ -129,23 +129,6 @@ assert "lightning.pytorch" not in sys.modules
     assert set(read(tmp_path, 16, 14.4)) == {"32-true"}
 
 
-def test_names_of_validation_metrics_lose_their_prefix_and_nothing_else():
-    from ampcompare.recorder.lightning import name_of
-
-    keys = (
-        "val_acc",
-        "valid_acc",
-        "validation/f1",
-        "val/loss",
-        "value_error",
-        "val",
-        "train_acc",
-        "val_acc_top5",
-    )
-    found = [name_of(key) for key in keys]
-    assert found == ["accuracy", "accuracy", "f1", "loss", "", "", "", "acc_top5"]
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_failing_lightning_module_ends_its_record_as_failed(tmp_path: Path):
     import lightning.pytorch as library

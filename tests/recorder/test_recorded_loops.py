@@ -71,36 +71,15 @@ def test_a_loop_that_goes_on_from_its_checkpoint_keeps_its_earlier_record(
     assert looks[metrics.STEP].tolist() == [10, 30, 40, 50]
 
 
-def test_rows_go_into_an_open_run_beside_its_own_and_leave_it_open(tmp_path: Path):
-    settings = wandb.Settings(console="off", quiet=True)
-    with wandb.init(dir=tmp_path, config={"lr": 0.5, "backend": "none"}, settings=settings) as run:
-        loop = Loop(steps=20)
-        with Recorder(backend="none", seed=4, run=run, every=5, **QUIET) as record:
-            loop(record)
-            run.log({"mine": 7.0})
-            record.evaluate(accuracy=0.5)
-        run.log({"mine": 8.0})
-    end_service()  # what `finish` leaves to it is on the disk then
-    (found,) = load_runs([tmp_path])
-    assert found.exit_code == 0
-    assert list(found.values("mine")) == [7.0, 8.0]
-    assert list(found.values(metrics.EVAL_ACCURACY)) == [0.5]
-    rows = found.history[found.history[metrics.LOSS].notna()]
-    assert rows[metrics.STEP].tolist() == [5, 10, 15, 20]
-    assert found.config["lr"] == 0.5
-    assert found.config["seed"] == 4
-    assert found.summary[metrics.ENVIRONMENT]["device_type"] == "cpu"
-
-
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("stride", [1, 3])
 def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, first: int, stride: int):
     """Which it logs with a `step=` of the training, at each or at some, before and behind ours."""
     settings = wandb.Settings(console="off", quiet=True)
-    with wandb.init(dir=tmp_path, settings=settings) as run:
+    with wandb.init(dir=tmp_path, config={"lr": 0.5, "backend": "none"}, settings=settings) as run:
         loop = Loop(steps=1)
         how = {"optimizer": loop.optimizer, "diagnostics": 3, "every": 5, "warmup_steps": 0}
-        with Recorder(backend="none", run=run, **how, **QUIET) as record:
+        with Recorder(backend="none", seed=4, run=run, **how, **QUIET) as record:
             for step in range(first, 60 + first):
                 if step % stride == 0:
                     run.log({"mine/a": step}, step=step)
@@ -111,6 +90,8 @@ def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, firs
                     run.log({"mine/b": step}, step=step)
     end_service()
     (found,) = load_runs([tmp_path])
+    assert (found.exit_code, found.config["lr"], found.config["seed"]) == (0, 0.5, 4)
+    assert found.summary[metrics.ENVIRONMENT]["device_type"] == "cpu"
     steps = [step for step in range(first, 60 + first) if step % stride == 0]
     assert list(found.values("mine/a")) == list(found.values("mine/b")) == steps
     rows = found.history

@@ -20,7 +20,6 @@ from support.training import fit
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.recorder.scaling import COUNTED, DROPS, NO_SCALE
 
 QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
 
@@ -88,7 +87,6 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(kept: Kept, fused: b
     assert loop.drops > 3
     assert kept.rows[-1][metrics.SKIPPED] == loop.drops
     assert kept.rows[-1][metrics.SCALE] == scaler.get_scale()
-    assert kept.noted[metrics.SKIPS_ARE] == DROPS
 
 
 def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
@@ -100,24 +98,6 @@ def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
         scaler.update(4.0)
         loop(record)
     assert kept.of(metrics.SKIPPED) == [0, 0]
-
-
-@pytest.mark.parametrize("skipped_at", [1, 2, 3])
-def test_a_pause_within_a_log_interval_loses_and_makes_no_skip(kept: Kept, skipped_at: int):
-    """Of a scaler, and of a backend of ours; the scale of a checkpoint is loaded in the pause."""
-    scaler, precision = torch.amp.GradScaler("cpu", init_scale=2.0**20), build_precision("native")
-    scaler.scale(torch.ones(()))  # which makes its scale
-    for scales in (scaler, precision):
-        with Recorder(backend="native", scaler=scales, every=4, **QUIET) as record:
-            for step in range(1, 5):
-                if step == skipped_at:
-                    precision._skipped += 1
-                    scaler.update(scaler.get_scale() / 2)
-                record.step(loss=1.0, samples=1)
-                if step == 2:
-                    with record.paused():
-                        scaler.update(scaler.get_scale() / 2)
-        assert kept.of(metrics.SKIPPED)[-1] == 1
 
 
 def test_a_backend_of_ours_is_asked_itself(kept: Kept):
@@ -135,7 +115,6 @@ def test_a_backend_of_ours_is_asked_itself(kept: Kept):
     assert kept.rows[-1][metrics.SKIPPED] == int(precision.skipped_steps()) > 0
     assert kept.told.logged["backend"] == "native"
     assert kept.told.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
-    assert kept.noted[metrics.SKIPS_ARE] == COUNTED
 
 
 @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
@@ -145,17 +124,6 @@ def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(kept: Kept, scaler:
         loop(record)
     assert kept.rows[-1][metrics.SCALE] == 1
     assert kept.rows[-1][metrics.SKIPPED] == 0
-    assert kept.noted[metrics.SKIPS_ARE] == NO_SCALE
-
-
-def test_the_scaler_of_a_plug_in_or_an_accelerator_is_found(kept: Kept):
-    class Plugin:
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-
-    loop = Loop(Plugin.scaler, steps=2)
-    with Recorder(backend="native", scaler=Plugin(), every=2, **QUIET) as record:
-        loop(record)
-    assert kept.rows[-1][metrics.SCALE] == 8
 
 
 @pytest.mark.parametrize("zero_first", [True, False])
@@ -190,12 +158,7 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
 
 @pytest.mark.slow
 def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
-    words = (
-        "backend=native",
-        "log.every=2",
-        "log.warmup_steps=1",
-        "diagnostics.every=3",
-    )
+    words = ("backend=native", "log.every=2", "log.warmup_steps=1", "diagnostics.every=3")
     made, came = fit(quick_overrides, *words)
     summary = made.run()
     scaler = torch.amp.GradScaler("cpu")
@@ -227,15 +190,6 @@ def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):
             record.step(loss=place, samples=3 if step % 4 == 3 else 1)
     assert kept.of(metrics.LOSS) == pytest.approx([(0 + 1 + 2 + 3 * 3) / 6, (4 + 5 + 6 + 3 * 7) / 6])
     assert kept.of(metrics.LEARNING_RATE) == [0.25, 0.25]
-
-
-def test_steps_without_a_loss_have_rows_without_one(kept: Kept):
-    with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
-        for _ in range(4):
-            record.step(samples=1)
-        record.log(loss=0.5)
-    assert len(kept.of(metrics.THROUGHPUT)) == 2
-    assert kept.of(metrics.LOSS) == [0.5]
 
 
 def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(kept: Kept, capsys: Any):
@@ -326,19 +280,6 @@ def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays
     assert kept.ended == [0]
 
 
-def test_a_handler_of_the_programs_own_stays(kept: Kept):
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        with Recorder(backend="none", **QUIET) as record:
-            os.kill(os.getpid(), signal.SIGTERM)
-            record.step(loss=1.0, samples=1)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
-    assert kept.ended == [0]
-
-
 def test_process_0_records_the_samples_of_all(kept: Kept, monkeypatch: pytest.MonkeyPatch, hands: Hands):
     monkeypatch.setenv("WORLD_SIZE", "4")
     for rank in ("0", "3"):
@@ -360,24 +301,24 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Recorder(backend="none", every=0), "every=0: expected a whole number from 1 on"),
     (lambda: Recorder(backend="none", diagnostics=5), "diagnostics=5: there is no optimizer"),
     (lambda: Recorder(backend="none", scaler=3), "scaler=int: expected a torch.amp.GradScaler"),
-    (lambda: Recorder(backend="none", device="tpu9"), "device='tpu9': no device"),
+    (lambda: Recorder(backend="none", device="tpu9"), "device='tpu9': "),
     (lambda: Recorder(backend="none", precision_dtype="int8"), "precision_dtype='int8': expected one of"),
     (
         lambda: Recorder(backend="none", seed=1, config={"seed": 2}),
-        r"config\['seed'\]=2, the recorder was given 1",
+        r"config\['seed'\]=2: the recorder says 1",
     ),
-    (lambda: Recorder(backend="none", config={"environment": 2}), "is the recorder's own word"),
+    (lambda: Recorder(backend="none", config={"environment": 2}), "the recorder says None; leave it out"),
     (lambda: Recorder(backend="none").step(samples=1), "outside of `with"),
     (lambda: Recorder(backend="none", batch_size=-1), "batch_size=-1: expected a whole number from 1 on"),
     (lambda: Recorder(backend="none", seed="x"), "seed='x': expected a whole number"),
     (lambda: Recorder(backend="none", seed=-1), "seed=-1: expected a whole number from 0 on"),
-    (lambda: Recorder(backend="none", device="cuda:99"), "device='cuda:99': not there"),
+    (lambda: Recorder(backend="none", device="cuda:99"), "device='cuda:99': "),
     (lambda: Recorder(backend="none", optimizer=[Loop().optimizer]), "optimizer=.*: expected a torch.optim"),
     (lambda: Recorder(backend="none", optimizer="adam"), "optimizer='adam': expected a torch.optim"),
     (lambda: Recorder(backend="none", model="resnet"), "model='resnet': expected a torch.nn.Module"),
     (lambda: Recorder(backend="none", seed=1, config={"seed": torch.ones(2)}), r"config\['seed'\]=tensor"),
     (lambda: Recorder(backend="none", config={"log": np.ones(2)}), r"config\['log'\]=array"),
-    (lambda: Recorder(backend="none", config={3: 4}), r"config\[3\]=4: expected a name"),
+    (lambda: Recorder(backend="none", config={3: 4}), r"config={3: 4}: expected a mapping of names"),
     (lambda: Recorder(backend="none", config=[1]), r"config=\[1\]: expected a mapping"),
 ]
 
@@ -407,15 +348,6 @@ def test_a_recorder_begins_one_record(kept: Kept):
     assert kept.ended == [0]
 
 
-@pytest.mark.parametrize("samples", [0, 2.5, True, None, torch.tensor(3)])
-def test_samples_are_a_whole_number(kept: Kept, samples: Any):
-    with Recorder(backend="none", **QUIET) as record:
-        with pytest.raises(UserError, match="expected a whole number from 1 on"):
-            record.step(loss=1.0, samples=samples)
-        record.step(loss=1.0, samples=1)
-    assert kept.ended == [0]
-
-
 @pytest.mark.parametrize(
     ("said", "known", "dtype"),
     [
@@ -429,25 +361,9 @@ def test_samples_are_a_whole_number(kept: Kept, samples: Any):
 def test_a_word_stays_as_it_was_given_and_what_we_take_it_for_is_beside_it(
     kept: Kept, said: str, known: str | None, dtype: Any
 ):
-    with Recorder(backend=said, config={"model": {"name": "mine"}}, **QUIET):
+    with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **QUIET):
         pass
     assert kept.told.logged["backend"] == said
     assert kept.told.logged["recorder"]["backend"] == known
     assert kept.told.logged["model"] == {"name": "mine"}
     assert kept.told.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype
-
-
-@pytest.mark.parametrize("scales", [False, True])
-def test_a_first_loss_that_is_not_finite_is_blamed_on_what_goes_in(kept: Kept, capsys: Any, scales: bool):
-    scaler = torch.amp.GradScaler("cpu") if scales else None
-    if scaler:
-        scaler.scale(torch.ones(()))  # which makes its scale
-    with Recorder(backend="native", every=2, scaler=scaler, **QUIET | {"quiet": False}) as record:
-        for _ in range(40):
-            record.step(loss=torch.tensor(math.nan), samples=1)
-            if scaler:
-                scaler.update(scaler.get_scale() / 2)
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.count("step 1: the training loss is not finite") == 1
-    assert "look at inputs, targets and initial weights" in said
-    assert "learning rate" not in said

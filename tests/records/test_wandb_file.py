@@ -24,8 +24,8 @@ from support.properties import examples
 from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.errors import UserError
-from ampcompare.former import config_now
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from ampcompare.recorder.recorder import Recorder
 from ampcompare.records import load_runs
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.start import start_tracker
-from ampcompare.wandb_client.client import gone, waiting_said
+from ampcompare.wandb_client.client import gone
 
 
 @pytest.mark.parametrize("problem", gone())
@@ -75,14 +74,3 @@ def test_a_row_that_w_and_b_refuses_is_raised_and_those_behind_it_are_recorded(
     assert tracker.finish({}, 0) is None
     (record,) = load_runs([tmp_path])
     assert record.history["global_step"].tolist() == [1, 3, 4]
-
-
-def test_what_is_waited_for_long_is_said_once(monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
-    with waiting_said(said.append, "W&B's server"):
-        pass
-    monkeypatch.setattr("ampcompare.wandb_client.client.SILENT_SECONDS", 0.01)
-    with waiting_said(said.append, "W&B's server"):
-        while not said:
-            time.sleep(0.01)
-    assert said == ["waiting for W&B's server ..."]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -48,3 +50,18 @@ def test_the_number_is_that_of_what_the_error_came_from():
     problem = CommError(PAGE)
     problem.__cause__ = failed(PAGE, 503)
     assert api_reason(problem) == "HTTP 503 Service Unavailable"
+
+
+def test_a_list_in_a_summary_loads_no_pandas_and_a_table_is_still_known():
+    code = """
+import sys
+from ampcompare.wandb_client.client import leave_pandas_out
+leave_pandas_out()
+import wandb.util
+assert not wandb.util.is_pandas_data_frame([None])
+assert "pandas" not in sys.modules
+import pandas
+assert wandb.util.is_pandas_data_frame(pandas.DataFrame({"a": [1]}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -47,13 +47,6 @@ def test_file_cut_at_any_byte_gives_the_records_before_the_cut():
 
 
 @settings(max_examples=150)
-@given(cut=st.integers(0, len(FILE)))
-def test_long_file_cut_anywhere_gives_a_prefix(cut):
-    records, _ = read(FILE[:cut])
-    assert records == PAYLOADS[: len(records)]
-
-
-@settings(max_examples=150)
 @given(place=st.integers(len(HEADER), len(FILE) - 1), noise=st.binary(min_size=1, max_size=200))
 def test_damage_costs_no_record_outside_its_block_and_invents_none(place, noise):
     damaged = FILE[:place] + noise + FILE[place + len(noise) :]
@@ -112,18 +105,3 @@ def test_reads_in_blocks_however_short_the_reads_are():
             return super().read(min(size, 1000))
 
     assert list(LogReader(Slow(FILE))) == PAYLOADS
-
-
-def test_each_byte_of_a_file_is_read_once_and_little_is_held():
-    """Work and memory grow with the file, not with its square."""
-    asked: list[int] = []
-
-    class Counted(io.BytesIO):
-        def read(self, size: int = -1) -> bytes:
-            asked.append(size)
-            return super().read(size)
-
-    data = frame([bytes(300)] * 20_000)
-    assert sum(1 for _ in LogReader(Counted(data))) == 20_000
-    assert max(asked) == BLOCK_BYTES
-    assert sum(asked) < len(data) + 3 * BLOCK_BYTES  # at its end a short block, and one of nothing

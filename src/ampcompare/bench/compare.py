@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ampcompare.bench.interval import Ratio, ratio_of
-from ampcompare.program.threads import let_threads_sleep
+from ampcompare.program.starting import let_threads_sleep
 
 LOOKS = (12, 24, 48)  # rounds behind which it may be enough; the last ends it
 PRECISE = 0.05  # half of an interval, as a share of its ratio: then it is known well enough

@@ -1,4 +1,6 @@
-"""The command line of the entrypoint: every form in which people and W&B's sweep macros write options."""
+"""The command line of the entrypoint: every form in which people and W&B's sweep macros write options, and
+what `--help` says of them. Free of torch.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.load import configured, split_override
-from ampcompare.config.schema import Config, find_option
+from ampcompare.config.options import Leaf
+from ampcompare.config.schema import LEAVES, Config, find_option
 from ampcompare.errors import UserError, reason
 
 DEFAULT_CONFIG = "reference"
 RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
+
+USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --flag ...]"
+ALL = """
+Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
+The options, each with its default, meaning and what it may be:
+"""
+# Those that people set, in the order in which they are asked for; some in fewer words.
+OFTEN = {
+    "what": ("backend", "model.name", "execution", "device"),
+    "data": ("data.source", "data.root", "data.train_limit"),
+    "training": (
+        *("epochs", "max_steps", "batch_size", "seed"),
+        *("optimizer.name", "optimizer.lr", "training.accumulate", "training.clip_norm"),
+    ),
+    "precision": ("precision.loss_scale", "precision.keep_fp32"),
+    "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
+}
+BRIEFLY = {
+    "model.name": "network, also timm:NAME, torchvision:NAME, ./net.py:build",
+    "data.source": "cifar10, cifar100, image_folder, synthetic, ./data.py:build",
+    "data.root": "folder of the data",
+    "precision.keep_fp32": "modules that compute in fp32: layer4.2,*.bn3,fc",
+    "resume": "auto: go on with an unfinished run of this config, or never",
+}
 
 
 def parse(words: Sequence[str]) -> Config:
@@ -26,39 +54,64 @@ def parse(words: Sequence[str]) -> Config:
     rest = iter(words)
     for word in rest:
         key, equals, value = word.partition("=")
+        option = find_option(word[2:]) if word.startswith("--") and not equals else None
         if key == "--config":
             name = value if equals else next(rest, "")
             if not name:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
-        elif word.startswith("{"):
-            given += _options(word, word)
-        elif equals:
-            given.append(split_override(word.lstrip("+")))
-        elif word.startswith("--") and (option := find_option(word[2:])):
-            if option[0].base is not bool:
-                raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
+        elif word.startswith("{") or (word.endswith(".json") and not equals):
+            given += _of_json(word)
+        elif option and option[0].base is bool:
             given.append((word[2:], True))
-        elif word.endswith(".json"):
-            given += _options(_content(word), word)
+        elif option:
+            raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
         else:
-            split_override(word)  # which says what is wrong with it
-    return configured(name, given, DEFAULT_CONFIG)
-
-
-def _content(file: str) -> str:
+            given.append(split_override(word.lstrip("+")))
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return configured(name, given, DEFAULT_CONFIG)
+    except RecursionError:  # JSON of a thousand levels
+        raise UserError("the options are nested too deeply; write fewer brackets") from None
+
+
+def _of_json(word: str) -> list[tuple[str, Any]]:
+    """The options in a JSON object, or in the file of that name."""
+    try:
+        text = word if word.startswith("{") else Path(word).read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise UserError(f"{file}: cannot be read ({reason(problem)})") from None
-
-
-def _options(text: str, origin: str) -> list[tuple[str, Any]]:
-    """The options in a JSON object."""
+        raise UserError(f"{word}: cannot be read ({reason(problem)})") from None
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
         expected = 'expected such as {"backend": "native"}'
-        raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
+        raise UserError(f"{word}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
+        raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
     return [*content.items()]
+
+
+def often(program: str) -> str:
+    """A line for each option that people set."""
+    lines = [
+        USAGE.format(program=program),
+        "Trains one run. --help-all: every option, with what it may be.\n",
+    ]
+    for group, options in OFTEN.items():
+        for number, key in enumerate(options):
+            leaf = LEAVES[key]
+            words = ", ".join(leaf.meta["choices"]) if leaf.base is str else ""
+            said = BRIEFLY.get(key) or words or leaf.meta["help"]
+            lines.append(f"{'' if number else group:<11}{_with_default(leaf):<30}{said}")
+    return "\n".join(lines)
+
+
+def every(program: str) -> str:
+    """Every option with meaning, default and allowed values, one block each."""
+    lines = [USAGE.format(program=program), ALL.rstrip("\n")]
+    for leaf in LEAVES.values():
+        lines += [f"  {_with_default(leaf)}", f"      {leaf.meta['help']} ({leaf.allowed})"]
+    return "\n".join(lines)
+
+
+def _with_default(leaf: Leaf) -> str:
+    said = json.dumps(leaf.default) if isinstance(leaf.default, bool | None) else leaf.default
+    return f"{leaf.key}={said}"

@@ -51,7 +51,7 @@ class PlanConfig:
         "none",
         "the baseline once more as a group of its own; bookends: first and last in the sweep",
         choices=("none", "bookends"),
-        hints={"null": "none", "false": "none", "off": "none", "true": "bookends", "a/a": "bookends"},
+        hints={"null": "none", "false": "none", "true": "bookends"},
     )
 
 
@@ -61,7 +61,7 @@ class WandbConfig:
         "auto",
         "auto: online with an API key, offline without; disabled keeps no record",
         choices=("auto", "online", "offline", "disabled"),
-        hints={**dict.fromkeys(("off", "none", "false", "no"), "disabled"), "dryrun": "offline"},
+        hints={"off": "disabled", "none": "disabled", "false": "disabled", "dryrun": "offline"},
     )
     project: str = option(
         "comparison-amp",

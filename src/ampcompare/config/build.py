@@ -1,86 +1,105 @@
-"""Given values as a typed dataclass. OmegaConf's structured config holds the types, resolves `${key}` and
-knows what is missing (`???`); `options.py` says what else a value has to be.
+"""Given values as a Config: which option they are for, what `${key}` in them comes to. `options.py` says what
+else a value has to be.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
-
-from ampcompare.config.options import Leaf, texts
-from ampcompare.config.schema import GROUPS, LEAVES, find_option
-from ampcompare.config.trees import flat
-from ampcompare.errors import UserError, did_you_mean, reason
+from ampcompare.config.options import texts
+from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.place import as_typed
 from ampcompare.program.yaml_file import read_text
 
-# All that is taken of OmegaConf's grammar: `${oc.env:WANDB_API_KEY}` in a stranger's config would put a
-# secret into the record.
-REFERENCE = re.compile(r"(?<!\\)\$\{\w+(\.\w+)*\}")
+REFERENCE = re.compile(r"(?<!\\)\$\{(\w+(?:\.\w+)*)\}")
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
-    **dict.fromkeys(("learning_rate", "base_lr", "init_lr"), "optimizer.lr"),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
-    **dict.fromkeys(("bs", "batch", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
-    **dict.fromkeys(("amp", "opt_level", "mixed_precision", "use_amp", "dtype"), "backend"),
-    **dict.fromkeys(("gpu", "gpus", "accelerator"), "device"),
-    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), "training.clip_norm"),
-    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "training.accumulate"),
-    **dict.fromkeys(("arch", "model_name"), "model.name"),
-    **dict.fromkeys(("wd", "l2"), "optimizer.weight_decay"),
-    **dict.fromkeys(("criterion", "loss_fn", "objective"), "task.loss"),
+    "optimizer.lr": "learning_rate base_lr init_lr",
+    "epochs": "num_epochs n_epochs max_epochs num_train_epochs",
+    "batch_size": "bs batch train_batch_size per_device_train_batch_size",
+    "backend": "amp opt_level mixed_precision use_amp dtype",
+    "device": "gpu gpus accelerator",
+    "training.clip_norm": "grad_clip max_grad_norm gradient_clip_val",
+    "training.accumulate": "gradient_accumulation_steps accumulate_grad_batches",
+    "model.name": "arch model_name",
+    "optimizer.weight_decay": "wd l2",
+    "task.loss": "criterion loss_fn objective",
 }
-
-NOT_OF_ITS_TYPE = (
-    *(OmegaConfBaseException, ValueError, TypeError, LookupError, OverflowError, SyntaxError, RecursionError),
-)
-
-_defaults = cache(OmegaConf.structured)  # 13 ms; a copy of it takes 2
 
 
 def build(
-    base: Any, given: Iterable[tuple[str, Any]], of_file: Iterable[tuple[str, Any]] = (), file: str = ""
-) -> Any:
-    """The Config (or one like the given instance) with these values by dotted key, the later one winning,
-    above those of a file.
+    base: Config, given: Iterable[tuple[str, Any]], of_file: Iterable[tuple[str, Any]] = (), file: str = ""
+) -> Config:
+    """The config with these values by dotted key, the later one winning, above those of a file.
 
     Raises UserError with key, value, what is allowed and what may have been meant.
     """
-    tree = copy.deepcopy(_defaults(base)) if isinstance(base, type) else OmegaConf.structured(base)
+    config = copy.deepcopy(base)
     said: dict[str, tuple[Any, str]] = {}
     for origin, pairs in ((file, of_file), ("", given)):
         for key, value in pairs:
-            with named_in(origin):
-                leaf = _put(tree, key, value)
+            found = find_option(key)
+            assert found  # `options_in` has seen to it
+            leaf, path = found
+            if leaf.is_tree:
+                with named_in(origin):
+                    if not (path or isinstance(value, Mapping | None)):
+                        raise leaf.wrong(value)
+                before = said[leaf.key][0] if leaf.key in said else config.value(leaf.key)
+                value = {} if value is None and not path else _grown(before, path, value)
             said[leaf.key] = value, origin
 
-    # What is to be given first: whatever refers to it is not known either.
-    for key, value in flat("", cast(dict[str, Any], OmegaConf.to_container(tree))):
-        if "???" in texts(value) and (found := find_option(key[1:])):
-            with named_in(said[found[0].key][1]):
-                raise UserError(f"{key[1:]}=???: has to be given; expected {found[0].allowed}")
-    for key, (value, origin) in said.items():
-        with named_in(origin):
-            LEAVES[key].check(_resolved(tree, LEAVES[key], value), value)
-    return OmegaConf.to_object(tree)
+    def come_to(key: str, trail: tuple[str, ...] = ()) -> Any:
+        """What an option comes to, asked by those of the trail. Raises ValueError."""
+        found = find_option(key)
+        if not found or found[0].key in trail:
+            raise ValueError(f"{key} refers to itself" if found else f"{key} is no option")
+        leaf = found[0]
+        if leaf.key in said:
+            value, origin = said[leaf.key]
+            try:
+                resolved = _resolved(value, lambda other: come_to(other, (*trail, leaf.key)))
+            except ValueError as problem:
+                with named_in(origin):
+                    raise UserError(f"{leaf.key}={value!r}: {problem}") from None
+            with named_in(origin):
+                if "???" in texts(value):
+                    raise UserError(f"{leaf.key}=???: has to be given; expected {leaf.allowed}")
+                config.set(leaf.key, leaf.take(resolved, value))
+        return config.value(key)
+
+    for key in said:
+        come_to(key)
+    return config
 
 
-def _resolved(tree: Any, leaf: Leaf, said: Any) -> Any:
-    """What an option comes to, given as `said`. Raises UserError."""
-    try:
-        value = OmegaConf.select(tree, leaf.key)
-        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-    except ValidationError:
-        raise leaf.wrong(said) from None
-    except (OmegaConfBaseException, RecursionError) as problem:
-        raise UserError(f"{leaf.key}={said!r}: {reason(problem)}; write the value out") from None
+def _grown(tree: Any, path: Sequence[str], value: Any) -> Any:
+    """A free tree, or what is in it, with a value more: a tree adds to what is there."""
+    inner = dict(tree) if isinstance(tree, Mapping) else {}
+    if path:
+        return inner | {path[0]: _grown(inner.get(path[0]), path[1:], value)}
+    if isinstance(value, Mapping):
+        return inner | {name: _grown(inner.get(name), [], one) for name, one in value.items()}
+    return value
+
+
+def _resolved(value: Any, of: Callable[[str], Any]) -> Any:
+    """The value with what its references come to. Raises ValueError."""
+    if isinstance(value, Mapping):
+        return {name: _resolved(inner, of) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_resolved(inner, of) for inner in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    if "${" in REFERENCE.sub("", value):
+        raise ValueError("of ${...} only another option's key is understood, such as ${backend}")
+    whole = REFERENCE.fullmatch(value)
+    return of(whole[1]) if whole else REFERENCE.sub(lambda one: str(of(one[1])), value)
 
 
 @contextmanager
@@ -92,61 +111,38 @@ def named_in(file: str) -> Iterator[None]:
         raise UserError(f"{file}: {problem}" if file else str(problem)) from None
 
 
-def _put(tree: Any, key: str, value: Any) -> Leaf:
-    """Set an option, or what is in a free tree, in an OmegaConf tree. Raises UserError."""
-    found = find_option(key)
-    assert found
-    leaf, path = found
-    try:
-        if any("${" in REFERENCE.sub("", text) for text in texts(value)):
-            what = "of ${...} only another option's key is understood, such as ${backend}"
-            raise UserError(f"{key}={value!r}: {what}")
-        if not leaf.is_tree:
-            OmegaConf.update(tree, leaf.key, leaf.read(value), merge=False)
-        elif path or isinstance(value, Mapping):  # which adds to what is there
-            OmegaConf.update(tree, key, value, force_add=True)
-        elif value is None:
-            OmegaConf.update(tree, key, {}, merge=False)
-        else:
-            raise ValueError
-    except NOT_OF_ITS_TYPE:
-        raise leaf.wrong(value) from None
-    return leaf
-
-
 def options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The options in a tree, nested or with dotted keys, each with its value. Raises UserError."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if key in GROUPS:
-            inner = _parsed(value) if isinstance(value, str) else value
+            inner = _parsed(value)
             if not isinstance(inner, Mapping | None):
                 known = ", ".join(leaf.rpartition(".")[2] for leaf in LEAVES if leaf.startswith(f"{key}."))
                 raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
             yield from options_in(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
         elif found := find_option(key):
-            leaf = found[0]
-            is_list = str(leaf.base).startswith("list") and not leaf.meta["names"]
-            # A text stays as it is typed.
-            yield key, _parsed(value) if is_list and isinstance(value, str) else value
+            is_list = found[0].base is list and not found[0].meta["names"]
+            yield key, _parsed(value) if is_list else value
         else:
             raise _unknown(key)
 
 
-def _parsed(text: str) -> Any:
+def _parsed(value: Any) -> Any:
     """A word as YAML, or as Python writes it, else the text itself."""
     try:
-        return read_text(text)
+        return read_text(value) if isinstance(value, str) else value
     except ValueError:
-        return text
+        return value
 
 
 def _unknown(key: str) -> UserError:
     last = key.rpartition(".")[2]
-    meant = KEY_HINTS.get(last.replace("-", "_"))
-    near = f"did you mean {meant}?" if meant else did_you_mean(key, LEAVES)
+    hints = [ours for ours, theirs in KEY_HINTS.items() if last.replace("-", "_") in theirs.split()]
+    near = "" if hints else did_you_mean(key, LEAVES)
     if not near:  # `lr` for `optimizer.lr`
-        namesakes = [name for name in LEAVES if name.rpartition(".")[2] == last]
-        near = f"did you mean {namesakes[0]}?" if namesakes else ""
+        hints += [ours for ours in LEAVES if ours.rpartition(".")[2] == last]
+    if hints:
+        near = f"did you mean {hints[0]}?"
     listed = f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"
     return UserError(f"{key}: no such key; {near or listed}")

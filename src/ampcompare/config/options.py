@@ -11,7 +11,6 @@ import operator
 import re
 import types
 import typing
-from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -19,13 +18,15 @@ from typing import Any
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.plugins import Door
 
-BOUNDS = (
-    ("low", "at least", operator.ge),
-    ("above", "above", operator.gt),
-    ("high", "at most", operator.le),
-    ("below", "below", operator.lt),
-)
+BOUNDS = {
+    "low": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "high": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
 NULL_WORDS = ("none", "null", "~", "")
+BOOLS = dict.fromkeys(("true", "yes", "y", "on", "1"), True)
+BOOLS |= dict.fromkeys(("false", "no", "n", "off", "0"), False)
 
 
 class Role(Enum):
@@ -76,78 +77,74 @@ def group(cls: type, role: Role = Role.RESULT) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One settable option of a tree: its dotted key, its type and what it allows."""
+    """One settable option of a tree: its dotted key, its type and what it allows. Of `list[int] | None` the
+    type is list, `item` int, and it is `optional`; that of numbers and words is float.
+    """
 
     key: str
-    type: Any
+    base: type
+    item: type | None
+    optional: bool
     default: Any
     meta: Mapping[str, Any]
     role: Role
 
     @property
-    def optional(self) -> bool:
-        return type(None) in typing.get_args(self.type)
-
-    @property
     def is_tree(self) -> bool:
         """Whether it is a free tree: names and values of somebody else's (`trees.py`)."""
-        return typing.get_origin(self.type) is dict
-
-    @property
-    def base(self) -> Any:
-        """The type without None; a union of number and word counts as the number."""
-        if not isinstance(self.type, types.UnionType):
-            return self.type
-        members = [t for t in typing.get_args(self.type) if t is not type(None)]
-        return next((t for t in members if t in (float, int)), members[0])
+        return self.base is dict
 
     @property
     def allowed(self) -> str:
         """What a value may be, in words."""
-        meta, base = self.meta, self.base
-        others = meta["door"].names(meta["choices"]) if meta["door"] else ()
-        words = ", ".join([*map(str, meta["choices"]), *others])
-        bounds = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
+        meta, base, item = self.meta, self.base, self.item
+        words = ", ".join(
+            [*map(str, meta["choices"]), *(meta["door"].names(meta["choices"]) if meta["door"] else ())]
+        )
+        bounds = " and ".join(
+            f"{says} {meta[name]:g}" for name, (says, _) in BOUNDS.items() if meta[name] is not None
+        )
         if base in (int, float):
-            noun = "a whole number" if base is int else "a number"
-            text = f"{noun} {' and '.join(bounds)}".strip() + (f", or {words}" if words else "")
+            text = f"{'a whole number' if base is int else 'a number'} {bounds}".strip()
+            text += f", or {words}" if words else ""
         elif base is bool:
             text = "true or false"
         elif self.is_tree:
             text = f"names with values as YAML types them, such as {self.key}.width=64"
         elif meta["names"]:
             text = "names with commas between them, such as layer4.2,*.bn3,fc"
-        elif base == list[float]:
-            text = "a list of numbers, such as [0.5,0.5,0.5]"
-        elif base == list[int]:
-            each = f", each {' and '.join(bounds)}" if bounds else ""
-            text = f"a list of whole numbers{each}, such as [3,6,10]"
-        elif base == list[str]:
-            text = f"a list of {words}" if words else "a list of texts, such as [a,b]"
+        elif base is list:
+            kinds = {
+                float: ("numbers", "[0.5,0.5,0.5]"),
+                int: ("whole numbers", "[3,6,10]"),
+                str: ("texts", "[a,b]"),
+            }
+            noun, such = kinds[item or str]
+            text = (
+                f"a list of {words}"
+                if words
+                else f"a list of {noun}{bounds and f', each {bounds}'}, such as {such}"
+            )
         else:
             text = f"one of {words}" if words else meta["pattern_words"]
         return f"{text}, or null" if self.optional else text
 
-    def read(self, value: Any) -> Any:
-        """A value of a word, of YAML, of JSON as OmegaConf's node of the type takes it. Raises Exceptions.
-
-        The nodes would refuse 1e3 and 1000.0, as W&B's sweeps write whole numbers.
-        """
-        word = value.strip().lower() if isinstance(value, str) else None
-        if value is None or (self.optional and word in NULL_WORDS):
-            return None
-        if is_open(value):
-            return value
-        if self.meta["names"]:
-            return listed(value)
-        if item := typing.get_args(self.base):
-            parts = [value] if isinstance(value, str) and self.meta["choices"] else value
-            if not isinstance(parts, list | tuple):
-                raise ValueError
-            return [_number(item[0], part) for part in parts]
-        if word is not None and (self.base is bool or word in self.meta["choices"]):
-            return word if self.base in (bool, float) else value
-        return _number(self.base, value)
+    def take(self, value: Any, said: Any) -> Any:
+        """The option's value from a word, of YAML or of JSON, given as `said`. Raises UserError."""
+        try:
+            for text in texts(value):
+                if "\0" in text:
+                    raise self.wrong(said, "a NUL character is in it; ")
+                if any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
+                    raise self.wrong(said, "a byte that is not UTF-8 is in it; ")
+            found = self._read(value)
+            parts = [] if self.is_tree else found if isinstance(found, list) else [found]
+            is_allowed = all(map(self._allows, parts))
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            is_allowed = False
+        if not is_allowed:
+            raise self.wrong(said)
+        return found
 
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
@@ -155,30 +152,32 @@ class Leaf:
         near = f"did you mean {hint}?" if hint else ""
         if not hint and isinstance(said, str):
             near = did_you_mean(said.lower(), map(str, self.meta["choices"]), 0.75)
-        tail = f"; {near}" if near else ""
-        return UserError(f"{self.key}={said!r}: {why}expected {self.allowed}{tail}")
+        return UserError(f"{self.key}={said!r}: {why}expected {self.allowed}{near and '; ' + near}")
 
-    def check(self, value: Any, said: Any) -> None:
-        """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        is_list = str(self.base).startswith("list")
-        if is_list and not isinstance(value, list | None):  # from a reference: OmegaConf lets it pass
-            raise self.wrong(said)
-        for text in texts(value):
-            if "\0" in text:
-                raise self.wrong(said, "a NUL character is in it; ")
-            if any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
-                raise self.wrong(said, "a byte that is not UTF-8 is in it; ")
-        if not self.is_tree and not all(map(self._takes, value if is_list and value else [value])):
-            raise self.wrong(said)
+    def _read(self, value: Any) -> Any:
+        """Raises ValueError and the like for what is not of the type."""
+        word = value.strip().lower() if isinstance(value, str) else None
+        if self.is_tree:
+            return _plain(value)
+        if self.optional and (value is None or word in NULL_WORDS):
+            return None
+        if self.meta["names"]:
+            return listed(value)
+        if self.base is list:
+            parts = [value] if word and self.meta["choices"] else value
+            if not isinstance(parts, list | tuple):
+                raise ValueError
+            return [_typed(self.item, part) for part in parts]
+        return word if self.base is float and word in self.meta["choices"] else _typed(self.base, value)
 
-    def _takes(self, part: Any) -> bool:
+    def _allows(self, part: Any) -> bool:
         meta, door = self.meta, self.meta["door"]
         if isinstance(part, str):
             is_choice = not meta["choices"] or part in meta["choices"] or (door and door.takes(part))
-            return bool(is_choice) and bool(not meta["pattern"] or re.fullmatch(meta["pattern"], part))
-        if isinstance(part, bool) or not isinstance(part, int | float):
+            return bool(is_choice and (not meta["pattern"] or re.fullmatch(meta["pattern"], part)))
+        if isinstance(part, bool | None):
             return True
-        bounds = ((holds, meta[name]) for name, _, holds in BOUNDS)
+        bounds = ((holds, meta[name]) for name, (_, holds) in BOUNDS.items())
         return math.isfinite(part) and all(bound is None or holds(part, bound) for holds, bound in bounds)
 
 
@@ -191,25 +190,40 @@ def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Le
         if dataclasses.is_dataclass(kind):
             yield from leaves(typing.cast(type, kind), f"{key}.", own)
             continue
+        members = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+        base = float if float in members else members[0]
+        item = next(iter(typing.get_args(base)), None)
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
-        yield Leaf(key, kind, default, field.metadata, own)
+        is_optional = type(None) in members
+        yield Leaf(key, typing.get_origin(base) or base, item, is_optional, default, field.metadata, own)
 
 
-def _number(kind: Any, value: Any) -> Any:
-    if kind not in (int, float) or isinstance(value, bool | None) or is_open(value):
-        return value
-    if isinstance(value, str):
+def _typed(kind: Any, value: Any) -> Any:
+    """W&B's sweeps write whole numbers as 1e3 and 1000.0, too."""
+    if not isinstance(value, str | bool | int | float) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError
+    if kind is bool:
+        return BOOLS[str(value).strip().lower()]
+    if isinstance(value, str) and kind is not str:
         try:
             value = int(value)  # exact, however large
         except ValueError:
             value = float(value)
-    return int(value) if kind is int and value == int(value) else float(value)
+    if kind is int and value != int(value):
+        raise ValueError
+    return kind(value)
 
 
-def is_open(value: Any) -> bool:
-    """Whether what it comes to is known only when all else is: a reference, or what is still to be given."""
-    return isinstance(value, str) and ("${" in value or value == "???")
+def _plain(value: Any) -> Any:
+    """A copy of what JSON can hold, too. Raises ValueError for anything else."""
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    raise ValueError
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -232,14 +246,10 @@ def listed(value: Any) -> list[str] | None:
     >>> listed("layer4.2, *.bn3,fc"), listed(["*.bn3", 0]), listed("['a', 'b']"), listed("[a,b]")
     (['layer4.2', '*.bn3', 'fc'], ['*.bn3', '0'], ['a', 'b'], ['a', 'b'])
     """
-    if value is None:
-        return None
     if isinstance(value, str):
-        value = re.sub(r"^\[([^][]*)\]$", r"\1", value.strip())
-        if value.startswith(("['", '["')):  # with brackets in the names
-            value = literal_eval(value)
+        value = re.sub(r"^\[(.*)\]$", r"\1", value.strip())
     found: list[str] = []
-    for part in value if isinstance(value, list | tuple) else [value]:
+    for part in value if isinstance(value, list | tuple) else [] if value is None else [value]:
         if isinstance(part, bool) or not isinstance(part, str | int):
             raise ValueError(f"{part!r} is no name")
         found += [name for piece in str(part).split(",") if (name := piece.strip().strip("'\""))]

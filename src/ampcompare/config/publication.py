@@ -16,9 +16,6 @@ from ampcompare.errors import UserError, did_you_mean
 if TYPE_CHECKING:  # pydantic, which few runs need, takes a fifth of a second to load
     from ampcompare.published.publication import Publication
 
-LEAST_BATCH = 2  # BatchNorm has no variance of one image
-LEAST_STEPS = 2
-
 
 def repeated(of: PublishedConfig) -> Config:
     """The config of the arm that is named, what its publication leaves open by default.
@@ -28,9 +25,7 @@ def repeated(of: PublishedConfig) -> Config:
     from ampcompare.published.publication import load, names
 
     if of.name is None:
-        which = f"of which publication? set published.name to a file or one of {', '.join(names())}"
-        given = ("arm", of.arm) if of.arm else ("network", of.network) if of.network else ("scale", of.scale)
-        raise UserError(f"published.{given[0]}={given[1]}: {which}")
+        raise UserError(f"published.name=None: set it to a file or one of {', '.join(names())}")
     try:
         publication = load(of.name)
     except UserError as problem:
@@ -66,10 +61,9 @@ def arm_config(
     if scale != 1:
         config = build(config, _shrunk(config, publication, scale).items())
     if network is not None:
-        own = publication.tiny if network == "tiny" else {}
-        if not any(key.startswith("model.") for key in own):
+        if not any(key.startswith("model.") for key in publication.tiny):
             config = build(config, [("model.name", network), ("model.kwargs", None)])
-        config = build(config, options_in(own))
+        config = build(config, options_in(publication.tiny))
     return config
 
 
@@ -77,7 +71,8 @@ def _shrunk(config: Config, publication: Publication, scale: float) -> dict[str,
     def less(count: int, least: int) -> int:
         return min(count, max(least, round(count * scale)))
 
-    epochs, batch = less(config.epochs, 1), less(config.batch_size, LEAST_BATCH)
+    # BatchNorm has no variance of one image.
+    epochs, batch = less(config.epochs, 1), less(config.batch_size, 2)
     milestones = config.schedule.milestones
     data, schedule, source = config.data, config.schedule, source_of(config.data.source)
     images = data.train_limit or publication.images or source.train_images
@@ -94,4 +89,4 @@ def _shrunk(config: Config, publication: Publication, scale: float) -> dict[str,
         "data.train_limit": less(images, batch),
         "data.test_limit": less(tested, 1),
     }
-    return found if config.max_steps is None else found | {"max_steps": less(config.max_steps, LEAST_STEPS)}
+    return found if config.max_steps is None else found | {"max_steps": less(config.max_steps, 2)}

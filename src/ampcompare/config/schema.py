@@ -28,10 +28,7 @@ _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF
 @dataclass
 class ModelConfig:
     name: str = option(
-        "resnet50",
-        "network",
-        choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
-        door=MODELS,
+        "resnet50", "network", choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"), door=MODELS
     )
     stem: str = option(
         "cifar",
@@ -88,12 +85,12 @@ class TaskConfig:
         "does not say; null: " + task.IN_WORDS,
         choices=task.SCORES,
         door=METRICS,
-        null_is=task.scored,
+        null_is=lambda of: [*task.metrics_of(of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
         f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
-        null_is=task.compared,
+        null_is=lambda of: task.first(of("task.loss"), of("task.metrics")),
     )
 
 
@@ -214,10 +211,7 @@ class Config:
         "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as "
         "one CUDA graph; compiled, then as one graph",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
-        hints={
-            **dict.fromkeys(("torch.compile", "torch_compile", "compiled", "inductor", "true"), "compile"),
-            **dict.fromkeys(("cudagraph", "cuda-graph", "cuda_graphs", "cudagraphs", "graph"), "cuda_graph"),
-        },
+        hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
@@ -234,10 +228,7 @@ class Config:
         "go on with an unfinished run of this config in output_dir: auto if there is one, never",
         role=Role.BOOKKEEPING,
         choices=("auto", "never"),
-        hints={
-            **dict.fromkeys(("true", "yes", "allow", "must", "1"), "auto"),
-            **dict.fromkeys(("false", "no", "0"), "never"),
-        },
+        hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},
     )
     model: ModelConfig = group(ModelConfig)
     data: DataConfig = group(DataConfig)
@@ -268,10 +259,16 @@ class Config:
     def value(self, key: str) -> Any:
         """The value at a dotted key; None of what a free tree does not have."""
         found = find_option(key)
-        value = operator.attrgetter(found[0].key if found else key)(self)
-        for name in found[1].split(".") if found and found[1] else ():
+        assert found, key
+        value = operator.attrgetter(found[0].key)(self)
+        for name in found[1]:
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+    def set(self, key: str, value: Any) -> None:
+        """Put a value that has been checked at the dotted key of an option."""
+        group, _, name = key.rpartition(".")
+        setattr(getattr(self, group) if group else self, name, value)
 
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
@@ -279,12 +276,14 @@ TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
 
 
-def find_option(key: str) -> tuple[Leaf, str] | None:
-    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `width`."""
+def find_option(key: str) -> tuple[Leaf, list[str]] | None:
+    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `[width]`."""
     if key in LEAVES:
-        return LEAVES[key], ""
-    found = ((tree, key.removeprefix(f"{tree.key}.")) for tree in TREES if key.startswith(f"{tree.key}."))
-    return next((one for one in found if all(one[1].split("."))), None)
+        return LEAVES[key], []
+    for tree in TREES:
+        if key.startswith(f"{tree.key}.") and all(path := key.removeprefix(f"{tree.key}.").split(".")):
+            return tree, path
+    return None
 
 
 def with_role(*roles: Role) -> frozenset[str]:

@@ -7,7 +7,7 @@ under the last part of its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ampcompare import metrics
@@ -41,16 +41,6 @@ def key_of(text: str) -> str:
 def first(loss: Any, given: Any) -> str:
     """The metric that is compared where none is named: the first, or the loss."""
     return next(iter(metrics_of(loss, given)), LOSS)
-
-
-def scored(of: Callable[[str], Any]) -> list[str]:
-    """What `task.metrics` comes to where it is null, given a look-up of the other options."""
-    return list(metrics_of(of("task.loss"), None))
-
-
-def compared(of: Callable[[str], Any]) -> str:
-    """The same of `task.metric`."""
-    return first(of("task.loss"), of("task.metrics"))
 
 
 def compared_key(loss: Any, given: Any, metric: Any) -> str:

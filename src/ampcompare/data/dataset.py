@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ampcompare import plugins
-from ampcompare.calling import call
 from ampcompare.data import given
 from ampcompare.data.batch import digest
 from ampcompare.data.sources import source_of
@@ -44,7 +43,9 @@ def build_dataset(
     if declared.load is None:
         return _given(given.Builder(source, kwargs, batch_sizes, seed), limits)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
-    return _limited(call(declared.loader, kwargs, key=given.KWARGS, name=source, ours=ours), limits, source)
+    return _limited(
+        plugins.call(declared.loader, kwargs, key=given.KWARGS, name=source, ours=ours), limits, source
+    )
 
 
 def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:

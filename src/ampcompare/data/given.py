@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
-from ampcompare.calling import call, signature_of, takes
 from ampcompare.data.batch import Unfit, as_batch, names_of
 from ampcompare.data.reading import asked
 from ampcompare.data.splits import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
@@ -37,7 +36,7 @@ class Builder:
         self.found = plugins.load(plugins.DATA, name)
         if "train" in kwargs:
             raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
-        self.signature = signature_of(self.found.value)
+        self.signature = plugins.signature_of(self.found.value)
 
     def names(self, argument: str) -> bool:
         """Whether the function's signature names the argument."""
@@ -48,12 +47,12 @@ class Builder:
         function: Any = self.found.value
         common = {"batch_size": self.batch_sizes[0 if train else 1], "seed": self.seed}
         ours = {name: value for name, value in common.items() if self.names(name)}
-        if takes(self.signature, "train"):
+        if plugins.takes(self.signature, "train"):
             ours["train"] = train
         else:  # the first argument, called otherwise
             function = partial(function, train)
         with asked(self.name, f"data for train={train}", self.found.file):
-            return self._form_of(call(function, self.kwargs, key=KWARGS, name=self.name, ours=ours))
+            return self._form_of(plugins.call(function, self.kwargs, key=KWARGS, name=self.name, ours=ours))
 
     def _form_of(self, found: Any) -> Split:
         if type(found) is Subset and type(found.dataset) is TensorDataset:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
-from ampcompare.program.loading import loading
+from ampcompare.program.starting import loading
 
 MIB = 2**20
 Mark = torch.cuda.Event | float

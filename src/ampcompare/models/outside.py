@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from ampcompare import plugins
-from ampcompare.calling import call
 from ampcompare.errors import UserError, did_you_mean, kind_of
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.ours import OURS, RESNETS
@@ -44,7 +43,7 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     if builder.weights and kwargs.get(builder.weights):
         what += f" with the weights of {KWARGS}.{builder.weights}={kwargs[builder.weights]!r}"
     with plugins.blame(plugins.MODELS, name, what, builder.file):
-        model = call(builder.build, kwargs, key=KWARGS, name=name, ours=ours)
+        model = plugins.call(builder.build, kwargs, key=KWARGS, name=name, ours=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
         raise plugins.MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")

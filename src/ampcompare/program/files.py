@@ -30,20 +30,16 @@ def make_folder(folder: Path, option: str) -> Path:
 def cache_folder() -> Path:
     """`$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
 
-    Raises OSError if there is no home folder either, or none of the user that the first names (`~him/x`).
+    Raises OSError if there is no such home folder.
     """
-    if chosen := os.environ.get("AMPCOMPARE_CACHE"):
-        try:
-            return Path(chosen).expanduser()
-        except RuntimeError as error:
-            raise OSError(f"AMPCOMPARE_CACHE={chosen!r}: {error}") from error
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
-        return Path(base) / "ampcompare"
+    chosen, base = os.environ.get("AMPCOMPARE_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return Path.home() / ".cache" / "ampcompare"
+        if chosen:
+            return Path(chosen).expanduser()
+        # The XDG specification: a relative path is to be ignored.
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ampcompare"
     except RuntimeError as error:
-        raise OSError("there is no home folder") from error
+        raise OSError(f"AMPCOMPARE_CACHE={chosen!r}: {error}") from error
 
 
 @contextmanager

@@ -37,7 +37,6 @@ from pydantic import (
 )
 
 from ampcompare.errors import UserError, did_you_mean, one_line
-from ampcompare.former import arm_now, setting_now
 from ampcompare.program.checked import Above0, Checked, lines_of, refused, wrong_file
 from ampcompare.program.place import find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
@@ -214,6 +213,4 @@ def load(name: str) -> Publication:
         found = Publication.model_validate(read_yaml(path))
     except ValidationError as problem:
         raise wrong_file(path, lines_of(problem)) from None
-    arms = {name: arm_now(found.setting, arm) for name, arm in found.arms.items()}
-    own = {"name": path.stem, "path": path, "arms": arms, "setting": setting_now(found.setting)}
-    return found.model_copy(update=own)
+    return found.model_copy(update={"name": path.stem, "path": path})

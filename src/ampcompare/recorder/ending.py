@@ -7,20 +7,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from types import FrameType
-from typing import Any
 
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, die_of, heard, is_stopped
-from ampcompare.tracking.tracker import Tracker
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, die_of, heard
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# A batch system's warning. Lightning sets its handler for that as training begins, and only where there is
-# none; submitit before the program. So under a trainer these are taken with the first step.
-WARNINGS = TAKEN_AWAY
-
 _LAST: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
 
 
@@ -82,31 +75,9 @@ class Ending:
             self.leave()
 
 
-def end(
-    tracker: Tracker,
-    summary: Mapping[str, Any],
-    problem: BaseException | None,
-    output_dir: str | Path,
-    say: Callable[[str], None],
-    *,
-    lent: bool,
-) -> None:
-    """End the record as the exception says that came out of the loop, or None; say where it is."""
-    code = exit_code(problem)
-    if lack := tracker.finish(summary, code):
-        say(lack if is_stopped(code) else f"error: {lack}")
-    for line in () if lent else tracker.where(Path(output_dir)):
-        say(line)
-
-
 def exit_code(problem: BaseException | None) -> int:
     """The exit code of a record: 0 of a loop that ended; that of a signal of one that was stopped."""
-    if problem is None:
-        return 0
     if isinstance(problem, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    if not isinstance(problem, SystemExit):
-        return EXIT_FAILED
-    if problem.code is None:
-        return 0
-    return problem.code if isinstance(problem.code, int) else EXIT_FAILED
+    code = problem.code if isinstance(problem, SystemExit) else 0 if problem is None else EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_FAILED if code else 0

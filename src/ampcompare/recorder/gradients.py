@@ -18,7 +18,6 @@ from ampcompare.errors import UserError
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.updates import Sampled, lost_updates, sampled
 
-PATIENCE = 100  # steps without a look, when one is due, until that is said
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
 
 
@@ -49,9 +48,7 @@ class Looks:
         self._every, self._scale = every, scale
         self._found: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0
-        self._waited = 0
         self._half: dict[str, Sampled] = {}
-        self._found_inf: Tensor | None = None
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._behind_step),
@@ -65,14 +62,8 @@ class Looks:
     def take(self, step: int) -> dict[str, Tensor]:
         """What was seen in this step, which is over; empty if nothing was."""
         found, self._found = self._found, {}
-        self._waited = self._waited + 1 if self._due and not found else 0
         self._due = (self._due and not found) or (step + 1) % self._every == 0
         return found
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a look has been due for so long that none is to be expected."""
-        return self._waited >= PATIENCE
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -80,29 +71,20 @@ class Looks:
             return
         # A fused optimizer is given scaled gradients, with their scale and whether to skip.
         by, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        gradients = {
-            name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()
-        }
-        gradients = {name: group for name, group in gradients.items() if group}
+        found = {name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()}
+        gradients = {name: group for name, group in found.items() if group}
         if not gradients:
             return
         if by is not None:
-            gradients = {
-                name: [g.float() / by.to(g.device) for g in group] for name, group in gradients.items()
-            }
-        everything = [g for group in gradients.values() for g in group]
-        self._found = {metrics.GRADIENT_NORM: gradient_norm(everything)}
-        self._found |= look_at_gradients(gradients, self._scale())
-        self._half, self._found_inf = (
-            {name: sampled(group) for name, group in self._groups.items()},
-            found_inf,
-        )
+            gradients = {k: [g.float() / by.to(g.device) for g in group] for k, group in gradients.items()}
+        norm = gradient_norm([g for group in gradients.values() for g in group])
+        self._found = {metrics.GRADIENT_NORM: norm} | look_at_gradients(gradients, self._scale())
+        self._half = {name: sampled(group) for name, group in self._groups.items()}
+        self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 
     def _behind_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._half:
-            none = torch.zeros((), device=self._found[metrics.GRADIENT_NORM].device)
-            found_inf = none if self._found_inf is None else self._found_inf
-            self._found |= lost_updates(self._half, found_inf > 0)
+            self._found |= lost_updates(self._half, self._skips > 0)
         self._half = {}
 
 

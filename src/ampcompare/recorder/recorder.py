@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,16 +24,9 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
 from ampcompare.program.console import print_line
-from ampcompare.recorder.about import (
-    about,
-    check_count,
-    check_loss,
-    check_parts,
-    device_of,
-    number_of,
-    start,
-)
-from ampcompare.recorder.ending import WARNINGS, Ending, end
+from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
+from ampcompare.recorder.about import about, check_count, check_parts, device_of, number_of, start
+from ampcompare.recorder.ending import Ending, exit_code
 from ampcompare.recorder.gradients import Looks, bare
 from ampcompare.recorder.scaling import scaling_of
 from ampcompare.tracking.tracker import Tracker
@@ -101,54 +95,42 @@ class Recorder:
         output_dir: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
-        self._every, self._warmup_steps = (
-            check_count("every", every, 1),
-            check_count("warmup_steps", warmup_steps, 0),
-        )
-        # Numbers that may be left out.
-        batch_size, self._diagnostics, processes, test_samples = (
-            None if value is None else check_count(key, value, 1)
-            for key, value in (
-                ("batch_size", batch_size),
-                ("diagnostics", diagnostics),
-                ("processes", processes),
-                ("test_samples", test_samples),
-            )
-        )
+        every, warmup_steps = check_count("every", every, 1), check_count("warmup_steps", warmup_steps, 0)
         self.steps = self._began_at = check_count("start_step", start_step, 0)
-        seed = None if seed is None else check_count("seed", seed, 0)
+        for key, value, least in (
+            *(("seed", seed, 0), ("batch_size", batch_size, 1), ("diagnostics", diagnostics, 1)),
+            *(("processes", processes, 1), ("test_samples", test_samples, 1)),
+        ):
+            if value is not None:
+                check_count(key, value, least)
         world = this_world()
-        self.rank, size = world.rank, world.size
-        self._alone = size == 1
-        self.processes = size if processes is None else processes
+        self.rank, self._alone = world.rank, world.size == 1
+        self.processes = world.size if processes is None else processes
         self._optimizer = bare(optimizer)
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
         self._model, self._run, self._output_dir = model, run, output_dir
+        self._every, self._warmup_steps, self._diagnostics = every, warmup_steps, diagnostics
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
-        self._scaling, skips_are = scaling_of(scaler, self.device)
+        self._scaling = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
         self._wandb = WandbConfig(project=project, name=name)
+        log = {"every": every, "warmup_steps": warmup_steps}
+        own = {"seed": seed, "batch_size": batch_size, "log": log, "diagnostics": {"every": diagnostics}}
         self._about = about(
             backend=backend,
             dtype=precision_dtype,
             device=self.device,
-            processes=size,
+            processes=world.size,
             config=config or {},
-            own={
-                "seed": seed,
-                "batch_size": batch_size,
-                "log": {"every": every, "warmup_steps": warmup_steps},
-                "diagnostics": {"every": diagnostics},
-            },
+            own={key: int(value) if isinstance(value, Integral) else value for key, value in own.items()},
             optimizer=self._optimizer,
             scaler=scaler,
             scales=self._scaling.scales_dynamically(),
             goes_on=self.steps > 0,
         )
-        self._about.facts[metrics.SKIPS_ARE] = skips_are
         if test_samples is not None:
             self._about.facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False
@@ -158,7 +140,7 @@ class Recorder:
         self._ending: Ending
         self._epoch: float | None = None
         self._has_loss: bool | None = None
-        self._bests: list[tuple[float | None, float]] = []  # epoch, accuracy
+        self._best: Row = {}  # of the evaluations
         self._said: set[str] = set()
 
     # Its beginning.
@@ -167,7 +149,7 @@ class Recorder:
         """Begin the record, in the loop's own program."""
         self.begin()
         if not self.rank:
-            self._ending.listen(WARNINGS)
+            self._ending.listen(TAKEN_AWAY)
         return self
 
     def begin(self) -> Recorder:
@@ -184,7 +166,8 @@ class Recorder:
         try:
             self._tracker = start(self._about, self._run, self._wandb, self._output_dir, self.say)
         except BaseException:
-            self._close_looks()
+            if self._looks:
+                self._looks.close()
             raise
         self._tracker.note(self._about.facts)
         self._meter = Meter(
@@ -221,16 +204,14 @@ class Recorder:
         with self._ending:
             self.steps += 1
             if self.steps == self._began_at + 1:
-                self._ending.listen(WARNINGS)
+                # Lightning sets its handler for these as training begins, and only where there is none.
+                self._ending.listen(TAKEN_AWAY)
             if epoch is not None:
                 self._epoch = epoch
             looks = self._looks.take(self.steps) if self._looks else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
             result = Result(self._taken(loss), samples * self.processes, looks=looks)
             meter.step(self.steps, self._epoch, result, rate)
-            if self._looks and self._looks.is_idle:
-                what = "the optimizer that was given takes no steps: no gradients to look at"
-                self._say_once("idle", f"diagnostics: {what}")
             if self._run is not None:
                 self._tracker.passed(self.steps)
 
@@ -245,7 +226,7 @@ class Recorder:
             return
         self._entered("log")
         with self._ending:
-            row = {f"train/{name}": number(name, value) for name, value in values.items()}
+            row = {f"train/{name}": number_of(name, value) for name, value in values.items()}
             self._tracker.log(self._row() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
                 self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
@@ -259,18 +240,16 @@ class Recorder:
         meter = self._entered("evaluate")
         with self._ending:
             self.pause(since_step=True)
-            row = {f"eval/{name}": number(name, value) for name, value in values.items()}
+            row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
             meter.read_all()  # sync: between steps
             self._tracker.log(self._row() | row)
-            for key, value in row.items():
-                if not math.isfinite(value):
-                    self._say_once(key, f"{key} is {value}: no finite number; taken as it is")
-            accuracy = row.get(metrics.EVAL_ACCURACY)
-            if accuracy is not None:
-                if accuracy > 1 or accuracy < 0:
-                    what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
-                    self._say_once("accuracy", what)
-                self._bests.append((self._epoch, accuracy))
+            accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
+            if accuracy > 1 or accuracy < 0:
+                what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
+                self._say_once("accuracy", what)
+            if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
+                at = {} if self._epoch is None else {metrics.BEST_EPOCH: self._epoch}
+                self._best = {metrics.BEST_ACCURACY: accuracy} | at
 
     @property
     def is_paused(self) -> bool:
@@ -315,19 +294,20 @@ class Recorder:
         number, which is there and costs less than a copy.
         """
         if self._has_loss is None:
-            check_loss(loss, self.device)
             self._has_loss = loss is not None
+            if isinstance(loss, Tensor) and loss.device.type != self.device.type:
+                what = f"device={str(self.device)!r}: the loss is on {loss.device}"
+                raise UserError(f"{what}; give the recorder device={str(loss.device)!r}")
         if (loss is not None) != self._has_loss:
             raise UserError("Recorder.step: a loss is given at some steps; give it at all of them or at none")
-        if isinstance(loss, Tensor):
-            if self._on_host:
-                return loss.item() if loss.ndim == 0 else loss.detach().double().mean().item()
-            # A copy, also from another GPU, where a network in parts has its last one.
-            own = loss.detach().to(self.device, torch.float32, copy=True, non_blocking=True)
-            return own if own.ndim == 0 else own.mean()
-        if loss is None or self._on_host:
-            return None if loss is None else number_of(loss)
-        return torch.full((), number_of(loss), device=self.device)
+        if loss is None:
+            return None
+        if self._on_host or not isinstance(loss, Tensor):
+            value = number_of("Recorder.step: loss", loss)
+            return value if self._on_host else torch.full((), value, device=self.device)
+        # A copy, also from another GPU, where a network in parts has its last one.
+        own = loss.detach().to(self.device, torch.float32, copy=True, non_blocking=True)
+        return own if own.ndim == 0 else own.mean()
 
     def _say_once(self, about: str, line: str) -> None:
         if about not in self._said:
@@ -340,9 +320,8 @@ class Recorder:
         """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
         asked = None if self._ending.asked is None else SystemExit(128 + self._ending.asked)
         with suppress(SystemExit):  # Python ends already, and would show it
-            self.close(
-                asked or getattr(sys, "last_value", None) or RuntimeError("the program ended within the loop")
-            )
+            last = getattr(sys, "last_value", None)
+            self.close(asked or last or RuntimeError("the program ended within the loop"))
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -353,9 +332,7 @@ class Recorder:
         """End the record: as finished, or with the problem as failed or stopped (Ctrl-C, SIGTERM). The `with`
         does it; what has been ended stays so.
         """
-        if (
-            self._meter is None or os.getpid() != self._process
-        ):  # a fork of the loop's process ends for itself
+        if self._meter is None or os.getpid() != self._process:  # a fork of the loop ends for itself
             return
         atexit.unregister(self._abandoned)
         with self._ending:
@@ -366,13 +343,16 @@ class Recorder:
                 raise
             finally:
                 meter, self._meter = self._meter, None
-                summary = self._about.facts | meter.summary() | self._best()
-                lent = self._run is not None
-                end(self._tracker, summary, problem, self._output_dir, self.say, lent=lent)
+                code = exit_code(problem)
+                if lack := self._tracker.finish(self._about.facts | meter.summary() | self._best, code):
+                    self.say(lack if is_stopped(code) else f"error: {lack}")
+                for line in () if self._run is not None else self._tracker.where(Path(self._output_dir)):
+                    self.say(line)
                 self._ending.close()
 
     def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
-        self._close_looks()
+        if self._looks:
+            self._looks.close()
         if problem is not None:
             meter.flush_after(problem)
             return
@@ -380,22 +360,3 @@ class Recorder:
         meter.pause(since_step=True)
         if self.steps == self._began_at:
             self.say("no step was recorded: call record.step(...) behind each; the report counts no such run")
-
-    def _close_looks(self) -> None:
-        if self._looks:
-            self._looks.close()
-
-    def _best(self) -> Row:
-        if not (known := [pair for pair in self._bests if math.isfinite(pair[1])]):
-            return {}
-        epoch, accuracy = max(known, key=lambda pair: pair[1])
-        return {metrics.BEST_ACCURACY: accuracy} | ({} if epoch is None else {metrics.BEST_EPOCH: epoch})
-
-
-def number(name: str, value: Any) -> float:
-    """A number of an evaluation, also out of a tensor. Raises UserError."""
-    try:
-        # sync: an evaluation's result is wanted on the host
-        return float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"evaluate({name}={value!r}): expected a number") from None

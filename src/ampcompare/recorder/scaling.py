@@ -4,7 +4,8 @@
 nothing public says whether a step was skipped (pytorch 67590). But `scaler.scale(x)` is x times the scale,
 queued on the device; asked for a 1 behind each step it gives the scale as it then was, read with the row.
 `update()` lowers the scale by its factor after an overflow and at no other time, so each such drop from one
-step to the next is a step that was skipped.
+step to the next is a step that was skipped: exact where `update()` is called once a step and moves the scale
+by itself, too few where it is called more often, or where the scale has come to 0.
 """
 
 from __future__ import annotations
@@ -20,36 +21,27 @@ from ampcompare.machine.device import is_host
 from ampcompare.precision.base import Precision
 from ampcompare.train.meter import Counted, Scaling
 
-CALLS = ("scale", "get_scale", "is_enabled")  # what a scaler must have
 
-COUNTED = "counted by the backend"
-NO_SCALE = "none: there is no loss scale"
-DROPS = (
-    "drops of the loss scale by its own factor from one step to the next: exact where update() is called "
-    "once a step and moves the scale by itself, too few where it is called more often, or where the scale "
-    "has come to 0"
-)
-
-
-def scaling_of(scaler: Any, device: torch.device) -> tuple[Scaling, str]:
-    """What reads a scaler, and what the record says of where its skipped steps are from. A scaler is a
-    GradScaler or one like it, a backend of ours, what has one as its `scaler` (Lightning's precision plug-in,
-    an Accelerator), or None.
+def scaling_of(scaler: Any, device: torch.device) -> Scaling:
+    """What reads a scaler: a GradScaler or one like it, a backend of ours, what has one as its `scaler`
+    (Lightning's precision plug-in, an Accelerator), or None.
 
     Raises UserError for anything else.
     """
     if isinstance(scaler, Precision):
-        return Counted(scaler), COUNTED
-    if not all(callable(getattr(scaler, name, None)) for name in CALLS) and hasattr(scaler, "scaler"):
-        scaler = scaler.scaler
-    if scaler is None:
-        return Counted(Precision(device)), NO_SCALE
-    if not all(callable(getattr(scaler, name, None)) for name in CALLS):
+        return Counted(scaler)
+    if not _is_scaler(scaler):
+        scaler = getattr(scaler, "scaler", scaler)
+    if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
+        return Counted(Precision(device))
+    if not _is_scaler(scaler):
         what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
         raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
-    if not scaler.is_enabled():
-        return Counted(Precision(device)), NO_SCALE
-    return OfScaler(scaler, device), DROPS
+    return OfScaler(scaler, device)
+
+
+def _is_scaler(thing: Any) -> bool:
+    return all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 
 class OfScaler:

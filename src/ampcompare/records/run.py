@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.former import config_now
+from ampcompare.records.former import config_now
 from ampcompare.records.machine import Machine, joined
 from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
 

@@ -21,9 +21,8 @@ from ampcompare.config import task
 from ampcompare.config.arguments import parse
 from ampcompare.config.beside import PlanConfig
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_option, split_override, typed_values, typed_word
+from ampcompare.config.load import check_option, check_parameters, split_override, typed_values, typed_word
 from ampcompare.config.schema import Config
-from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command

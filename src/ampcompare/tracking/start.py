@@ -27,8 +27,13 @@ from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_run import WandbRun
-from ampcompare.wandb_client.client import api_reason, end_service, has_account, waiting_said
-from ampcompare.wandb_client.values import leave_pandas_out
+from ampcompare.wandb_client.client import (
+    api_reason,
+    end_service,
+    has_account,
+    leave_pandas_out,
+    waiting_said,
+)
 
 MOST_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
@@ -166,11 +171,7 @@ def _mode(options: WandbConfig, say: Callable[[str], None]) -> str:
 
 
 def _init(
-    start: Start,
-    mode: str,
-    run_id: str,
-    on_stop: Callable[[], None] | None,
-    resume: str | None = None,
+    start: Start, mode: str, run_id: str, on_stop: Callable[[], None] | None, resume: str | None = None
 ) -> Any:
     options, given = start.options, os.environ.get
     ours: dict[str, Any] = {

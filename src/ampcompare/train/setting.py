@@ -10,8 +10,7 @@ from typing import Any
 
 from ampcompare.config.arguments import parse
 from ampcompare.config.check import settle
-from ampcompare.config.load import Config
-from ampcompare.config.sweep_choice import check_chosen
+from ampcompare.config.load import Config, check_chosen
 from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES

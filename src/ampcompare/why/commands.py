@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ampcompare.program.threads import let_threads_sleep
+from ampcompare.program.starting import let_threads_sleep
 
 why = typer.Typer(
     name="why",

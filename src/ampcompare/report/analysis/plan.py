@@ -83,9 +83,8 @@ def _read(name: str, value: Any) -> Any:
     """The value as the option takes it; None where it can be none of that name."""
     leaf = LEAVES[f"plan.{name}"]
     try:
-        read = leaf.read(value)
-        leaf.check(read, value)
-    except (UserError, ValueError, TypeError, OverflowError):
+        read = leaf.take(value, value)
+    except UserError:
         return None
     parts, kind = (read, int) if name == "looks" else ([read], leaf.base)
     if not 0 < len(parts) <= MOST or any(type(part) is not kind for part in parts):

@@ -1,4 +1,4 @@
-"""Options of earlier versions as those of now, so that records of runs and publications stay readable.
+"""Options of earlier versions as those of now, so that records of runs stay readable.
 
 A backend was once told its type (`precision.dtype`); now each type is a backend of its own.
 """
@@ -21,17 +21,6 @@ GONE = {
 }
 
 
-def backend_now(backend: str, dtype: object, enabled: object) -> str:
-    """The backend of a run that was recorded with this type.
-
-    >>> backend_now("native", "bfloat16", True), backend_now("native", "float16", False)
-    ('native_bf16', 'none')
-    """
-    if enabled is False:
-        return "none"
-    return IN_BF16.get(backend, backend) if dtype == "bfloat16" else backend
-
-
 def config_now(config: dict[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """A run's config, its keys nested or flat, with the backend that it is now and without what went."""
     backend, precision = config.get("backend"), config.get("precision")
@@ -46,20 +35,9 @@ def config_now(config: dict[str, Any], environment: Mapping[str, Any]) -> dict[s
         gone[DTYPE] = inner.get("dtype", config.get(DTYPE))
     found = {k: _without(v, f"{k}.", gone) if isinstance(v, dict) else v for k, v in config.items()}
     kept = {k: v for k, v in found.items() if v or not config[k]}  # no group that has nothing left
-    return _without(kept, "", gone) | {"backend": backend_now(backend, dtype, enabled)}
+    now = IN_BF16.get(backend, backend) if dtype == "bfloat16" else backend
+    return _without(kept, "", gone) | {"backend": "none" if enabled is False else now}
 
 
 def _without(options: dict[str, Any], prefix: str, gone: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if f"{prefix}{k}" not in gone or v != gone[f"{prefix}{k}"]}
-
-
-def arm_now(setting: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a publication's arm, above its setting's, by dotted key."""
-    both = config_now({**setting, **arm}, {})
-    return setting_now({k: v for k, v in both.items() if k in arm or v != setting.get(k)})
-
-
-def setting_now(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a publication without those that went."""
-    gone = {k: v for k, v in options.items() if k in (DTYPE, ENABLED)}
-    return _without(dict(options), "", GONE | gone)
