@@ -200,10 +200,8 @@ def analyse_runs(
         check_keys("--ignore", ignore, settings)
     rows = rows.assign(**{SETTINGS: pd.Series(settings, index=rows.index, dtype=object)})
     value, key, ignored = reading.baseline, keys[0], frozenset(ignore)
-    of_baseline = [
-        one.get(key, NOT_SET) == value and not arm_of(run) for run, one in zip(rows[RUN], settings)
-    ]
-    shown = _target(target, plan.target, rows[of_baseline], compared)
+    values = [one.get(key, NOT_SET) for one in settings]
+    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
     rows = with_target(rows, shown, compared)
     groups = group_runs(rows, compared, keys, ignored, resolution_of(rows, compared))
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
@@ -251,7 +249,8 @@ def _target(
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    every = [run.values(metric.key) for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]]
+    finished = [run for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value] if not arm_of(run)]
+    every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
