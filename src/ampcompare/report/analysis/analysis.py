@@ -30,7 +30,7 @@ from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
 from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
+from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import between, capital, change, listed, some
 
@@ -215,8 +215,9 @@ def analyse_runs(
     # `bf16` of another program's precision need not be our backend of that name.
     words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
+    group_of = {place: group.label for group in groups for place in group.all_rows.index}
     analysis = Analysis(
-        table=rows,
+        table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),
         groups=tuple(groups),
         metric=compared,
