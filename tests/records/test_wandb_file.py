@@ -23,6 +23,7 @@ from support.offline_runs import plan
 from support.properties import examples
 from wandb.proto.wandb_internal_pb2 import Record
 
+from ampcompare.checkpoint.store import Store
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.former import config_now
@@ -165,6 +166,19 @@ def test_run_with_rows_far_apart_is_running_for_three_of_them(tmp_path):
     for seconds, state in ((700, "running"), (800, "crashed")):
         set_back(path, seconds)
         assert read(path).state == state
+
+
+def test_run_is_running_while_its_checkpoints_are_locked(tmp_path):
+    path = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(frame([row(a="1")]))
+    set_back(path, 1e6)
+    store = Store(tmp_path / "checkpoints" / "one")
+    assert store.lock()
+    assert read(path).state == "running"
+    store.unlock()
+    assert read(path).state == "crashed"
+    assert store.lock()  # and looking has not taken it
 
 
 def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):

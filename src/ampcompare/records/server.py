@@ -62,22 +62,6 @@ def parse_source(source: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def _client(source: str) -> Iterator[Any]:
-    """W&B's API. The process is left as it was: the client holds a service and what it read of settings."""
-    import wandb
-
-    try:
-        with _asking(source):
-            if wandb.run is None:  # a run of the caller's keeps its settings; W&B's words are no report's
-                wandb.setup(wandb.Settings(silent=True))
-            api = wandb.Api()
-        yield api
-    finally:
-        if wandb.run is None:
-            end_service(SERVICE_SECONDS)
-
-
-@contextmanager
 def _asking(source: str) -> Iterator[None]:
     """Errors of W&B's client as a UserError: for its calls alone, so that our own are not put down to it."""
     import wandb
@@ -98,10 +82,16 @@ def _asking(source: str) -> Iterator[None]:
 
 
 def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
+    """The process is left as it was: the client holds a service and what it read of settings."""
+    import wandb
+
     entity, project, sweep = parse_source(source)
     runs = []
-    with _client(source) as api:
+    try:
         with _asking(source):
+            if wandb.run is None:  # a run of the caller's keeps its settings; W&B's words are no report's
+                wandb.setup(wandb.Settings(silent=True))
+            api = wandb.Api()
             of_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
             config = getattr(of_sweep, "config", None)
             filters = {"$and": [{"sweep": of_sweep.id}]} if of_sweep else None
@@ -119,6 +109,9 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
             if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
                 _take_machine(run, record)
             runs.append(record)
+    finally:
+        if wandb.run is None:
+            end_service(SERVICE_SECONDS)
     return config, runs
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
@@ -211,11 +212,20 @@ def _version() -> str:
 
 
 def _is_going_on(run: RunRecord, now: float) -> bool:
-    """Whether a run without an end goes on: its file changed within a minute, or within three of its own rows
-    (fifty steps of 5 s are four minutes).
+    """Whether a run without an end goes on: somebody has its checkpoints locked, or its file changed within a
+    minute, or within three of its own rows (fifty steps of 5 s are four minutes).
     """
     if run.last_write is None:
         return False
+    lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
+    try:
+        if lock.is_file():
+            with FileLock(lock, blocking=False):
+                pass
+    except Timeout:
+        return True
+    except OSError:  # another user's
+        pass
     _, stamps = run.logged_numbers(STAMP)
     gaps = np.diff(stamps[np.isfinite(stamps)][-MOST_ROWS:])
     gaps = gaps[(gaps > 1) & (gaps < MOST_SECONDS)]  # an evaluation's row follows at once

@@ -57,7 +57,7 @@ def to_json(analysis: Analysis) -> str:
         "setting": analysis.setting.words,
         "devices": analysis.setting.devices,
         "groups": [_group(group, analysis) for group in analysis.groups],
-        "runs": [_run(row, analysis.group_of(place)) for place, row in analysis.table.iterrows()],
+        "runs": [_run(row) for _, row in analysis.table.iterrows()],
     }
     if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
         said = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
@@ -162,12 +162,12 @@ def _requirement(answer: Answer) -> dict[str, Any]:
     return asked | {"shown": answer.is_shown, "why": answer.why}
 
 
-def _run(row: pd.Series, group: Group) -> dict[str, Any]:
+def _run(row: pd.Series) -> dict[str, Any]:
     run, seed = row[table.RUN], row[table.SEED]
     return {
         "id": run.id,
         "name": run.name,
-        "group": group.label,
+        "group": row[table.GROUP],
         "seed": int(seed) if seed and seed.isdecimal() else seed,
         "state": run.state,
         "outcome": row[table.OUTCOME],

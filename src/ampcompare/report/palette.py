@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ampcompare.precision.backends import REGISTRY
+from ampcompare.report.words import by_size
 
 Look = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -59,7 +60,7 @@ def ordered(values: Iterable[str]) -> list[str]:
     """Each value once: known backends in their fixed order, then others by name, numbers by size."""
     wanted = set(values)
     known = [style.label for style in KNOWN if style.label in wanted]
-    return known + sorted(wanted - set(known), key=_by_size)
+    return known + sorted(sorted(wanted - set(known)), key=by_size)
 
 
 def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = None) -> list[Style]:
@@ -89,10 +90,3 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
         seen[value] += 1
         found.append(Style(label, style.colour, dash, meaning))
     return found
-
-
-def _by_size(value: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(value), value)
-    except ValueError:
-        return (1, 0.0, value)

@@ -212,10 +212,10 @@ def runs_table(analysis: Analysis) -> TextRows:
     peak = f"peak {units.memory or 'memory'}"
     heads = ["run", "group", "seed", "outcome", "epochs", units.speed, peak, metric.name, "trained"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
-    for place, run in analysis.table.iterrows():
+    for _, run in analysis.table.iterrows():
         cells = (
             f"{run[table.NAME]} ({run[table.RUN].id})",
-            analysis.group_of(place).label,
+            run[table.GROUP],
             run[table.SEED] or words.NOTHING,
             f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
             _known(words.count, run[table.EPOCHS]),

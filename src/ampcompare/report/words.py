@@ -137,6 +137,14 @@ def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[st
     return [(some(names, limit), why) for why, names in found.items()]
 
 
+def by_size(value: str) -> tuple[int, float, str]:
+    """What sorts numbers by their size, before everything else in the order of the alphabet."""
+    try:
+        return 0, float(value), ""
+    except ValueError:
+        return 1, 0.0, value
+
+
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 

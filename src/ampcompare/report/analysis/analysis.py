@@ -30,7 +30,7 @@ from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
 from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import OUTCOME, RUN, table_of, with_target, words_of
+from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import between, capital, change, listed, some
 
@@ -45,7 +45,6 @@ class Analysis(Findings):
     colour of each label.
     """
 
-    settings: tuple[Mapping[str, str], ...]
     styles: Mapping[str, Style]
     quantities: Quantities = OWN
     said: tuple[str, ...] = ()
@@ -131,9 +130,8 @@ class Analysis(Findings):
         points = self.metric.margin if self.metric.is_share and self.metric.margin else POINTS
 
         def pool(numbers: list[int]) -> list[Group]:
-            settings, floor = [self.settings[n] for n in numbers], self.groups[0].floor
-            rows = self.table.iloc[numbers]
-            return group_runs(rows, settings, self.metric, (BACKEND,), self.ignored, floor)
+            rows, floor = self.table.iloc[numbers], self.groups[0].floor
+            return group_runs(rows, self.metric, (BACKEND,), self.ignored, floor)
 
         runs = list(self.table[RUN])
         return set_beside(load(self.reproduce), runs, pool, within=self.within, points=points)
@@ -200,27 +198,26 @@ def analyse_runs(
     if reading.settings is None:
         check_keys("--group-by", keys, settings)
         check_keys("--ignore", ignore, settings)
-    value, key = reading.baseline, keys[0]
-    values = [
-        None if arm_of(run) else one.get(key, NOT_SET) for run, one in zip(rows[RUN], settings, strict=True)
-    ]
-    if baseline is not None and value not in (*values, BASELINE):  # which a sweep may not have come to
-        there = list(dict.fromkeys(filter(None, values)))
+    rows = rows.assign(**{SETTINGS: pd.Series(settings, index=rows.index, dtype=object)})
+    value, key, ignored = reading.baseline, keys[0], frozenset(ignore)
+    values = [one.get(key, NOT_SET) for one in settings]
+    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
+    rows = with_target(rows, shown, compared)
+    groups = group_runs(rows, compared, keys, ignored, resolution_of(rows, compared))
+    there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
+    if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
         hint = nearest(value, there)
         known = f"{hint and hint + ' '}there are {', '.join(there)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
-    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
-    rows, ignored = with_target(rows, shown, compared), frozenset(ignore)
-    groups = group_runs(rows, settings, compared, keys, ignored, resolution_of(rows, compared))
     measured = read_bench(bench) if bench else None
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
     words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
+    group_of = {place: group.label for group in groups for place in group.all_rows.index}
     analysis = Analysis(
-        table=rows,
-        settings=tuple(settings),
+        table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),
         groups=tuple(groups),
         metric=compared,
@@ -253,7 +250,8 @@ def _target(
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    every = [run.values(metric.key) for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]]
+    finished = [run for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value] if not arm_of(run)]
+    every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
@@ -54,9 +53,6 @@ class Findings:
     @property
     def baseline(self) -> Group | None:
         return next((g for g in self.groups if g.value == self.baseline_value), None)
-
-    def group_of(self, place: Any) -> Group:
-        return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property
     def best(self) -> BestOfEach | None:

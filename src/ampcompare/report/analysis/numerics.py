@@ -44,12 +44,16 @@ def _scale(groups: Sequence[Group]) -> str:
         if skipped > 0:
             share = f" of {words.count(steps)}" if steps == steps else ""
             skipping.append(f"{group.label} {words.count(float(skipped))}{share}")
-    if not skipping:
-        return ""
-    return (
-        f"Skipped steps, at most in one run: {words.some(skipping, MOST_NAMED)}. A step whose gradients "
-        "overflow is left out and the loss scale halved: that is how a dynamic scale finds its height."
+    why = (
+        ". A step whose gradients overflow is left out and the loss scale halved: that is how a dynamic "
+        "scale finds its height."
     )
+    return _told("Skipped steps, at most in one run", skipping, why)
+
+
+def _told(what: str, parts: Sequence[str], why: str) -> str:
+    """A sentence on those of whom there is something to say; nothing where that is nobody."""
+    return f"{what}: {words.some(parts, MOST_NAMED)}{why}" if parts else ""
 
 
 def _most(group: Group, key: str) -> float:
@@ -64,10 +68,8 @@ def _underflow(groups: Sequence[Group]) -> str:
         if max(with_scale, without) >= WORTH_SAYING:
             bare = f" ({words.of_all(without)} without the loss scale)" if without > with_scale else ""
             parts.append(f"{group.label} {words.of_all(with_scale)}{bare}")
-    if not parts:
-        return ""
-    most = words.some(parts, MOST_NAMED)
-    return f"Gradient elements flushed to zero, at most: {most}. What is flushed moves no weight."
+    what = "Gradient elements flushed to zero, at most"
+    return _told(what, parts, ". What is flushed moves no weight.")
 
 
 def _updates(groups: Sequence[Group]) -> str:
@@ -77,13 +79,12 @@ def _updates(groups: Sequence[Group]) -> str:
         if ends and _most(group, metrics.LOST_UPDATES) > 0:
             peak, end = (words.of_all(float(np.mean([pair[i] for pair in ends]))) for i in (0, 1))
             parts.append((group.label, f"{peak} at the peak of the learning rate, {end} at the end"))
-    if not parts:
-        return ""
-    each = [f"{names} {shares}" for names, shares in words.by_reason(parts, MOST_NAMED)]
-    return (
-        f"Updates lost to rounding: {'; '.join(each)}. Adding a small update to a half-precision weight "
-        "rounds back to the weight; stochastic rounding keeps it in the mean."
+    each = "; ".join(f"{names} {shares}" for names, shares in words.by_reason(parts, MOST_NAMED))
+    why = (
+        ". Adding a small update to a half-precision weight rounds back to the weight; stochastic rounding "
+        "keeps it in the mean."
     )
+    return _told("Updates lost to rounding", [each] if each else [], why)
 
 
 def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
@@ -100,6 +101,4 @@ def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
 def _activations(groups: Sequence[Group]) -> str:
     found = {group.label: _most(group, metrics.ACTIVATION_LARGEST) for group in groups}
     near = [f"{label} {words.number(most)}" for label, most in found.items() if most >= LARGEST_FP16 / NEAR]
-    if not near:
-        return ""
-    return f"Largest activations: {words.some(near, MOST_NAMED)}; fp16 ends at 65,504."
+    return _told("Largest activations", near, "; fp16 ends at 65,504.")

@@ -17,7 +17,7 @@ from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
 from ampcompare.report.runs.settings import BACKEND, NOT_SET
-from ampcompare.report.words import listed, printable, short, some
+from ampcompare.report.words import by_size, listed, printable, short, some
 
 JOINT = "+"  # between switches that are compared as one: fp16+bf16
 ALL = "all runs"  # the one value where nothing is compared
@@ -171,7 +171,7 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
     for key in keys:
         column, why = columns[key], ""
         is_new = is_repeated and len(set(column)) == len(column)
-        if is_new and not all(_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
+        if is_new and not all(by_size(value) < (0, MOMENTS) for value in column if value != NOT_SET):
             why = "another value in every run"
         elif names.is_label(key):
             why = "a name or a place of the run"
@@ -201,17 +201,17 @@ def _guess_baseline(reading: Reading) -> str:
     is_precise = any(map(names.says_precision, key.split(JOINT)))
     if full := [v for v in values if (names.is_full_precision(v) if is_precise else v in OFF)]:
         return min(full, key=lambda value: (value in names.UNSAID, value == "0", len(value), value))
-    return min(values, key=lambda value: (is_precise and names.is_half_precision(value), _size(value)))
+    return min(values, key=lambda value: (is_precise and names.is_half_precision(value), by_size(value)))
 
 
 def _meant_baseline(asked: str, reading: Reading) -> str:
     """The value as the runs have it: `32` for 32.0, `false` for False. Raises UserError for none of them."""
     values, wanted = reading.values, asked.lower()
-    alike = [v for v in values if _size(v.lower()) == _size(wanted) or {v, wanted} == {"null", "none"}]
+    alike = [v for v in values if by_size(v.lower()) == by_size(wanted) or {v, wanted} == {"null", "none"}]
     if asked in values or alike:
         return asked if asked in values else alike[0]
     near = nearest(asked, values)
-    there = some([_named(value) for value in sorted(values, key=_size)], MOST_KEYS)
+    there = some([_named(value) for value in sorted(values, key=by_size)], MOST_KEYS)
     what = f"no run has this value of {reading.keys[0]}; {near and near + ' '}there is {there}"
     raise UserError(f"--baseline {asked!r}: {what}")
 
@@ -220,11 +220,3 @@ def nearest(asked: str, values: Sequence[str]) -> str:
     """`did you mean 32-true?` for `fp32`, or `none?` of our own runs; nothing where no value is near."""
     full = [value for value in values if names.is_full_precision(value) and names.is_full_precision(asked)]
     return did_you_mean(asked, values, 0.5) or (f"did you mean {_named(full[0])}?" if full else "")
-
-
-def _size(value: str) -> tuple[int, float, str]:
-    """Numbers by their size, before everything else in the order of the alphabet."""
-    try:
-        return 0, float(value), ""
-    except ValueError:
-        return 1, 0.0, value

@@ -18,20 +18,18 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import lookup
 from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
-from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, TIMED, shares_machine
+from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, SETTINGS, TIMED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import plural
 
 RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
-Settings = Sequence[Mapping[str, str]]
 Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
 
@@ -161,7 +159,6 @@ class Group:
 
 def group_runs(
     rows: pd.DataFrame,
-    settings_of: Settings,
     metric: ComparedMetric,
     keys: Sequence[str] = (BACKEND,),
     ignored: frozenset[str] = frozenset(),
@@ -171,31 +168,29 @@ def group_runs(
 
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
-    pools: dict[tuple[str, bool], dict[Pool, list[int]]] = {}
-    refused = list(rows[OUTCOME] == Outcome.REFUSED.value)
-    for number in sorted(range(len(rows)), key=refused.__getitem__):
-        own = {k: v for k, v in settings_of[number].items() if k not in ignored}
-        value, is_control = settings_of[number].get(keys[0], NOT_SET), bool(arm_of(rows[RUN].iloc[number]))
-        if is_control and keys[0] in own:
-            own[keys[0]] = again(value)
-        alike = pools.setdefault((value, is_control), {})
-        pool = tuple(sorted(own.items()))
-        if refused[number]:  # the record may have no more than what was asked
-            config = rows[RUN].iloc[number].config
-            asked = {(k, v) for k, v in pool if lookup(config, k, None) is not None}
+    pools: dict[str, dict[Pool, list[Any]]] = {}
+    is_refused = rows[OUTCOME] == Outcome.REFUSED.value
+    for place, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
+        own = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
+        value = row[SETTINGS].get(keys[0], NOT_SET)
+        if arm_of(row[RUN]):
+            value = again(value)
+            own |= {keys[0]: value} if keys[0] in own else {}
+        alike, pool = pools.setdefault(value, {}), tuple(sorted(own.items()))
+        if is_refused[place]:  # the record may have no more than what was asked
+            asked = {(k, v) for k, v in pool if row[RUN].option(k) is not None}
             pool = pool if pool in alike else next((one for one in alike if asked <= {*one}), pool)
-        alike.setdefault(pool, []).append(number)
+        alike.setdefault(pool, []).append(place)
     groups: list[Group] = []
-    for value in ordered(value for value, _ in pools):
-        for control in (False, True):
-            found = [(dict(pool), numbers) for pool, numbers in pools.get((value, control), {}).items()]
-            shown, differing = again(value) if control else value, differing_keys([own for own, _ in found])
-            taken = [g.label for g in groups]
-            labels = labels_of(shown, [own for own, _ in found], keys[1:], differing, taken)
-            for label, (own, numbers) in zip(labels, found, strict=True):
-                apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
-                members = rows.iloc[sorted(numbers)]
-                groups.append(Group(label, members, metric, shown, own, apart, control, floor))
+    plain = ordered(value.removesuffix(AGAIN) for value in pools)
+    for value in (named for one in plain for named in (one, again(one)) if named in pools):
+        settings = [dict(pool) for pool in pools[value]]
+        differing, taken = differing_keys(settings), [group.label for group in groups]
+        labels = labels_of(value, settings, keys[1:], differing, taken)
+        for label, own, places in zip(labels, settings, pools[value].values(), strict=True):
+            apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
+            members, is_control = rows[rows.index.isin(places)], value.endswith(AGAIN)
+            groups.append(Group(label, members, metric, value, own, apart, is_control, floor))
     return groups
 
 
@@ -239,8 +234,8 @@ def _in_all(row: pd.Series) -> float:
     return float(clock.max()) if len(clock) and not row[table.JUMPS] else math.nan
 
 
-def check_keys(option: str, keys: Sequence[str], settings_of: Settings) -> None:
-    known = dict.fromkeys([BACKEND, *(key for one in settings_of for key in one)])
+def check_keys(option: str, keys: Sequence[str], settings: Sequence[Mapping[str, str]]) -> None:
+    known = dict.fromkeys([BACKEND, *(key for one in settings for key in one)])
     for key in keys:
         if key not in known:
             hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"

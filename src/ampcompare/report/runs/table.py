@@ -32,11 +32,12 @@ OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed i
 TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
 FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
 # And what else is known of a run: HALF is its type of less than 32 bits (`bf16`), ARITHMETIC what that ran
-# on, CARDS what it computed on (`shared`).
+# on, CARDS what it computed on (`shared`), SETTINGS all that tells it from others but its
+# seed, GROUP the label of what that makes it one of.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
 ON_CPU, HALF, ARITHMETIC, CARDS = "on_cpu", "half", "arithmetic", "cards"
-OVERLAP, JUMPS = "overlap", "clock_jumps"
+OVERLAP, JUMPS, SETTINGS, GROUP = "overlap", "clock_jumps", "settings", "group"
 IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up

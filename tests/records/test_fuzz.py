@@ -1,0 +1,80 @@
+"""Records with anything in them: a run with problems in words, or UserError; never another exception."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.log_writer import frame
+from support.odd_records import ODD
+from support.properties import examples
+from wandb.proto.wandb_internal_pb2 import Record
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+from ampcompare.report import analyse_runs
+
+KEYS = tuple("global_step train/loss eval/accuracy epoch amp/scale_factor memory/peak_mib".split())
+OPTIONS = tuple("backend seed batch_size epochs model data environment max_steps _wandb".split())
+
+
+def record(kind: str, keys: tuple[str, ...], data: st.DataObject) -> bytes:
+    made = Record()
+    part = getattr(made, kind)
+    items = part.item if kind == "history" else part.update
+    for key in data.draw(st.lists(st.sampled_from(keys) | st.text(max_size=5), max_size=6)):
+        item = items.add(value_json=data.draw(ODD))
+        if data.draw(st.booleans()):
+            item.key = key
+        else:
+            item.nested_key.extend(key.split("/"))
+    return made.SerializeToString()
+
+
+def payloads(data: st.DataObject) -> list[bytes]:
+    begin, end = Record(), Record()
+    begin.run.run_id = data.draw(st.sampled_from(["one", "", "a b/é"]))
+    begin.run.display_name = data.draw(st.text(max_size=8))
+    begin.run.start_time.seconds = data.draw(st.integers(-(2**63), 2**63 - 1))
+    end.exit.exit_code = data.draw(st.sampled_from([0, 1, -1, 255]))
+    rows = [record("history", KEYS, data) for _ in range(data.draw(st.integers(0, 8)) or 3)]
+    summary = record("summary", (*KEYS, *OPTIONS), data)
+    first = [begin.SerializeToString(), record("config", OPTIONS, data)]
+    return [*first, *rows, summary, end.SerializeToString()]
+
+
+@examples(100, 1000)
+def test_mutated_records_are_analysed_or_refused_in_a_sentence(tmp_path: Path, examples: int):
+    seen: Counter[str] = Counter()
+    path = tmp_path / "offline-run-20260101_000000-one" / "run-one.wandb"
+    path.parent.mkdir()
+
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        parts = payloads(data)
+        for _ in range(data.draw(st.integers(0, 3))):  # damage that the checksum does not show
+            number = data.draw(st.integers(0, len(parts) - 1))
+            damaged = bytearray(parts[number])
+            place = data.draw(st.integers(0, len(damaged)))
+            damaged[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=6))
+            parts[number] = bytes(damaged)
+        content = bytearray(frame(parts))
+        if data.draw(st.booleans()):
+            del content[len(content) - data.draw(st.integers(0, len(content))) :]
+        path.write_bytes(content)
+        seen["inputs"] += 1
+        with contextlib.suppress(UserError):
+            (run,) = load_runs([tmp_path])
+            assert all(isinstance(problem, str) for problem in run.problems)
+            seen["read"] += 1
+            assert analyse_runs([run]).headline
+            seen["analysed"] += 1
+
+    check()
+    # Far below what is usual: that most inputs go deep enough to find anything.
+    assert seen["read"] > 0.5 * seen["inputs"], seen
+    assert seen["analysed"] > 0.2 * seen["inputs"], seen
