@@ -104,7 +104,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     why |= jobs
     if written:
         groups = [seeds for seeds, *_ in written["groups"]]
-        sweep = _as_began(ready, written["sweep"], groups, "its database")
+        sweep, _ = agreed(ready.sweep, ready.words, written["sweep"], groups, "its database")
     keys, remarks = _varied(sweep), []
     seed = seed_of(sweep, definition(sweep, ready.words))
     is_known = sweep.is_grid or (sweep.method == "random" and sweep.run_cap)
@@ -159,14 +159,6 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     return prepared(replace(read, name=name, **of_server), words), runs
 
 
-def _as_began(ready: Prepared, began: dict[str, Any], added: Sequence[Sequence[Any]], where: str) -> Sweep:
-    """The sweep with all seeds so far, those included that only the file has. Raises UserError where it was
-    another.
-    """
-    sweep, more = agreed(ready.sweep, ready.words, began, added, where)
-    return replace(sweep, added=(*sweep.added, *([more] if more else [])))
-
-
 def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     """The sweep as its job array began, if there is one, the runs of that by its notes and by Slurm's queue,
     in which job they are, and why the queue could not be asked.
@@ -174,8 +166,7 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     array, jobs, unasked = Array(ready.output.resolve()), {}, ""
     if not array.has_begun:
         return ready.sweep, [], {}, ""
-    kept = array.kept()
-    sweep = _as_began(ready, kept["definition"], kept["added"], f"{ready.output}")
+    sweep, kept = array.agreed(ready.sweep, ready.words)
     rows = array.rows(sweep, kept, ready.told, {})
     if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
         try:
