@@ -155,7 +155,7 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     read = sweep_of(Path(source), known)
-    of_server = {"entity": entity, "project": project, "control": False, "on_server": True}
+    of_server: dict[str, Any] = {"entity": entity, "project": project, "control": False, "on_server": True}
     return prepared(replace(read, name=name, **of_server), words), runs
 
 
@@ -185,8 +185,10 @@ def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
     if outcome is Outcome.STOPPED:
         by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
         state = "stopped" if sweep.hyperband and not by_hand else "interrupted"
-    values = run.values(metric) if metric else ()
-    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    value = None
+    if metric is not None:
+        values = run.values(metric)
+        value = float(values[-1]) if len(values) else run.summary_number(metric)
     began = int(run.started_at.timestamp()) if run.started_at else 0
     return Row(began, run.id, run.config, state=state, value=value), why
 
