@@ -106,8 +106,8 @@ def points_of(sweep: Sweep) -> list[Point]:
             break
         for seed in around:
             add(seed, baseline, arm=FIRST)
-        for n, cell, number in grid[:room]:
-            add(seeds[n], cell, number)
+        for n, cell, at in grid[:room]:
+            add(seeds[n], cell, at)
         for seed in around:
             add(seed, baseline, arm=LAST)
     return found
@@ -126,7 +126,9 @@ def _blocks(axes: Axes, cells: Cells | None) -> list[list[Cell]]:
     keys = cells.keys if cells else ()
     apart = [p for p in axes.others if p.key not in keys]
     within = [p for p in axes.others if p.key in keys] + ([axes.compared] if axes.compared else [])
-    blocks = [[{**at, **cell} for cell in numbered(within)] for at in numbered(apart, is_reversed=True)]
+    blocks: list[list[Cell]] = [
+        [{**at, **cell} for cell in numbered(within)] for at in numbered(apart, is_reversed=True)
+    ]
     if cells is None:
         return blocks
     return [[cell for cell in block if tuple(cell[key] for key in keys) in cells.kept] for block in blocks]
