@@ -99,7 +99,8 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
         which = f"run {missing[0]}" if len(missing) == 1 else f"run {missing[0]} and {len(missing) - 1} more"
         raise UserError(f"{folder}: the records of {len(ended)} finished runs {NOT_ALL} (without: {which})")
     request = request_of(sweep, folder)
-    runs = load_runs([str(folder)]) if ended and (metric := _metric(sweep)) else []
+    metric = _metric(sweep) or ""
+    runs = load_runs([str(folder)]) if ended and metric else []
     if runs and not any(metric in run.logged or run.summary_number(metric) is not None for run in runs):
         known = Logged(runs).named()
         what = f"metric.name={metric!r}: no run logged it, so that nothing is decided by it"

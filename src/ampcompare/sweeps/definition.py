@@ -60,7 +60,7 @@ def agreed(
     where: str,
 ) -> tuple[Sweep, tuple[Any, ...]]:
     """The sweep of a file and its words as it began `where` it is kept, with the seeds that were `added`
-    since, and those that the file has beyond. Raises UserError with what the file says otherwise.
+    since and those that the file has beyond, and these. Raises UserError with what the file says otherwise.
     """
     theirs, ours = _parts(began), _parts(definition(sweep, words))
     differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
@@ -79,7 +79,8 @@ def agreed(
         why = f"a sweep named {sweep.name!r} is in {where} already and differs in {said}"
         todo = "set output_dir=... (--name) for a new one, or give it the file and the words of that one"
         raise UserError(f"{sweep.path}: {why}; {todo}")
-    return dataclasses.replace(sweep, added=tuple(map(tuple, filter(None, added)))), more
+    groups = (*map(tuple, filter(None, added)), *([more] if more else []))
+    return dataclasses.replace(sweep, added=groups), more
 
 
 def _parts(made: Mapping[str, Any]) -> dict[str, str]:

@@ -155,7 +155,8 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """The runs of a grid, in their order."""
-        return points_of(self)
+        of = (self.name, self.axes, self.cells, self.added, self.run_cap)
+        return points_of(*of, has_control=self.control, in_blocks=self.hyperband is None)
 
     @property
     def seeds(self) -> int:

@@ -10,13 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.order import orders
-
-if TYPE_CHECKING:
-    from ampcompare.sweeps.file import Sweep
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -74,15 +71,23 @@ def count_of(parameters: Sequence[Parameter]) -> int:
     return math.prod(p.grid_size() for p in parameters)
 
 
-def points_of(sweep: Sweep) -> list[Point]:
+def points_of(
+    name: str,
+    axes: Axes,
+    cells: Cells | None,
+    added: Sequence[Sequence[Any]],
+    cap: int | None,
+    *,
+    has_control: bool,
+    in_blocks: bool,
+) -> list[Point]:
     """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
-    coming. A `run_cap` leaves out the last points of the grid, not its control. Hyperband compares runs in
+    coming. A `cap` leaves out the last points of the grid, not its control. Hyperband compares runs in
     passing: its are in the file's order.
     """
     found: list[Point] = []
-    axes, cap = sweep.axes, sweep.run_cap
-    blocks = _blocks(axes, sweep.cells)
-    drawn = enumerate(orders(sweep.name, len(blocks[0]), len(blocks)))
+    blocks = _blocks(axes, cells)
+    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
     runs = [cell for block in blocks for cell in block]
     compared = axes.compared.key if axes.compared else ""
     baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
@@ -92,22 +97,22 @@ def points_of(sweep: Sweep) -> list[Point]:
         values = [seed if p == axes.seed else p.grid_value(cell[p.key]) for p in axes.parameters]
         found.append(Point(nested(axes.parameters, values), len(found), block, arm))
 
-    for seeds in [axes.seed.values() if axes.seed else [None], *sweep.added]:
+    for seeds in [axes.seed.values() if axes.seed else [None], *added]:
         grid: list[tuple[int, Cell, int | None]] = []
-        if sweep.hyperband is None:
+        if in_blocks:
             for (n, block), (number, order) in zip(product(range(len(seeds)), blocks), drawn, strict=False):
                 grid += [(n, block[arm], number) for arm in order]
         else:
             grid = [(n, cell, None) for n in range(len(seeds)) for cell in runs]
             grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
-        around = seeds if sweep.control else ()
+        around = seeds if has_control else ()
         room = None if cap is None else cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
             break
         for seed in around:
             add(seed, baseline, arm=FIRST)
-        for n, cell, number in grid[:room]:
-            add(seeds[n], cell, number)
+        for n, cell, at in grid[:room]:
+            add(seeds[n], cell, at)
         for seed in around:
             add(seed, baseline, arm=LAST)
     return found
@@ -126,7 +131,9 @@ def _blocks(axes: Axes, cells: Cells | None) -> list[list[Cell]]:
     keys = cells.keys if cells else ()
     apart = [p for p in axes.others if p.key not in keys]
     within = [p for p in axes.others if p.key in keys] + ([axes.compared] if axes.compared else [])
-    blocks = [[{**at, **cell} for cell in numbered(within)] for at in numbered(apart, is_reversed=True)]
+    blocks: list[list[Cell]] = [
+        [{**at, **cell} for cell in numbered(within)] for at in numbered(apart, is_reversed=True)
+    ]
     if cells is None:
         return blocks
     return [[cell for cell in block if tuple(cell[key] for key in keys) in cells.kept] for block in blocks]

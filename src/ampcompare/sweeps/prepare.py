@@ -85,7 +85,7 @@ def prepared(
     given = dict(split_override(word) for word in own)
     if problems := problems_of(sweep, own):
         raise wrong_file(sweep.path, problems)
-    plan, said = plan_of(sweep, own), []
+    plan, said = plan_of(sweep, own), list[str]()
     if not sweep.on_server:  # which knows neither a control nor which points are one run
         cells, said = same_runs(sweep, own)
         sweep = replace(sweep, control=_has_control(plan, sweep, control), cells=cells)

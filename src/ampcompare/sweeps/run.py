@@ -149,8 +149,8 @@ def work_through(
 
     _say_what_runs(display, folder, workers(), len(gpus), ready.planned)
     with (
-        contextlib.closing(Guard()) as guard,
         stopped_by_signals(stop.asked, stop.at_once, display.say) as received,
+        contextlib.closing(Guard()) as guard,
         display,
     ):
         database.say, database.patience = display.say, stop.patience

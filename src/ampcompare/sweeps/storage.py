@@ -32,7 +32,12 @@ LIBPQ = {
 }
 PLAIN = {"host", "port", "sslmode"}  # what of a URL's query is no secret
 # What is told of a driver's words where a password may be among them.
-TROUBLE = ("password authentication failed", "Connection refused", "does not exist", "permission denied")
+TROUBLE: tuple[str, ...] = (
+    "password authentication failed",
+    "Connection refused",
+    "does not exist",
+    "permission denied",
+)
 TROUBLE += ("timeout expired", "could not translate host name", "too many clients")
 T = TypeVar("T")
 

@@ -61,9 +61,7 @@ class Array:
         anew: dict[str, Any] = {"definition": definition(sweep, words), "added": [], "runs": []}
         kept = self.kept() if self.has_begun else anew
         began, more = agreed(sweep, words, kept["definition"], kept["added"], str(self.folder))
-        if more:
-            kept["added"].append([*more])
-            began = dataclasses.replace(began, added=(*began.added, more))
+        kept["added"] += [[*more]] if more else []
         while len(kept["runs"]) < (began.total() or 0):
             kept["runs"].append(secrets.token_hex(6))
         return began, kept

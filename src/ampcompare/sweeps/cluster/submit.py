@@ -49,7 +49,7 @@ NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
-READ = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
+READ: dict[str, type] = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
 

@@ -104,7 +104,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     why |= jobs
     if written:
         groups = [seeds for seeds, *_ in written["groups"]]
-        sweep = _as_began(ready, written["sweep"], groups, "its database")
+        sweep, _ = agreed(ready.sweep, ready.words, written["sweep"], groups, "its database")
     keys, remarks = _varied(sweep), []
     seed = seed_of(sweep, definition(sweep, ready.words))
     is_known = sweep.is_grid or (sweep.method == "random" and sweep.run_cap)
@@ -155,16 +155,8 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     read = sweep_of(Path(source), known)
-    of_server = {"entity": entity, "project": project, "control": False, "on_server": True}
+    of_server: dict[str, Any] = {"entity": entity, "project": project, "control": False, "on_server": True}
     return prepared(replace(read, name=name, **of_server), words), runs
-
-
-def _as_began(ready: Prepared, began: dict[str, Any], added: Sequence[Sequence[Any]], where: str) -> Sweep:
-    """The sweep with all seeds so far, those included that only the file has. Raises UserError where it was
-    another.
-    """
-    sweep, more = agreed(ready.sweep, ready.words, began, added, where)
-    return replace(sweep, added=(*sweep.added, *([more] if more else [])))
 
 
 def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
@@ -174,8 +166,7 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     array, jobs, unasked = Array(ready.output.resolve()), {}, ""
     if not array.has_begun:
         return ready.sweep, [], {}, ""
-    kept = array.kept()
-    sweep = _as_began(ready, kept["definition"], kept["added"], f"{ready.output}")
+    sweep, kept = array.agreed(ready.sweep, ready.words)
     rows = array.rows(sweep, kept, ready.told, {})
     if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
         try:
@@ -194,8 +185,10 @@ def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
     if outcome is Outcome.STOPPED:
         by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
         state = "stopped" if sweep.hyperband and not by_hand else "interrupted"
-    values = run.values(metric) if metric else ()
-    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    value = None
+    if metric is not None:
+        values = run.values(metric)
+        value = float(values[-1]) if len(values) else run.summary_number(metric)
     began = int(run.started_at.timestamp()) if run.started_at else 0
     return Row(began, run.id, run.config, state=state, value=value), why
 
