@@ -16,7 +16,7 @@ from support.quick import QUICK
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, call, load
+from ampcompare.plugins import BACKENDS, Door, call, left_out, load
 from ampcompare.precision import REGISTRY, backend_of, build_precision
 
 DOOR = Door("part", "ampcompare.tests")
@@ -189,6 +189,8 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     )
     assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
     assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
+    (line,) = left_out(BACKENDS, REGISTRY)
+    assert line.startswith("backend=native is the built-in one; that of taker (taker_native:Mine) ")
     assert backend_of("native") is REGISTRY["native"]
 
 

@@ -82,6 +82,12 @@ class Plugin:
 _LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
 
 
+def left_out(door: Door, built_in: Collection[str]) -> list[str]:
+    """A line for what is installed and cannot be had, as it has the name of a built-in part."""
+    taken = (entry for entry in entry_points(group=door.group) if entry.name in built_in)
+    return [f"{door.option}={e.name} is the built-in one; that of {_origin(e)} is left out" for e in taken]
+
+
 def is_object(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text

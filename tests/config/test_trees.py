@@ -59,6 +59,12 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
     assert load_config(str(file), ["model.kwargs=null", "model.kwargs.a=1"]).model.kwargs == {"a": 1}
 
 
+def test_what_is_in_a_tree_may_refer_to_what_else_is_there():
+    words = ["model.kwargs={a: '${model.kwargs.b.c}', b: {c: '${seed}'}}", "data.kwargs.d=${model.kwargs.a}"]
+    config = parse([*words, "seed=3"])
+    assert (config.model.kwargs, config.data.kwargs) == ({"a": 3, "b": {"c": 3}}, {"d": 3})
+
+
 def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
     for word in [
         "model.kwargs.=1",
@@ -74,6 +80,7 @@ def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
         "model.kwargs.a=b: c: d",
         "model.kwargs.a=${oc.env:HOME}",
         "model.kwargs.a=${model.kwargs}",
+        "model.kwargs={a: '${model.kwargs.b}', b: '${model.kwargs.a}'}",
         "model.kwargs.a=???",
         "model.kwargs=64",
         "model.kwarg.a=1",

@@ -41,6 +41,7 @@ def build(
     """
     config = copy.deepcopy(base)
     said: dict[str, tuple[Any, str]] = {}
+    done: set[str] = set()
     for origin, pairs in ((file, of_file), ("", given)):
         for key, value in pairs:
             found = find_option(key)
@@ -57,20 +58,31 @@ def build(
     def come_to(key: str, trail: tuple[str, ...] = ()) -> Any:
         """What an option comes to, asked by those of the trail. Raises ValueError."""
         found = find_option(key)
-        if not found or found[0].key in trail:
+        if not found or key in trail:
             raise ValueError(f"{key} refers to itself" if found else f"{key} is no option")
-        leaf = found[0]
-        if leaf.key in said:
+        leaf, path = found
+
+        def ask(other: str) -> Any:
+            return come_to(other, (*trail, key, leaf.key))
+
+        if path and leaf.key in trail:  # a tree's own other part asks
+            inner = said[leaf.key][0]
+            for name in path:
+                inner = inner.get(name) if isinstance(inner, Mapping) else None
+            return _resolved(inner, ask)
+        if leaf.key in said.keys() - done:
             value, origin = said[leaf.key]
+            with named_in(origin):
+                if "???" in texts(value):
+                    raise UserError(f"{leaf.key}=???: has to be given; expected {leaf.allowed}")
             try:
-                resolved = _resolved(value, lambda other: come_to(other, (*trail, leaf.key)))
+                resolved = _resolved(value, ask)
             except ValueError as problem:
                 with named_in(origin):
                     raise UserError(f"{leaf.key}={value!r}: {problem}") from None
             with named_in(origin):
-                if "???" in texts(value):
-                    raise UserError(f"{leaf.key}=???: has to be given; expected {leaf.allowed}")
                 config.set(leaf.key, leaf.take(resolved, value))
+            done.add(leaf.key)
         return config.value(key)
 
     for key in said:

@@ -30,11 +30,12 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
     told = environment or {}
 
     def value_of(key: str) -> Any:
-        leaf = LEAVES[key]
-        value = _lookup(config, key, leaf.default)
+        leaf, (group, _, name) = LEAVES[key], key.rpartition(".")
+        inner = config.get(group)
+        value = config.get(key, inner.get(name, leaf.default) if isinstance(inner, Mapping) else leaf.default)
         if value is None and leaf.meta["null_is"]:
             return leaf.meta["null_is"](value_of)
-        return told.get(key.rpartition(".")[2], value) if value == AUTO else value
+        return told.get(name, value) if value == AUTO else value
 
     for key, leaf in LEAVES.items():
         if leaf.role is Role.BOOKKEEPING or has_no_effect(key, str(value_of("backend"))):
@@ -53,14 +54,6 @@ def _names(value: Any) -> Any:
         return sorted(listed(value) or ())
     except ValueError:
         return value
-
-
-def _lookup(config: Mapping[str, Any], key: str, default: Any) -> Any:
-    if key in config:
-        return config[key]
-    group, _, name = key.partition(".")
-    inner = config.get(group)
-    return inner.get(name, default) if isinstance(inner, Mapping) else default
 
 
 def has_no_effect(key: str, backend: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -11,6 +13,7 @@ from ampcompare.config.canonical import has_no_effect
 from ampcompare.config.schema import LEAVES, Config, PrecisionConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
+from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
 from ampcompare.precision.backends import REGISTRY, Backend
 
@@ -113,7 +116,14 @@ def check_backend(config: Config, backend: Backend) -> None:
 
 
 def settle(config: Config) -> None:
-    """Ask the backend. Raises UserError for one that cannot be had, and for options that it does not take."""
+    """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a backend
+    that cannot be had, and for options that it does not take.
+    """
+    doors = [
+        leaf.meta for leaf in LEAVES.values() if leaf.meta["door"] and os.environ.get("RANK", "0") == "0"
+    ]
+    for line in (line for meta in doors for line in left_out(meta["door"], meta["choices"])):
+        sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,8 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment, 
 from ampcompare.machine.world import World
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
-from ampcompare.tracking.start import Start, begin, lend
+from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
-
-
-@dataclass(frozen=True)
-class About:
-    """What is said of a run before its first step; `logged` is its config, `facts` go into the summary. What
-    `goes_on` may have an earlier part, of the run id that the environment says.
-    """
-
-    backend: str
-    logged: dict[str, Any]
-    facts: dict[str, Any]
-    goes_on: bool
 
 
 def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
@@ -83,9 +70,11 @@ def about(
     optimizer: Any,
     scaler: Any,
     scales: bool,
+    options: WandbConfig,
+    output_dir: str | Path,
     goes_on: bool,
-) -> About:
-    """All that is said of a run; `config` is what its user says of it, `own` the recorder's options.
+) -> Start:
+    """What W&B is told of a run; `config` is what its user says of it, `own` the recorder's options.
 
     Raises UserError without a word for the backend, for a type that is none, and where config contradicts
     what the recorder is given.
@@ -113,13 +102,13 @@ def about(
     if isinstance(scaler, Precision):
         settings |= scaler.declares.record()
     environment = describe_environment(device, **settings, machine=name_machine(device, World()))
-    told = {metrics.ENVIRONMENT: environment}
-    return About(backend, {**config, **own, **told}, dict(told), goes_on)
+    logged = {**config, **own, metrics.ENVIRONMENT: environment}
+    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
+    name = f"{backend}_{program}" if program else backend
+    return Start(logged, name, [backend[:MOST_TAG_CHARS]], options, str(output_dir), goes_on)
 
 
-def start(
-    told: About, run: Any, options: WandbConfig, output_dir: str | Path, say: Callable[[str], None]
-) -> Tracker:
+def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
     """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
 
     def on_lost(why: str) -> None:
@@ -131,10 +120,7 @@ def start(
 
     if wandb.run is not None:
         raise UserError("run=None: a W&B run is open; give it as run=wandb.run, or finish it first")
-    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
-    name = f"{told.backend}_{program}" if program else told.backend
-    tags = [told.backend[:64], *options.tags]
-    return begin(Start(told.logged, name, tags, options, str(output_dir), told.goes_on), say, on_lost=on_lost)
+    return begin(told, say, on_lost=on_lost)
 
 
 def check_count(key: str, value: Any, least: int) -> int:

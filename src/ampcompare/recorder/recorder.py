@@ -110,16 +110,15 @@ class Recorder:
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
-        self._model, self._run, self._output_dir = model, run, output_dir
+        self._model, self._run, self._output_dir = model, run, Path(output_dir)
         self._every, self._warmup_steps, self._diagnostics = every, warmup_steps, diagnostics
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
         self._scaling = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
-        self._wandb = WandbConfig(project=project, name=name)
         log = {"every": every, "warmup_steps": warmup_steps}
         own = {"seed": seed, "batch_size": batch_size, "log": log, "diagnostics": {"every": diagnostics}}
-        self._about = about(
+        self._told = about(
             backend=backend,
             dtype=precision_dtype,
             device=self.device,
@@ -129,10 +128,13 @@ class Recorder:
             optimizer=self._optimizer,
             scaler=scaler,
             scales=self._scaling.scales_dynamically(),
+            options=WandbConfig(project=project, name=name),
+            output_dir=output_dir,
             goes_on=self.steps > 0,
         )
+        self._facts = {metrics.ENVIRONMENT: self._told.logged[metrics.ENVIRONMENT]}
         if test_samples is not None:
-            self._about.facts[metrics.TEST_IMAGES] = test_samples
+            self._facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False
         self._looks: Looks | None = None
         self._meter: Meter | None = None  # in the process that records, between enter and exit
@@ -164,12 +166,12 @@ class Recorder:
             scale = self._scaling.scale_factor
             self._looks = Looks(self._optimizer, self._model, self._diagnostics, scale, self.steps)
         try:
-            self._tracker = start(self._about, self._run, self._wandb, self._output_dir, self.say)
+            self._tracker = start(self._told, self._run, self.say)
         except BaseException:
             if self._looks:
                 self._looks.close()
             raise
-        self._tracker.note(self._about.facts)
+        self._tracker.note(self._facts)
         self._meter = Meter(
             self._scaling,
             every=self._every,
@@ -344,9 +346,9 @@ class Recorder:
             finally:
                 meter, self._meter = self._meter, None
                 code = exit_code(problem)
-                if lack := self._tracker.finish(self._about.facts | meter.summary() | self._best, code):
+                if lack := self._tracker.finish(self._facts | meter.summary() | self._best, code):
                     self.say(lack if is_stopped(code) else f"error: {lack}")
-                for line in () if self._run is not None else self._tracker.where(Path(self._output_dir)):
+                for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     self.say(line)
                 self._ending.close()
 
