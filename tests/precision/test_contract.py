@@ -71,8 +71,7 @@ def _train(precision: Precision, steps: int, *, accumulate: int = 1, fused: bool
 def test_loss_on_the_same_twenty_steps_stays_close_to_float(kind):
     expected, found = _train(Precision(), 20), _train(_build(kind), 20)
     assert expected[-1] < 0.5 * expected[0]
-    near = 0.15 if REGISTRY[BACKENDS[kind][0]].updates_half else 0.04 if "bf" in kind else 0.01
-    assert found == pytest.approx(expected, abs=near)
+    assert found == pytest.approx(expected, abs=0.04 if "bf" in kind else 0.01)
     if kind != "none":
         assert found != expected  # something was cast
 
