@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.zygote import Zygote
@@ -15,9 +14,3 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     made = Zygote(NETRC=str(empty / "netrc"), WANDB_CONFIG_DIR=str(empty), WANDB_CACHE_DIR=str(empty))
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what several tests compare with."""
-    return tmp_path_factory.mktemp("faults")

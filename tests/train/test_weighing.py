@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import torch
 from rich.console import Console
 from support.properties import MECHANISMS
 from support.quick import ROOT
+from support.torchrun import torchrun
 from support.training import trainer
 from torch import Tensor, nn
 
@@ -92,9 +90,6 @@ def rows(train):
         y[i, (i * i) % 6:] = -100
     return x, y
 
-def fixed(train):
-    return rows(train)
-
 def padded(train, batch_size):
     def collate(pairs):  # as long as the longest
         length = max(1, max(int((y != -100).sum()) for _, y in pairs))
@@ -107,7 +102,14 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
 """
-WORDS = ("model.name=./net.py:build", "epochs=2", "log.every=1", "log.warmup_steps=1", "device=cpu")
+WORDS = (
+    "model.name=./net.py:build",
+    "data.source=./data.py:padded",
+    "epochs=2",
+    "log.every=1",
+    "log.warmup_steps=1",
+    "device=cpu",
+)
 WORDS += ("diagnostics.every=null", "checkpoint.every_epochs=1", "wandb.mode=offline", "optimizer.lr=0.5")
 
 
@@ -119,26 +121,18 @@ def end_of(folder: str) -> tuple[list[float], dict[str, Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fixed", "padded"])
 def test_runs_in_micro_batches_and_in_two_processes_are_the_run_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "data.py").write_text(DATA)
     (tmp_path / "net.py").write_text(NET)
     monkeypatch.chdir(tmp_path)
-    words = [*WORDS, f"data.source=./data.py:{name}"]
     alone = {"one": ("batch_size=20",), "parts": ("batch_size=5", "training.accumulate=4")}
     for folder, more in alone.items():
-        assert (
-            run(load_config(None, [*words, *more, f"output_dir={folder}"]), Console(quiet=True)).exit_code
-            == 0
-        )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(ROOT / "run_experiment.py"), *words, "batch_size=10", "training.accumulate=2"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    more_words = {"capture_output": True, "text": True, "env": environment}
-    done = subprocess.run([*command, "output_dir=two"], check=False, **more_words)  # type: ignore[call-overload]
-    assert done.returncode == 0, done.stderr
+        config = load_config(None, [*WORDS, *more, f"output_dir={folder}"])
+        assert run(config, Console(quiet=True)).exit_code == 0
+    words = [*WORDS, "batch_size=10", "training.accumulate=2", "output_dir=two"]
+    torchrun(2, str(ROOT / "run_experiment.py"), *words)
     losses, weights = end_of("one")
     assert len(losses) == 6
     for folder in ("parts", "two"):

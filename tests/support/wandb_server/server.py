@@ -141,6 +141,9 @@ class Server:
             },
             "project": project,
             "model": project,
+            "models": lambda a: connection(
+                [p.node(self.url) for (entity, _), p in self.projects.items() if entity == a["entityName"]], a
+            ),
             "entity": lambda a: {"id": "entity-1", "name": a["name"], "projects": connection([], {})},
             "view": view,
         }
