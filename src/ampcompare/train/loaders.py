@@ -21,7 +21,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.world import World, check_last_batch
-from ampcompare.train.compiled import captures
+from ampcompare.train.compiled import captures, compiles
 
 MOST_WORKERS = 4
 SHARE_OF_DEVICE = 0.5  # of what is free there: the model, its gradients and activations want the rest
@@ -150,8 +150,11 @@ def _are_classes(targets: Field) -> bool:
 
 
 def remarks(config: Config, data: Dataset) -> list[str]:
-    """What of the data has to be said before training."""
+    """What has to be said before training: of the data, and of what will not be looked at."""
     found = []
+    if compiles(config.execution) and (every := config.diagnostics.every) is not None:
+        why = f"execution={config.execution} has no place for a look at activations"
+        found.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source
     if config.data.root is not None and source_of(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
