@@ -193,7 +193,7 @@ def test_a_collapsed_scale_is_reported_once(quick, backend: str):
         "log.every=1",
     )
     result, record, printed = quick(*words, "epochs=6", "training.on_nan=continue")
-    assert printed.count("and the loss was never finite: look at inputs") == 1
+    assert printed.count("look at inputs") == 1
     assert record.summary["amp/scale_collapsed_at_step"] > 0
     assert result.summary["amp/scale_collapsed_at_step"] == record.summary["amp/scale_collapsed_at_step"]
 

@@ -58,15 +58,15 @@ def assert_untouched(found: Rehearsed, *, captured: bool) -> None:
     rows = sum("train/loss" in row for row in found.rows)
     assert rows > 0
     assert sum("eval/loss" in row for row in found.rows) == epochs
-    assert len(found.captures) == (2 if captured else 0)  # a step, a batch of an evaluation
+    assert len(found.captures) == (1 if captured else 0)
     assert found.launches > len(found.captures) or not captured
     assert contacts.pop(LATE_WAIT, 0) <= rows, trail  # for a row, which may have come with something else
     assert contacts == {
         QUEUED_TO_DEVICE: epochs * 2,
         QUEUED_TO_HOST: rows,
         READ: epochs,  # an evaluation's result
-        # An epoch's end; the captures.
-        WAIT: epochs + (2 if captured else 0),
+        # An epoch's end; the capture.
+        WAIT: epochs + (1 if captured else 0),
     }, trail
     # A row is read when at least a step has been queued behind it.
     assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT), trail

@@ -71,10 +71,7 @@ def build_trainer(
     task = build_task(config, device)
     if test is not None and not is_known(config):
         with (world or World()).agree():
-            task = try_out(task, model, precision, config, test, data)
-        if world:  # the first process has samples, if any has
-            (judge,) = world.share([task.judge])
-            task = dataclasses.replace(task, judge=judge)
+            try_out(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):
         task = weighed(task, config.training.label_smoothing)

@@ -12,7 +12,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
 from ampcompare.machine.world import World
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Loader
+from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import Counted, Meter, Row
 from ampcompare.train.step import Trainer, micro_batches
 
@@ -33,8 +33,8 @@ class Fit:
     def __init__(
         self,
         trainer: Trainer,
-        train: Loader,
-        test: Loader,
+        train: Any,
+        test: Any,
         config: Config,
         *,
         on_row: Callable[[Row], None] = lambda row: None,
@@ -48,7 +48,9 @@ class Fit:
     ) -> None:
         self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
-        self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
+        self.evaluation = Evaluation(
+            trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
+        )
         self.on_row, self.on_step, self._say = on_row, on_step, on_note
         self.precision, self.device = trainer.precision, trainer.precision.device
         self.meter = Meter(
