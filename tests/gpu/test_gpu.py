@@ -27,7 +27,8 @@ from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.records import load_runs
-from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.build import build_trainer
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Counted, Meter, Result
 

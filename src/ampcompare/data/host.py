@@ -18,7 +18,7 @@ from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, each, in_layout, tensors
 from ampcompare.data.loader import Shares, draw_order
 from ampcompare.data.reading import read
-from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
+from ampcompare.data.splits import BatchSet, Places, SampleSet
 
 
 class _FromHost(Shares):
@@ -53,16 +53,16 @@ class _FromHost(Shares):
 
 
 class SampleLoader(_FromHost):
-    """Batches of a map-style data set (or of tensors too large for the device), made by `workers` processes.
+    """Batches of a map-style data set, made by `workers` processes.
 
     Order and random choices are functions of (seed, epoch, position): the same batches with any number of
     workers and processes, and from batch k on after a resume. 0 workers: this process makes them.
     """
 
-    def __init__(self, data: SampleSet | TensorSet, *, name: str, workers: int = 0, **how: Any) -> None:
+    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **how: Any) -> None:
         """`how`: as for `Shares`."""
         super().__init__(sample_count=len(data), **how)
-        self.name, self.file = name, getattr(data, "file", None)
+        self.name, self.file = name, data.file
         self._places: list[Places] = []  # the sampler of a DataLoader that lives longer than an epoch
         # Forked, they have the modules of files, which no other process can import by name.
         forks = workers and "fork" in multiprocessing.get_all_start_methods()

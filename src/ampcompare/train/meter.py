@@ -32,7 +32,6 @@ from ampcompare.machine.device import (
     reset_peak,
     start_copy,
     wait_for,
-    wait_until,
     widest_float,
 )
 from ampcompare.machine.world import World
@@ -336,7 +335,7 @@ class Meter:
         for _ in range(count):
             done = self._waiting.pop(0)
             if done.arrived is not None:
-                wait_until(done.arrived)  # sync: the copy of this interval; one interval later it is there
+                done.arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
             numbers = iter(done.values.tolist())
             parts = ([next(numbers) for _ in range(s.numel())] if s else next(numbers) for s in done.shapes)
             own = tree_unflatten(parts, done.tree)
