@@ -96,6 +96,10 @@ def _run(
         say(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         for line in (*said, *data_remarks(config, data)):
             say(line)
+        dtype = environment[metrics.PRECISION_DTYPE]
+        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
+            why = "slower than fp32 here, with the same numerics"
+            say(f"{dtype} is emulated on this processor: {why} (ampcompare doctor: how much)")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():

@@ -47,9 +47,8 @@ def load(
         else:  # the first argument, called otherwise
             function = partial(function, train)
         with asked(name, f"data for train={train}", found.file):
-            splits.append(
-                _form_of(call(function, kwargs, key=KWARGS, name=name, ours=ours), name, found.file)
-            )
+            returned = call(function, kwargs, key=KWARGS, name=name, ours=ours)
+            splits.append(_form_of(returned, name, found.file))
     return splits, found, "seed" in signature.parameters
 
 

@@ -28,7 +28,7 @@ from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.precision.base import Precision
-from ampcompare.train.compiled import build_forward
+from ampcompare.train.compiled import CompiledForward, Forward
 from ampcompare.train.errors import note_batch
 from ampcompare.train.meter import Result
 from ampcompare.train.task import Task
@@ -59,7 +59,7 @@ class Trainer:
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
         self.task = task
-        self.forward = build_forward(model, self.task.loss, compiled)
+        self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
         self.buffers = Buffers(model, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = Overflows(names, precision.device)
         # A compiled graph has no place for hooks.
