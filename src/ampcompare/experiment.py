@@ -98,8 +98,8 @@ def _run(
             say(line)
         dtype = environment[metrics.PRECISION_DTYPE]
         if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
-            why = "slower than fp32 here, with the same numerics"
-            say(f"{dtype} is emulated on this processor: {why} (ampcompare doctor: how much)")
+            why = "slower than fp32 (ampcompare doctor says how much), a study of numerics, not of speed"
+            say(f"{dtype} is emulated on this processor: {why}")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():

@@ -77,6 +77,3 @@ def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.Mon
     assert this_world() == World()  # of one
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert this_world() == World(rank=1, size=2)
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(UserError, match="WORLD_SIZE='two': expected a whole number"), join(load_config(None)):
-        pass

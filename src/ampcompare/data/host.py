@@ -15,41 +15,26 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ampcompare import plugins
-from ampcompare.data.batch import Batch, count_samples, each, in_layout, tensors
+from ampcompare.data.batch import Batch, count_samples, each, in_layout
 from ampcompare.data.loader import Shares, draw_order
 from ampcompare.data.reading import read
 from ampcompare.data.splits import BatchSet, Places, SampleSet
 
 
 class _FromHost(Shares):
-    """Batches put on the device. With `pinned` the copies are queued on a stream of their own.
-
-    The host makes the next batch while the device works on the steps that are queued, and the copy runs
-    beside them: the step's stream waits for the copy, the host for nothing.
+    """Batches put on the device. With `pinned` the host waits for no copy: it makes the next batch while the
+    device works on what is queued.
     """
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        self.stream = torch.cuda.Stream(self.device) if self.pinned else None
-
     def put(self, batch: Batch) -> Batch:
-        """The batch on the device, copied when it is asked for: behind the step that is under way."""
-        if self.stream is None:
-            return each(batch[0], self._move), each(batch[1], self._move)
-        here = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self.stream):
-            moved = each(batch[0], self._move), each(batch[1], self._move)
-        here.wait_stream(self.stream)  # of the device's two queues: the host goes on
-        for tensor in (*tensors(moved[0]), *tensors(moved[1])):
-            tensor.record_stream(here)  # its memory is not given to the next copy before the step is done
-        return moved
+        """The batch on the device."""
+        return each(batch[0], self._move), each(batch[1], self._move)
 
     def _move(self, tensor: Tensor) -> Tensor:
-        if self.stream is not None and tensor.get_device() < 0 and not tensor.is_pinned():
+        if self.pinned and tensor.get_device() < 0 and not tensor.is_pinned():
             tensor = tensor.pin_memory()  # of a loader that does not pin: a copy on the host
         # Pinned memory that is let go is given out again only when its copy is done.
-        moved = tensor.to(self.device, non_blocking=self.stream is not None)
-        return in_layout(moved, self.channels_last)
+        return in_layout(tensor.to(self.device, non_blocking=self.pinned), self.channels_last)
 
 
 class SampleLoader(_FromHost):

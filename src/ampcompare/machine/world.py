@@ -106,17 +106,13 @@ def is_loss_of_another(problem: Exception) -> bool:
 
 def this_world() -> World:
     """This process among those that were started together: as torch.distributed has it where it is up, in
-    somebody's own loop, else by torchrun's variables. Without device. Raises UserError.
+    somebody's own loop, else by torchrun's variables. Without device.
     """
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size())
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    texts = {name: os.environ.get(name) or default for name, default in zip(names, "0101", strict=True)}
-    for name, text in texts.items():
-        if not text.isdecimal():
-            expected = "expected a whole number, as torchrun sets it"
-            raise UserError(f"{name}={text!r}: {expected}; unset it, or use torchrun")
-    rank, size, local_rank, local_size = map(int, texts.values())
+    texts = (os.environ.get(name) or default for name, default in zip(names, "0101", strict=True))
+    rank, size, local_rank, local_size = map(int, texts)
     return World(rank, size, local_rank, local_size) if size > 1 else World()
 
 
