@@ -127,12 +127,6 @@ def test_tensors_and_samples_come_in_the_order_of_images_of_the_seed():
         assert torch.cat([x[-1] for x in flat(make(name).epoch(5))]).equal(labels)
 
 
-def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches():
-    data = build_dataset(NAME.format("named")).train
-    how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
-    assert same(flat(SampleLoader(data, name="", **how).epoch(2)), flat(make("named").epoch(2)))
-
-
 def line_of(loader: Any, epoch: int = 0) -> str:
     try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
         list(loader.epoch(epoch))

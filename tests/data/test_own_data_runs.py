@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from support.own_data import OWN
 from support.quick import ROOT
@@ -18,7 +17,6 @@ from support.quick import ROOT
 from ampcompare import metrics
 from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
-from ampcompare.data.host import SampleLoader
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.machine.world import World
@@ -26,7 +24,7 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.train.build import load_data
 from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.loaders import check_data, make_loader
+from ampcompare.train.loaders import check_data
 
 NET = """
 import torch
@@ -190,25 +188,19 @@ def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, s
     assert refusal(name, word).startswith(said)
 
 
-def test_a_graph_is_of_tensors_that_fit_on_the_device_alone(monkeypatch: pytest.MonkeyPatch):
+def test_a_graph_is_of_tensors_alone():
     def check(name: str) -> Any:
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         data = load_data(config)
         check_data(config, data, World())
         return data
 
-    data = check("named")
+    check("named")
     for name in ("samples", "stream"):
         with pytest.raises(
             UserError, match=rf"a graph makes its batches itself; ./data.py:{name} gives its batches"
         ):
             check(name)
-    monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: data.train.nbytes)
-    with pytest.raises(UserError, match=r"the tensors of ./data.py:named are too large for the device"):
-        check("named")
-    config = load_config(None, [*WORDS, "data.source=./data.py:named"])
-    loader = make_loader(config, data.train, torch.device("cpu"), training=True)
-    assert isinstance(loader, SampleLoader)
 
 
 # Several processes

@@ -53,14 +53,13 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def network() -> nn.Module:
-    """What is registered last runs first; the gradient becomes infinite behind `middle`."""
+    """The gradient becomes infinite behind `middle`."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.head, self.spoil = nn.Linear(8, 4), Spoiling()
-            self.middle, self.stem = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(192, 8)
-            self.unused = nn.Linear(2, 2)
+            self.stem, self.middle = nn.Linear(192, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+            self.spoil, self.head, self.unused = Spoiling(), nn.Linear(8, 4), nn.Linear(2, 2)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))

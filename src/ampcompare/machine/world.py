@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, resolve_device
+
+RUNS = count()  # of this process
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,8 @@ def join(config: Config) -> Iterator[World]:
     store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
     # torchrun keeps its store when it starts the processes of a machine again, with the addresses of those
     # that died: taken for those of now, the connection is refused or never answered (PyTorch 2.14; issue
-    # 135712 there).
-    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    # 135712 there). So each start has a corner of its own in it, and each run of a start.
+    store = dist.PrefixStore(f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(RUNS)}", store)
     backend = "cpu:gloo,cuda:nccl" if is_cuda(world.device) else "gloo"
     dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
     try:

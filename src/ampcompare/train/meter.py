@@ -334,7 +334,7 @@ class Meter:
         """Hand out the rows of the oldest `count` intervals that wait."""
         for _ in range(count):
             done = self._waiting.pop(0)
-            if done.arrived is not None:
+            if done.arrived is not None and not done.arrived.query():
                 done.arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
             numbers = iter(done.values.tolist())
             parts = ([next(numbers) for _ in range(s.numel())] if s else next(numbers) for s in done.shapes)
