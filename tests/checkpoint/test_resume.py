@@ -99,7 +99,7 @@ def test_never_says_that_there_is_an_unfinished_run_without_reading_its_checkpoi
 def of_others(tmp_path: Path) -> Path:
     """What may lie in a shared output_dir: folders that cannot be read, files that go while they are seen."""
     top = tmp_path / "checkpoints"
-    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 3, "identity": 7}', b"\xff"]):
+    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 4, "identity": 7}', b"\xff"]):
         (top / f"other{number}").mkdir(parents=True)
         (top / f"other{number}" / "run.json").write_bytes(content)
         (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
@@ -124,7 +124,7 @@ def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, tmp_
     (name,) = folders(tmp_path)
     folder = tmp_path / "checkpoints" / name
     (folder / "run.json").unlink()  # there was none
-    why = f"resume=auto: run {name} has checkpoints of format 2, this version reads 3; finish it with"
+    why = f"resume=auto: run {name} has checkpoints of format 2, this version reads 4; finish it with"
     assert why in refusal(play, "resume=auto")
     assert "stopped at" not in play("resume=never")
     (folder / "recorded").write_text("4")  # so it said that it had ended
