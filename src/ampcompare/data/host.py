@@ -76,15 +76,13 @@ class BatchLoader(_FromHost):
     """Somebody's loader, as it is, its batches put on the device.
 
     Its generators are seeded as an epoch begins, of (seed, epoch); batch k of an epoch is had by skipping k.
-    Several processes all run it, and each keeps its share of each batch. `sample_count` is that of the last
-    whole epoch; before one, what the loader tells, or that of equal batches.
+    Several processes all run it, and each keeps its share of each batch.
     """
 
     def __init__(self, data: BatchSet, *, trains: bool = True, **how: Any) -> None:
         """`how`: as for `Shares`, but for the batch size."""
         size = data.batch_size or count_samples(data.sample[0])
-        count = len(data) * size if data.samples is None else data.samples
-        super().__init__(sample_count=count, batch_size=size, **how)
+        super().__init__(sample_count=len(data) * size, batch_size=size, **how)
         self.data, self.name, self.trains = data, data.name, trains
 
     def __len__(self) -> int:
@@ -94,18 +92,15 @@ class BatchLoader(_FromHost):
         yield from (batch for batch, _ in self.shares(epoch, start))
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        samples = 0
         batches = read(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:
                 why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
                 todo = "it has to begin anew each time, and to tell its length"
                 raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
-            samples += (size := count_samples(whole[0]))
-            if number + 1 == len(self):
-                self.sample_count = samples
             if number < start:
                 continue
+            size = count_samples(whole[0])
             if self.trains and size < self.processes:
                 why = f"has {size} samples, fewer than the {self.processes} processes"
                 raise plugins.DATA.refusal(self.name, f"batch {number} of epoch {epoch} {why}")

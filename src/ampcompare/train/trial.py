@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,13 @@ def try_out(
             if data is not None:
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSet):  # images are alike in both
-                    sample = tuple(each(field, _first_on(precision.device)) for field in data.train.sample)
+                    sample = tuple(
+                        each(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
+                    )
                     _look(task, model, precision, config, sample, "the training data's ")
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-def _first_on(device: torch.device) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor[:SAMPLES].to(device)
 
 
 def _look(
