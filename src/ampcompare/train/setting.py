@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 from ampcompare import metrics
@@ -17,7 +17,6 @@ from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, SampleSet
-from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
@@ -72,8 +71,9 @@ class Setting:
     def steps(self, steps: int, *, few: int | None = None) -> list[list[Batch]]:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
-        batches = [_first(batch, few) for batch in islice(_endless(self.train), steps * each_step)]
-        return [batches[i : i + each_step] for i in range(0, len(batches), each_step)]
+        endless = chain.from_iterable(self.train.epoch(number) for number in count())
+        parts = (tuple(each(part, lambda t: t[:few].clone()) for part in batch) for batch in endless)
+        return [[*islice(parts, each_step)] for _ in range(steps)]  # type: ignore[misc]
 
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
@@ -117,18 +117,3 @@ def set_up(config: Config, world: World | None = None) -> Setting:
         for split in (data.train, data.test)
     )
     return Setting(config, world, data, train, test)
-
-
-def _first(batch: Batch, few: int | None) -> Batch:
-    inputs, targets = (each(part, lambda t: t[:few].clone()) for part in batch)
-    return inputs, targets
-
-
-def _endless(loader: Any) -> Iterator[Batch]:
-    for epoch in count():
-        found = False
-        for batch in loader.epoch(epoch):
-            found = True
-            yield batch
-        if not found:
-            raise UserError("data: there is no batch to look at")
