@@ -70,7 +70,8 @@ class Loops:
     def _parts(self) -> tuple[Any, Any]:
         import torch
 
-        from ampcompare.train.build import build_trainer, make_loader
+        from ampcompare.train.build import build_trainer
+        from ampcompare.train.loaders import make_loader
 
         loader = make_loader(self.config, self.data.train, torch.device("cpu"), training=True)
         return loader, build_trainer(self.config, self.data, loader, torch.device("cpu"))

@@ -15,6 +15,7 @@ from ampcompare.checkpoint.state import RunKeeper, restore
 from ampcompare.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config, check_chosen
+from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import source_of
 from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
@@ -22,14 +23,16 @@ from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
 from ampcompare.machine.world import World, is_loss_of_another, join
 from ampcompare.program.console import print_line
+from ampcompare.program.files import make_folder
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.build import Parts, prepare
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.loop import Fit
+from ampcompare.train.loaders import remarks as data_remarks
+from ampcompare.train.loop import Fit, count_steps
 from ampcompare.train.meter import Row
+from ampcompare.train.setting import set_up
 
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 
@@ -63,16 +66,10 @@ def run(
         with join(config) as world:
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
-        is_worker = is_loss_of_worker(problem)
-        if not (is_worker or is_loss_of_another(problem)):
+        if (why := _lost(problem)) is None:
             raise
-        why = reason(problem) if is_worker else _loss(problem)
         print_line(console, f"error: before the first step: {why}")
         return Result(EXIT_FAILED, None, {})
-
-
-def _loss(problem: RuntimeError) -> str:
-    return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
 def _run(
@@ -83,30 +80,39 @@ def _run(
     brief: bool,
     stop: StopRequest,
 ) -> Result:
-    parts = prepare(config, world)
+    with world.agree():
+        make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
+    setting = set_up(config, world)
+    trainer, data = setting.trainer(), setting.data
+    environment, total_steps = setting.environment(trainer), count_steps(config, setting.train)
     if not world.leads:
         console = Console(quiet=True)
     name = config.wandb.name or run_name(config)
-    with TrainingDisplay(console, parts.total_steps, name, parts.trainer.task.compared) as display:
+    with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
         say = display.say
-        say(_headline(config, parts))
-        for line in (*said, *parts.remarks):
+        label, counts = trainer.precision.declares.label, f"{len(data.train):,} training {data.train.counts}"
+        what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
+        say(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
+        for line in (*said, *data_remarks(config, data)):
             say(line)
-        identity = _identify(config, parts)
+        dtype = environment[metrics.PRECISION_DTYPE]
+        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
+            why = "slower than fp32 (ampcompare doctor says how much), a study of numerics, not of speed"
+            say(f"{dtype} is emulated on this processor: {why}")
+        identity = _identify(config, environment, data)
         found = None
         with world.agree():
             if world.leads:
-                found = find(config, identity, parts.total_steps, say)
+                found = find(config, identity, total_steps, say)
         (state,) = world.share([found and found[1]])  # of process 0: a disk of its own will do
         if state == {}:
             name = found[0].folder.name if found else ""
             say(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return Result(0, None, {})
-        environment = parts.environment
         if state:
             machine = with_earlier(environment["machine"], state["machine"])
             environment = environment | {"machine": machine}
-        facts = parts.facts | {metrics.ENVIRONMENT: environment}
+        facts = setting.facts() | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker = Tracker()
             with world.agree():
@@ -119,9 +125,9 @@ def _run(
                 display.row(row)
 
             fit = Fit(
-                parts.trainer,
-                parts.train,
-                parts.test,
+                trainer,
+                setting.train,
+                setting.test,
                 config,
                 on_row=on_row,
                 on_step=display.step,
@@ -129,7 +135,7 @@ def _run(
                 should_stop=stop.is_made,
                 on_stop=partial(_end_alike, stop, world),
                 world=world,
-                total_steps=parts.total_steps,
+                total_steps=total_steps,
             )
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 fit.keeper = RunKeeper(tracker, store, config, identity, environment["machine"], say)
@@ -156,13 +162,11 @@ def _end_alike(stop: StopRequest, world: World) -> None:
     stop.adopt(next(code for code in codes if code is not None))
 
 
-def _identify(config: Config, parts: Parts) -> dict[str, Any]:
-    told, data = parts.environment, parts.data
+def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
     sources = {key: value for key, value in told.items() if key.endswith(SOURCES)}
-    seen = {"data": data.fingerprint}
     if data.train_fingerprint:  # where the other leaves it out
-        seen["train_data"] = data.train_fingerprint
-    return identify(config, told["device_type"], told["processes"], **seen, **sources)
+        sources["train_data"] = data.train_fingerprint
+    return identify(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
 
 
 def _begin_record(
@@ -197,11 +201,10 @@ def _finish(
     # Of a run that its record has stopped it has been said, unless that request came behind the last step.
     if not lack or (exit_code == EXIT_FAILED and fit.stopped):
         return exit_code
-    if stop.is_interruption():
-        say(f"interrupted ({stop.reason}): {lack}{_resume_hint(fit, 'complete it')}")
-        return stop.exit_code
-    say(f"error: {lack}{_resume_hint(fit, 'complete it')}")
-    return exit_code or EXIT_FAILED
+    is_stop = stop.is_interruption()
+    what = f"interrupted ({stop.reason})" if is_stop else "error"
+    say(f"{what}: {lack}{_resume_hint(fit, 'complete it')}")
+    return stop.exit_code if is_stop else exit_code or EXIT_FAILED
 
 
 def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
@@ -218,16 +221,15 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         if why := _failure(fit, problem):
             say(f"error: {why}")
             return EXIT_FAILED
-        lost = _lost(fit, problem)
+        lost = _lost(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-        if not isinstance(problem, UserError) and stop.is_interruption():
-            why = lost or f"what was under way could not be finished ({reason(problem)})"
-            say(f"interrupted at step {fit.step} ({stop.reason}): {why}{_resume_hint(fit, 'go on')}")
-            return stop.exit_code
-        if lost is None:
+        is_stop = stop.is_interruption() and not isinstance(problem, UserError)
+        if lost is None and not is_stop:
             raise
-        say(f"error: step {fit.step}: {lost}{_resume_hint(fit, 'go on')}")
-        return EXIT_FAILED
+        what = f"interrupted at step {fit.step} ({stop.reason})" if is_stop else f"error: step {fit.step}"
+        why = lost or f"what was under way could not be finished ({reason(problem)})"
+        say(f"{what}: {why}{_resume_hint(fit, 'go on')}")
+        return stop.exit_code if is_stop else EXIT_FAILED
     if not fit.stopped:
         return 0
     kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
@@ -239,21 +241,21 @@ def _failure(fit: Fit, problem: Exception) -> str | None:
     """What the training itself has come to, None for anything else."""
     if isinstance(problem, TrainingError):
         return str(problem)
-    if isinstance(problem, RuntimeError) and is_out_of_memory(problem):
-        return (
-            f"out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
-            "batch_size with training.accumulate, or memory-saving precision (backend=native)"
-        )
-    return None
-
-
-def _lost(fit: Fit, problem: Exception) -> str | None:
-    """Which process that the training needs has gone, None for anything else."""
-    if not isinstance(problem, RuntimeError):
+    if not is_out_of_memory(problem):
         return None
+    return (
+        f"out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
+        "batch_size with training.accumulate, or memory-saving precision (backend=native)"
+    )
+
+
+def _lost(problem: Exception) -> str | None:
+    """Which process that the training needs has gone, None for anything else."""
     if is_loss_of_worker(problem):
         return reason(problem)
-    return _loss(problem) if fit.world.size > 1 and is_loss_of_another(problem) else None
+    if not is_loss_of_another(problem):
+        return None
+    return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
 def _resume_hint(fit: Fit, do: str) -> str:
@@ -263,12 +265,3 @@ def _resume_hint(fit: Fit, do: str) -> str:
         return ""
     where = "" if saved == fit.step else f" from the checkpoint at step {saved}"
     return f"; {do}{where} with resume=auto"
-
-
-def _headline(config: Config, parts: Parts) -> str:
-    source, train = source_of(parts.data.source).label, parts.data.train
-    return (
-        f"{parts.trainer.precision.declares.label}: {config.model.name} on {source}, {len(train):,} training "
-        f"{train.counts}, "
-        f"batch {config.batch_size}, {parts.environment['device_name']}"
-    )

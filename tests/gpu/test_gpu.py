@@ -26,8 +26,8 @@ from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.records import load_runs
-from ampcompare.train.build import build_trainer, make_loader
-from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.build import build_trainer
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Counted, Meter, Result
 
@@ -179,16 +179,6 @@ def test_skipped_steps_leave_the_weights():
                 assert torch.equal(weight, torch.full_like(weight, expected)), (backend, how, slope)
             assert precision.skipped_steps().item() == 2
             assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"
-
-
-def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one():
-    words = ("backend=native", "data.test_limit=330", "eval.batch_size=32", "epochs=2")
-    made, _ = fit(*RESNET, *CAPTURED, *words)
-    made.run()  # ten full batches and a short one, twice: captured in the first evaluation
-    graphed = made.evaluation.run()
-    eager = Evaluation(made.trainer.model, made.evaluation.loader, made.precision, task=made.trainer.task)
-    assert graphed == pytest.approx(eager.run(), rel=1e-3, abs=2 / 330)
-    assert (made.evaluation.answers == eager.answers).sum() >= 330 - 2
 
 
 def test_no_memory_left_within_a_capture_is_one_line():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.checkpoint import state
-from ampcompare.machine import world
-from ampcompare.machine.world import CollectiveFlags, World
+from ampcompare.machine.world import World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.evaluation import Evaluation
@@ -48,16 +46,14 @@ def dying(where: str, at: int, of: str = "SIGKILL") -> None:
     setattr(owner, name, die)
 
 
-def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool], ends: bool = False) -> list[bool]:
+def step(self: Meter, number: int, *more: Any) -> None:
     global now
-    if self.every:  # else it counts the batches of an evaluation
-        now = step
-    return asked(self, step, *questions, ends=ends)
+    now = number
+    taken(self, number, *more)
 
 
-world.ASK_SECONDS = 1e9  # asked in an epoch's first steps, as log intervals and epochs end, not by the clock
-asked = CollectiveFlags.at
-CollectiveFlags.at = at  # type: ignore[method-assign]
+taken = Meter.step
+Meter.step = step  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9
 rank, *rest = kills[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].split(":")
 if rank == os.environ["RANK"]:

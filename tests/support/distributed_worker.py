@@ -14,6 +14,7 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.world import join
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 
 WORDS = (
@@ -62,7 +63,7 @@ def main(folder: Path) -> None:
             data = build_dataset(source="synthetic", root=None, train_limit=90, test_limit=33)
             cpu = torch.device("cpu")
             train, test = (
-                build.make_loader(config, part, cpu, training=part is data.train, world=world)
+                make_loader(config, part, cpu, training=part is data.train, world=world)
                 for part in (data.train, data.test)
             )
             trainer = build.build_trainer(config, data, train, cpu, world)

@@ -12,7 +12,8 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import build_dataset
 from ampcompare.precision import build_precision
-from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.build import build_trainer
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from ampcompare.train.step import Trainer, wrap
 from ampcompare.train.task import Task, classification

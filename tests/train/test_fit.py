@@ -12,8 +12,9 @@ from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
-from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.build import build_trainer
 from ampcompare.train.errors import TrainingError
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 
 

@@ -72,28 +72,6 @@ def test_the_capture_is_no_step_to_time(quick_overrides: tuple[str, ...], played
     assert [r.samples for r in results] == [8] * 5 + [5]
 
 
-@pytest.mark.parametrize(("backend", "autocast"), [("native", "true"), ("apex_o1", "false")])
-def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
-    quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]
-):
-    words = (
-        f"backend={backend}",
-        f"eval.autocast={autocast}",
-        "eval.batch_size=16",
-        "diagnostics.every=null",
-    )
-    found = []
-    for how in ("eager", "cuda_graph"):
-        made, rows = fit(quick_overrides, *words, f"execution={how}", "data.test_limit=100", "max_steps=3")
-        made.run()
-        figures = [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows]
-        found.append([*figures, made.evaluation.run()])
-    assert found[0] == found[1]
-    assert "eval/top5_accuracy" in found[1][-2]
-    # Six full batches of 16 and a short one, twice: all but the first three and the short ones are launches.
-    assert played == ["capture"] + ["launch"] * (2 * 6 - 3)
-
-
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])

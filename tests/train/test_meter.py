@@ -88,11 +88,7 @@ def right(correct: int, of: int, ignored: int = 0) -> list[tuple[Tensor, Tensor]
     return [(torch.arange(of + ignored) < correct, classes)]
 
 
-@pytest.mark.parametrize("most", [0, 10, 2**20])
-def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
-    made: Made, monkeypatch: pytest.MonkeyPatch, most: int
-):
-    monkeypatch.setattr(room, "MOST_WAITING", most)
+def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(made: Made):
     made.scale.scale = 1.0
     for loss, correct, samples in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
         made.step(loss, samples, right=right(correct, samples))

@@ -45,14 +45,13 @@ class Spoiling(nn.Module):
 
 
 def network() -> nn.Module:
-    """What is registered last runs first; the gradient becomes infinite behind `middle`."""
+    """The gradient becomes infinite behind `middle`."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.head, self.spoil = nn.Linear(8, 4), Spoiling()
-            self.middle, self.stem = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(192, 8)
-            self.unused = nn.Linear(2, 2)
+            self.stem, self.middle = nn.Linear(192, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+            self.spoil, self.head, self.unused = Spoiling(), nn.Linear(8, 4), nn.Linear(2, 2)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))
@@ -159,6 +158,6 @@ def test_a_skipped_step_has_a_row_a_note_and_a_place_in_the_summary(
     assert [(row[metrics.STEP], row[NAME]) for row in rows if NAME in row] == [(4, "8"), (5, "8"), (9, "8")]
     said = [note for note in notes if "was skipped" in note]
     assert len(said) == 1  # a module is named once
-    assert said[0].startswith("step 4 was skipped: coming from the loss, the gradient of 8 is the first")
+    assert said[0].startswith("step 4 was skipped: 8 is the last module whose gradient is inf or nan")
     assert "the forward overflowed" in said[0]
     assert made.summary()[metrics.NONFINITE_MODULES] == "8 (3)"

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine import device as answers
-from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.build import build_trainer
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 
 CPU = torch.device("cpu")

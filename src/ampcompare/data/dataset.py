@@ -11,6 +11,7 @@ import numpy as np
 from ampcompare import plugins
 from ampcompare.data import given
 from ampcompare.data.batch import digest
+from ampcompare.data.reading import asked
 from ampcompare.data.sources import source_of
 from ampcompare.data.splits import BatchSet, Dataset, ImageSet, TensorSet
 from ampcompare.errors import UserError
@@ -41,7 +42,7 @@ def build_dataset(
     declared = source_of(source)  # raises for a name that is none
     kwargs = kwargs or {}
     if declared.load is None:
-        return _given(given.Builder(source, kwargs, batch_sizes, seed), limits)
+        return _given(source, limits, kwargs, batch_sizes, seed)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
     return _limited(
         plugins.call(declared.loader, kwargs, key=given.KWARGS, name=source, ours=ours), limits, source
@@ -54,29 +55,36 @@ def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Da
     return replace(data, train=train, test=test, source=source, fingerprint=fingerprint)
 
 
-def _given(builder: given.Builder, limits: Mapping[str, int | None]) -> Dataset:
-    source = builder.name
-    train: Any = builder.split(True)
-    test: Any = builder.split(False)
+def _given(
+    source: str,
+    limits: Mapping[str, int | None],
+    kwargs: Mapping[str, Any],
+    sizes: tuple[int, int],
+    seed: int,
+) -> Dataset:
+    train: Any
+    test: Any
+    (train, test), function, is_seeded = given.load(source, kwargs, sizes, seed)
     try:
         if given.are_images(train) and given.are_images(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
             data = _limited(Dataset.of_images(images[0], images[1]), limits, source)
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
         train, test = _cut("train", train, limits, source), _cut("test", test, limits, source)
-        builder.look_at(train, True)
-        builder.look_at(test, False)
+        for split in (train, test):
+            with asked(source, f"first samples for train={split is train}", function.file):
+                split.content  # noqa: B018 - it is kept
         classes = given.classes_of(train, test)
     except ValueError as problem:
         raise plugins.DATA.refusal(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
-    of_train, is_seeded = train.fingerprint(classes), builder.names("seed")
+    of_train = train.fingerprint(classes)
     names = [f"{len(train)} {train.counts}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
     fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
         # Of what is not in memory the fingerprint knows the beginning alone.
-        recorded["data_source"] = builder.found.source
+        recorded["data_source"] = function.source
     return Dataset(train, test, classes, source, fingerprint, recorded, of_train if is_seeded else "")
 
 

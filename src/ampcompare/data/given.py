@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ampcompare.data.batch import Unfit, as_batch, names_of
 from ampcompare.data.reading import asked
 from ampcompare.data.splits import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
+from ampcompare.plugins import Plugin
 
 KWARGS = "data.kwargs"
 FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
@@ -24,56 +26,46 @@ _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
 WHOLE = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)  # not bool: a yes or no may be of one output
 
 
-class Builder:
-    """The function behind a name, and what it is called with.
+def load(
+    name: str, kwargs: Mapping[str, Any], batch_sizes: tuple[int, int], seed: int
+) -> tuple[list[Split], Plugin, bool]:
+    """The two splits that the function of that name returns; the function; whether it takes the seed.
 
-    `kwargs` are the user's. `batch_size` (of training, of evaluation) and `seed` are given where its
-    signature names them.
+    `kwargs` are the user's. `batch_sizes` (of training, of evaluation) and `seed` are given where its
+    signature names them. Raises UserError.
     """
-
-    def __init__(self, name: str, kwargs: Mapping[str, Any], batch_sizes: tuple[int, int], seed: int) -> None:
-        self.name, self.kwargs, self.batch_sizes, self.seed = name, kwargs, batch_sizes, seed
-        self.found = plugins.load(plugins.DATA, name)
-        if "train" in kwargs:
-            raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
-        self.signature = plugins.signature_of(self.found.value)
-
-    def names(self, argument: str) -> bool:
-        """Whether the function's signature names the argument."""
-        return argument in self.signature.parameters
-
-    def split(self, train: bool) -> Split:
-        """What it returns for a split, as what it is. Raises UserError."""
-        function: Any = self.found.value
-        common = {"batch_size": self.batch_sizes[0 if train else 1], "seed": self.seed}
-        ours = {name: value for name, value in common.items() if self.names(name)}
-        if plugins.takes(self.signature, "train"):
+    found, splits = plugins.load(plugins.DATA, name), []
+    if "train" in kwargs:
+        raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
+    signature = plugins.signature_of(found.value)
+    for train, size in zip((True, False), batch_sizes, strict=True):
+        function, common = found.value, {"batch_size": size, "seed": seed}
+        ours: dict[str, Any] = {key: value for key, value in common.items() if key in signature.parameters}
+        if plugins.takes(signature, "train"):
             ours["train"] = train
         else:  # the first argument, called otherwise
             function = partial(function, train)
-        with asked(self.name, f"data for train={train}", self.found.file):
-            return self._form_of(plugins.call(function, self.kwargs, key=KWARGS, name=self.name, ours=ours))
+        with asked(name, f"data for train={train}", found.file):
+            returned = plugins.call(function, kwargs, key=KWARGS, name=name, ours=ours)
+            splits.append(_form_of(returned, name, found.file))
+    return splits, found, "seed" in signature.parameters
 
-    def _form_of(self, found: Any) -> Split:
-        if type(found) is Subset and type(found.dataset) is TensorDataset:
-            found = found.dataset[torch.as_tensor(found.indices)]
-        elif type(found) is TensorDataset:  # PyTorch's own hold nothing random
-            found = found.tensors
-        if _is_pair(found):
-            return TensorSet(*as_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in found)))
-        is_map = hasattr(found, "__getitem__") and hasattr(found, "__len__")
-        if isinstance(found, Mapping | str) or not (is_map or hasattr(found, "__iter__")):
-            raise Unfit(f"{kind_of(found)}; expected {FORMS}")
-        if (length := len(found)) < 1:
-            raise Unfit(f"{kind_of(found)} of {length}; expected at least one sample")
-        if is_map and not isinstance(found, DataLoader | IterableDataset):
-            return SampleSet(found, self.found.file)
-        return BatchSet(found, self.name, self.found.file, _count(found, length), _batch_size(found))
 
-    def look_at(self, split: Split, train: bool) -> None:
-        """Make its beginning. Raises UserError for whatever is wrong with it."""
-        with asked(self.name, f"first samples for train={train}", self.found.file):
-            split.content  # noqa: B018 - it is kept
+def _form_of(found: Any, name: str, file: Path) -> Split:
+    if type(found) is Subset and type(found.dataset) is TensorDataset:
+        found = found.dataset[torch.as_tensor(found.indices)]
+    elif type(found) is TensorDataset:  # PyTorch's own hold nothing random
+        found = found.tensors
+    if _is_pair(found):
+        return TensorSet(*as_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in found)))
+    is_map = hasattr(found, "__getitem__") and hasattr(found, "__len__")
+    if isinstance(found, Mapping | str) or not (is_map or hasattr(found, "__iter__")):
+        raise Unfit(f"{kind_of(found)}; expected {FORMS}")
+    if (length := len(found)) < 1:
+        raise Unfit(f"{kind_of(found)} of {length}; expected at least one sample")
+    if is_map and not isinstance(found, DataLoader | IterableDataset):
+        return SampleSet(found, file)
+    return BatchSet(found, name, file, _count(found, length), _batch_size(found))
 
 
 def _is_pair(found: Any) -> bool:

@@ -15,54 +15,39 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ampcompare import plugins
-from ampcompare.data.batch import Batch, count_samples, each, in_layout, tensors
+from ampcompare.data.batch import Batch, count_samples, each, in_layout
 from ampcompare.data.loader import Shares, draw_order
 from ampcompare.data.reading import read
-from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
+from ampcompare.data.splits import BatchSet, Places, SampleSet
 
 
 class _FromHost(Shares):
-    """Batches put on the device. With `pinned` the copies are queued on a stream of their own.
-
-    The host makes the next batch while the device works on the steps that are queued, and the copy runs
-    beside them: the step's stream waits for the copy, the host for nothing.
+    """Batches put on the device. With `pinned` the host waits for no copy: it makes the next batch while the
+    device works on what is queued.
     """
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
-        self.stream = torch.cuda.Stream(self.device) if self.pinned else None
-
     def put(self, batch: Batch) -> Batch:
-        """The batch on the device, copied when it is asked for: behind the step that is under way."""
-        if self.stream is None:
-            return each(batch[0], self._move), each(batch[1], self._move)
-        here = torch.cuda.current_stream(self.device)
-        with torch.cuda.stream(self.stream):
-            moved = each(batch[0], self._move), each(batch[1], self._move)
-        here.wait_stream(self.stream)  # of the device's two queues: the host goes on
-        for tensor in (*tensors(moved[0]), *tensors(moved[1])):
-            tensor.record_stream(here)  # its memory is not given to the next copy before the step is done
-        return moved
+        """The batch on the device."""
+        return each(batch[0], self._move), each(batch[1], self._move)
 
     def _move(self, tensor: Tensor) -> Tensor:
-        if self.stream is not None and tensor.get_device() < 0 and not tensor.is_pinned():
+        if self.pinned and tensor.get_device() < 0 and not tensor.is_pinned():
             tensor = tensor.pin_memory()  # of a loader that does not pin: a copy on the host
         # Pinned memory that is let go is given out again only when its copy is done.
-        moved = tensor.to(self.device, non_blocking=self.stream is not None)
-        return in_layout(moved, self.channels_last)
+        return in_layout(tensor.to(self.device, non_blocking=self.pinned), self.channels_last)
 
 
 class SampleLoader(_FromHost):
-    """Batches of a map-style data set (or of tensors too large for the device), made by `workers` processes.
+    """Batches of a map-style data set, made by `workers` processes.
 
     Order and random choices are functions of (seed, epoch, position): the same batches with any number of
     workers and processes, and from batch k on after a resume. 0 workers: this process makes them.
     """
 
-    def __init__(self, data: SampleSet | TensorSet, *, name: str, workers: int = 0, **how: Any) -> None:
+    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **how: Any) -> None:
         """`how`: as for `Shares`."""
         super().__init__(sample_count=len(data), **how)
-        self.name, self.file = name, getattr(data, "file", None)
+        self.name, self.file = name, data.file
         self._places: list[Places] = []  # the sampler of a DataLoader that lives longer than an epoch
         # Forked, they have the modules of files, which no other process can import by name.
         forks = workers and "fork" in multiprocessing.get_all_start_methods()
@@ -91,15 +76,13 @@ class BatchLoader(_FromHost):
     """Somebody's loader, as it is, its batches put on the device.
 
     Its generators are seeded as an epoch begins, of (seed, epoch); batch k of an epoch is had by skipping k.
-    Several processes all run it, and each keeps its share of each batch. `sample_count` is that of the last
-    whole epoch; before one, what the loader tells, or that of equal batches.
+    Several processes all run it, and each keeps its share of each batch.
     """
 
     def __init__(self, data: BatchSet, *, trains: bool = True, **how: Any) -> None:
         """`how`: as for `Shares`, but for the batch size."""
         size = data.batch_size or count_samples(data.sample[0])
-        count = len(data) * size if data.samples is None else data.samples
-        super().__init__(sample_count=count, batch_size=size, **how)
+        super().__init__(sample_count=len(data) * size, batch_size=size, **how)
         self.data, self.name, self.trains = data, data.name, trains
 
     def __len__(self) -> int:
@@ -109,18 +92,15 @@ class BatchLoader(_FromHost):
         yield from (batch for batch, _ in self.shares(epoch, start))
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        samples = 0
         batches = read(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:
                 why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
                 todo = "it has to begin anew each time, and to tell its length"
                 raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
-            samples += (size := count_samples(whole[0]))
-            if number + 1 == len(self):
-                self.sample_count = samples
             if number < start:
                 continue
+            size = count_samples(whole[0])
             if self.trains and size < self.processes:
                 why = f"has {size} samples, fewer than the {self.processes} processes"
                 raise plugins.DATA.refusal(self.name, f"batch {number} of epoch {epoch} {why}")

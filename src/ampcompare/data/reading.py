@@ -24,7 +24,7 @@ from ampcompare.data.batch import Batch, Unfit, as_batch
 from ampcompare.data.workers import begin, is_loss_of_worker
 from ampcompare.errors import UserError, what_happened
 
-END = object()
+END, NOTHING = object(), nullcontext()
 SECONDS = 1.0  # between the end of a process's connections and the word of its death
 
 
@@ -74,24 +74,6 @@ def aside() -> Iterator[None]:
         _set(before)
 
 
-class _Randomness:
-    """The three as somebody's loader has them: it draws inside `on`, and goes on there where the last one
-    ended. Outside is the model's dropout, which is another one in each process.
-    """
-
-    def __init__(self, seed: int) -> None:
-        with aside():
-            seed_all(seed)
-            self._own = _states()
-
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        with aside():
-            _set(self._own)
-            yield
-            self._own = _states()
-
-
 def _states() -> tuple[Any, ...]:
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
@@ -110,19 +92,23 @@ def read(
     Of somebody's own loader (`seed`) all random choices of an epoch begin at (seed, epoch). Raises as `asked`
     does.
     """
-    workers, batches = getattr(loader, "num_workers", 0), None
-    own = None if seed is None else _Randomness(mix(seed, epoch))
+    workers, is_own = getattr(loader, "num_workers", 0), seed is not None
+    batches: Any = None
+    states: Any = None  # of the three, where the last batch left them
     for number in count(first):
-        with asked(name, f"batch {number} of epoch {epoch}", file, workers):
-            with own.on() if own else nullcontext():
-                if batches is None:
-                    if seed is not None:
-                        _seed(loader, mix(seed, epoch), epoch)
-                    batches = begin(loader)
-                found: Any = next(batches, END)
+        with asked(name, f"batch {number} of epoch {epoch}", file, workers), aside() if is_own else NOTHING:
+            if batches is None:
+                if seed is not None:
+                    seed_all(mixed := mix(seed, epoch))
+                    _seed(loader, mixed, epoch)
+                batches = begin(loader)
+            elif is_own:
+                _set(states)
+            found: Any = next(batches, END)
+            states = _states()
             if found is END:
                 return
-            batch = found if seed is None else as_batch(found)
+            batch = as_batch(found) if is_own else found
         yield batch
 
 

@@ -28,7 +28,6 @@ from ampcompare.data.batch import (
     each,
     kinds_of,
     pair_of,
-    tensors,
 )
 from ampcompare.data.reading import aside, mix, read, seed_all
 from ampcompare.errors import kind_of
@@ -91,16 +90,9 @@ class TensorSet(_Split):
     def content(self) -> str:
         return content_of(self.sample)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for part in self.sample for t in tensors(part))
-
     def take(self, indices: np.ndarray | list[int]) -> TensorSet:
         index = torch.as_tensor(indices)
         return type(self)(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
-
-    def __getitem__(self, places: Places) -> Batch:
-        return self.take(places.indices).sample
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,12 +108,6 @@ def wait_for(device: torch.device) -> None:
         torch.mps.synchronize()  # sync: what this is for
 
 
-def wait_until(event: torch.cuda.Event) -> None:
-    """Wait until the device has come past the event. Asked first, so that what is called a wait is one."""
-    if not event.query():
-        event.synchronize()  # sync: what this is for
-
-
 def reset_peak(device: torch.device) -> None:
     """Forget the peak of allocated memory so far, where the device has one.
 
@@ -139,11 +133,6 @@ def reserved_mib(device: torch.device) -> float | None:
     if is_cuda(device):
         return torch.cuda.max_memory_reserved(device) / MIB
     return torch.mps.driver_allocated_memory() / MIB if device.type == "mps" else None
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Bytes that are free there; None where tensors of the host are the device's own."""
-    return torch.cuda.mem_get_info(device)[0] if is_cuda(device) else None
 
 
 def nvml_name(device: torch.device) -> str | None:
@@ -237,7 +226,7 @@ def peak_of_process() -> float:
     """The peak resident set of this process, MiB."""
     try:
         # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
-        _, found, rest = os.pread(_status_of(os.getpid()), 65_536, 0).partition(b"VmHWM:")
+        _, found, rest = Path("/proc/self/status").read_text().partition("VmHWM:")
         if found:
             return int(rest.split(maxsplit=1)[0]) / 1024
     except OSError:
@@ -246,12 +235,6 @@ def peak_of_process() -> float:
 
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
-
-
-@cache
-def _status_of(pid: int) -> int:
-    """What the kernel says of this process, kept open: to find it took two thirds of the time of a look."""
-    return os.open("/proc/self/status", os.O_RDONLY)
 
 
 def is_out_of_memory(problem: BaseException | None) -> bool:

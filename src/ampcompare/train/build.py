@@ -1,10 +1,9 @@
-"""What a training is made of: data, loaders, model, optimizer, trainer, as the config says."""
+"""What a training is made of: data, model, optimizer, trainer, as the config says."""
 
 from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,80 +11,26 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
 from ampcompare.data.batch import tensors
 from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.given import IGNORED
 from ampcompare.data.sources import SOURCES
-from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.data.splits import ImageSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
 from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
-from ampcompare.models import OURS, RESNETS, build_model, record_of
+from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep import CannotKeep
-from ampcompare.program.files import make_folder
 from ampcompare.train.captured import GraphTrainer
-from ampcompare.train.compiled import captures, check_execution, compiles
-from ampcompare.train.loaders import check_data, count_workers, make_loader, remarks
-from ampcompare.train.loop import count_steps, steps_per_epoch
+from ampcompare.train.compiled import captures, compiles
+from ampcompare.train.loop import steps_per_epoch
 from ampcompare.train.step import Trainer, learning_rate_factor, wrap
 from ampcompare.train.task import build_task, weighed
 from ampcompare.train.trial import try_out
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """All that a run needs before its record is started. The record says of it `environment`, in the config
-    too, and `facts`, in the summary.
-    """
-
-    data: Dataset
-    train: Any  # as `make_loader` has them
-    test: Any
-    trainer: Trainer
-    total_steps: int
-    environment: dict[str, Any]
-    facts: dict[str, Any]
-    remarks: tuple[str, ...] = ()  # what there is to be said of the data
-
-
-def prepare(config: Config, world: World) -> Parts:
-    """Build a run's parts. What can be wrong with the input is found here: UserError in each process."""
-    device = world.device
-    with world.agree():
-        machine.set_numerics(config)
-        check_execution(config, device)
-        make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
-    with world.agree(), world.leader_first():
-        data = load_data(config)
-    check_data(config, data, world)
-    train = make_loader(config, data.train, device, training=True, world=world)
-    test = make_loader(config, data.test, device, training=False, world=world)
-    trainer = build_trainer(config, data, train, device, world, test=test)
-    precision = trainer.precision
-    settings = {
-        **machine.effective_numerics(config, device),
-        "fused": is_fused(config, device),
-        "processes": world.size,
-        metrics.PRECISION_DTYPE: precision.declares.dtype,
-        **arithmetic_of(device),
-        **precision.declares.record(),
-        **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
-        **record_of(config.model.name, trainer.model),
-        **trainer.task.record(),
-        **data.recorded,
-    }
-    if isinstance(data.train, SampleSet):
-        settings["data_workers"] = count_workers(config, world)
-    environment = describe_environment(device, **settings, machine=name_machine(device, world))
-    steps = count_steps(config, train)
-    said = (*remarks(config, data), *left_out(config))
-    return Parts(data, train, test, trainer, steps, environment, facts_of(data), said)
 
 
 def load_data(config: Config) -> Dataset:
@@ -93,26 +38,6 @@ def load_data(config: Config) -> Dataset:
     data, sizes = config.data, (config.batch_size, config.eval.batch_size)
     more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
     return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
-
-
-def facts_of(data: Dataset) -> dict[str, Any]:
-    """What the summary of a run says of its data."""
-    samples = data.test.samples if isinstance(data.test, BatchSet) else len(data.test)
-    facts: dict[str, Any] = {metrics.TEST_SET: data.test.fingerprint(data.classes)}
-    if samples is not None:
-        facts[metrics.TEST_IMAGES] = samples
-    if data.classes:
-        facts[metrics.CLASSES] = len(data.classes)
-    return facts
-
-
-def left_out(config: Config) -> list[str]:
-    """What a run has to say before training of what it will not look at."""
-    every = config.diagnostics.every
-    if not compiles(config.execution) or every is None:
-        return []
-    why = f"execution={config.execution} has no place for a look at activations"
-    return [f"diagnostics.every={every}: gradients alone, {why}"]
 
 
 def build_trainer(
@@ -146,10 +71,7 @@ def build_trainer(
     task = build_task(config, device)
     if test is not None and not is_known(config):
         with (world or World()).agree():
-            task = try_out(task, model, precision, config, test, data)
-        if world:  # the first process has samples, if any has
-            (judge,) = world.share([task.judge])
-            task = dataclasses.replace(task, judge=judge)
+            try_out(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):
         task = weighed(task, config.training.label_smoothing)

@@ -1,4 +1,4 @@
-"""A function of a plan as one CUDA graph: a whole training step, or a batch of an evaluation.
+"""A whole training step as one CUDA graph.
 
 The host's part of a step is then a copy of the batch's plan (which image, which crop), the learning rate, and
 one launch. All that a step changes lives in tensors that stay where they are; the schedule's learning rates,
@@ -16,50 +16,17 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ampcompare.data.batch import Batch
 from ampcompare.machine.device import is_cuda
-from ampcompare.precision.base import Precision
-from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import FIRST_STEPS, Result
 from ampcompare.train.step import Trainer
 
 T = TypeVar("T")
-
-
-class Captured(Generic[T]):
-    """A function of a plan, int64 [rows, B] on the device, as one graph for plans of `size` columns."""
-
-    def __init__(self, size: int, stream: torch.cuda.Stream | None) -> None:
-        self._size, self._stream = size, stream
-        self._warm_ups = 0
-        self.is_made = False
-
-    def takes(self, plan: Tensor) -> bool:
-        """Whether the plan may be launched. The first full ones may not: cuDNN picks algorithms, libraries
-        allocate, the optimizer makes its state. A short one warms up other kernels.
-        """
-        full = plan.shape[1] == self._size
-        self._warm_ups += full
-        return full and self._warm_ups > FIRST_STEPS
-
-    def launch(self, function: Callable[[Tensor], T], plan: Tensor) -> T:
-        """What the function makes of the plan, in the graph's own tensors: the next launch writes them anew.
-
-        The function is kept nowhere: a method of what this graph belongs to would keep that alive.
-        """
-        if not self.is_made:
-            self._plan = plan.clone()
-            with _noting(), aside(self._stream), collector_at_rest():
-                self._replay, self._result = capture(partial(function, self._plan), plan.device)
-            self.is_made = True
-        self._plan.copy_(plan)
-        self._replay()
-        return self._result
 
 
 class GraphTrainer(Trainer):
@@ -78,12 +45,8 @@ class GraphTrainer(Trainer):
         # ATen/cuda/CublasHandlePool.cpp).
         self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
         self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
-        self._graph: Captured[Result] = Captured(images, self._stream)
-
-    def evaluation(self, loader: Any, *, autocast: bool = False) -> Evaluation:
-        return GraphEvaluation(
-            self.model, loader, self.precision, self._stream, task=self.task, autocast=autocast
-        )
+        self._images, self._warm_ups = images, 0
+        self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         return loader.plans(epoch, start)
@@ -91,14 +54,24 @@ class GraphTrainer(Trainer):
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
         """One optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
-        if not self._graph.takes(plan) or diagnose:
+        # The first full ones are no launches: cuDNN picks algorithms, libraries allocate, the optimizer makes
+        # its state. A short one warms up other kernels.
+        full = plan.shape[1] == self._images
+        self._warm_ups += full
+        if not full or self._warm_ups <= FIRST_STEPS or diagnose:
             with aside(self._stream):
                 return super().step([self.make_batch(plan)], diagnose=diagnose)
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        cold = not self._graph.is_made
-        result = self._graph.launch(self._step_on_device, plan)
+        if cold := self._replay is None:
+            # Nothing keeps the function: a method of what has the graph would keep that alive.
+            self._plan = plan.clone()
+            with _noting(), aside(self._stream), collector_at_rest():
+                self._replay, self._result = capture(partial(self._step_on_device, self._plan), plan.device)
+        self._plan.copy_(plan)
+        self._replay()  # it fills the graph's own tensors, which the next launch writes anew
         self.scheduler.step()
+        result = self._result
         looks = {key: value.clone() for key, value in result.looks.items()}
         right = [(right.clone(), classes.clone()) for right, classes in result.right]
         return Result(result.loss.clone(), plan.shape[1], right, looks, cold)
@@ -113,35 +86,6 @@ class GraphTrainer(Trainer):
         finally:
             for group, number in zip(groups, numbers, strict=True):
                 group["lr"] = number
-
-
-class GraphEvaluation(Evaluation):
-    """An Evaluation whose full batches, but for the first ones, are launches of one graph.
-
-    The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
-    """
-
-    def __init__(
-        self, model: nn.Module, loader: Any, precision: Precision, stream: Any, **options: Any
-    ) -> None:
-        super().__init__(model, loader, precision, **options)
-        self._plans, self._make_batch, self._stream = loader.plans, loader.batch, stream
-        size = min(loader.batch_size, loader.sample_count)
-        self._graph: Captured[None] = Captured(size, stream)
-
-    def batches(self) -> Iterator[Any]:
-        return self._plans(0)
-
-    def add(self, batch: Any) -> None:
-        """Add the batch of a plan, int64 [4, B] on the device."""
-        if self._graph.takes(batch):
-            self._graph.launch(self._add_plan, batch)
-        else:
-            with aside(self._stream):
-                self._add_plan(batch)
-
-    def _add_plan(self, plan: Tensor) -> None:
-        super().add(self._make_batch(plan))
 
 
 @contextmanager

@@ -80,11 +80,6 @@ class CompiledForward(Forward):
         return self._forward(self._state, inputs, targets)
 
 
-def build_forward(model: nn.Module, criterion: Criterion, compiled: bool) -> Forward:
-    """The forward of training steps; once, after the backend has prepared the model."""
-    return CompiledForward(model, criterion) if compiled else Forward(model, criterion)
-
-
 def compiles(execution: str) -> bool:
     return execution in ("compile", "compile_graph")
 
@@ -99,18 +94,14 @@ def check_execution(config: Config, device: torch.device) -> None:
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
     if compiles(config.execution):
-        _try_compiler(device, f"execution={config.execution!r}")
-
-
-def _try_compiler(device: torch.device, option: str) -> None:
-    """Compile a line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU."""
-    number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
-    compiled = torch.compile(lambda x: x * number)
-    try:
-        compiled(torch.ones(2, device=device))
-    except Exception as problem:
-        raise UserError(
-            f"{option}: torch.compile does not work on {device} here "
-            f"({type(problem).__name__}: {reason(problem)}); install a C++ compiler "
-            f"(g++, clang, with Python's headers; Triton for a GPU), or use execution=eager"
-        ) from None
+        # A line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
+        number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
+        compiled = torch.compile(lambda x: x * number)
+        try:
+            compiled(torch.ones(2, device=device))
+        except Exception as problem:
+            raise UserError(
+                f"execution={config.execution!r}: torch.compile does not work on {device} here "
+                f"({type(problem).__name__}: {reason(problem)}); install a C++ compiler "
+                f"(g++, clang, with Python's headers; Triton for a GPU), or use execution=eager"
+            ) from None

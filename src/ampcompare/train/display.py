@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from ampcompare import metrics
 from ampcompare.program.console import clock, is_plain, print_line
 from ampcompare.train.task import Score, classification
 
+SECONDS = 5.0  # of steps, behind which a run without a bar says how long it will take
+
 
 class TrainingDisplay:
     """Shows rows and steps of one run on the console."""
@@ -21,6 +24,8 @@ class TrainingDisplay:
         self.console, self.total = console, total_steps
         self._compared = classification().compared if compared is None else compared
         self._latest: dict[str, Any] = {}
+        self._first: tuple[int, float] | None = None  # the first step, and when it was taken
+        self._said_time = False
         self._plain = is_plain(console)
         self._progress: Progress | None = None
         if console.is_terminal:
@@ -49,6 +54,13 @@ class TrainingDisplay:
         """A step was enqueued; says nothing of the device."""
         if self._progress:
             self._progress.update(self._task, completed=step)
+        elif not self._said_time:
+            at, began = self._first = self._first or (step, time.monotonic())
+            seconds = time.monotonic() - began
+            if step > at and seconds >= SECONDS:
+                self._said_time = True
+                left = seconds / (step - at) * (self.total - step)
+                self.say(f"step {step}/{self.total}  about {clock(left)} left, by the first steps")
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row was logged."""
@@ -56,6 +68,7 @@ class TrainingDisplay:
         if self._progress:
             self._progress.update(self._task, metrics=self._metrics(self._latest))
         elif metrics.LOSS in row:
+            self._said_time = True
             step = row[metrics.STEP]
             left = row[metrics.ELAPSED] / step * (self.total - step)
             where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,13 +19,6 @@ from ampcompare.train.scores import call
 from ampcompare.train.task import Task
 
 
-class Loader(Protocol):
-    """Batches of inputs and targets on the device."""
-
-    def __len__(self) -> int: ...
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
-
-
 class Evaluation:
     """Evaluates a model on the whole of `loader`, in full precision unless `autocast`, by the scores of
     `task`.
@@ -36,7 +29,7 @@ class Evaluation:
     def __init__(
         self,
         model: nn.Module,
-        loader: Loader,
+        loader: Any,
         precision: Precision,
         *,
         task: Task,
@@ -61,7 +54,7 @@ class Evaluation:
         world = world or World()
         self.model.eval()
         self._totals.zero_()
-        for _, batch in zip_longest(range(len(self.loader)), self.batches()):
+        for _, batch in zip_longest(range(len(self.loader)), self.loader.epoch(0)):
             if should_stop():
                 return None
             if batch is not None:
@@ -70,11 +63,7 @@ class Evaluation:
         values = (totals[:, 0] / totals[:, 1]).tolist()  # sync: the epoch's result is wanted on the host
         return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
 
-    def batches(self) -> Iterable[Any]:
-        """All of the loader's batches, as `add` takes them."""
-        return self.loader.epoch(0)
-
-    def add(self, batch: Any) -> None:
+    def add(self, batch: Batch) -> None:
         """Add one batch to the sums."""
         inputs, targets = batch
         try:

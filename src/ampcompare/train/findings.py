@@ -13,7 +13,7 @@ from ampcompare import metrics
 Row = dict[str, Any]
 SKIPS_IN_A_ROW = 20
 FLOOR = 1.0  # a loss scale below it has collapsed
-AT_FIRST = "look at inputs, targets and initial weights"  # where the loss was never finite
+AT_FIRST = "look at inputs, targets and initial weights"  # of a loss that begins so
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Findings:
         self._in_a_row = 0  # steps skipped, up to the last one
         self._collapsed_at: int | None = None
         self._spoiled_at: int | None = None
-        self._said_buffers = self._never_finite = False
+        self._said_buffers = False
         self._overflowed: Counter[str] = Counter()
 
     def judge(
@@ -64,7 +64,6 @@ class Findings:
         is_mended = self._dynamic and scale > 1
         if first == 1 and bad and is_mended:
             self._say(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
-        self._never_finite = (self._never_finite or step == steps) and len(bad) == steps
         if self._dynamic:
             self._judge_scale(row, skips)
         buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
@@ -77,13 +76,13 @@ class Findings:
             if module not in self._overflowed:
                 also = "; the loss was not finite either, so the forward overflowed"
                 self._say(
-                    f"step {number} was skipped: coming from the loss, the gradient of {module} is the first "
-                    f"that is inf or nan{also * (number - step + steps - 1 in bad)}"
+                    f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
+                    f"{also * (number - step + steps - 1 in bad)}"
                 )
             self._overflowed[module] += 1
         if bad and not is_mended:
             what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
-            self._on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
+            self._on_bad_loss(what, AT_FIRST if first == 1 else "")
 
     def _judge_scale(self, row: Row, skips: Sequence[float]) -> None:
         """Say that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
@@ -99,10 +98,7 @@ class Findings:
         self._collapsed_at = at
         what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
         said = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
-        if self._never_finite:
-            self._say(f"{said}, and the loss was never finite: {AT_FIRST}")
-        else:
-            self._say(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
+        self._say(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
 
     def _say_buffers(self, when: str, count: int) -> None:
         what = f"{when}: {count} of the model's buffers"
@@ -129,7 +125,7 @@ class Findings:
         return {
             "in_a_row": self._in_a_row,
             "found_at": [self._collapsed_at, self._spoiled_at],
-            "said": [self._said_buffers, self._never_finite],
+            "said_buffers": self._said_buffers,
             "overflowed": dict(self._overflowed),
         }
 
@@ -137,5 +133,5 @@ class Findings:
         """Go on from a state of `state_dict`."""
         self._in_a_row = state["in_a_row"]
         self._collapsed_at, self._spoiled_at = state["found_at"]
-        self._said_buffers, self._never_finite = state["said"]
+        self._said_buffers = state["said_buffers"]
         self._overflowed = Counter(state["overflowed"])

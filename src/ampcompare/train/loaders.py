@@ -18,13 +18,11 @@ from ampcompare.data.loader import DeviceLoader, TensorLoader
 from ampcompare.data.sources import source_of
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError
-from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.world import World, check_last_batch
-from ampcompare.train.compiled import captures
+from ampcompare.train.compiled import captures, compiles
 
 MOST_WORKERS = 4
-SHARE_OF_DEVICE = 0.5  # of what is free there: the model, its gradients and activations want the rest
 UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random
 
 
@@ -48,15 +46,9 @@ def make_loader(
     if isinstance(split, ImageSet):
         augment = training and config.data.augment
         return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **how)
-    if isinstance(split, TensorSet) and (captures(config.execution) or _fits(device, split)):
+    if isinstance(split, TensorSet):
         return TensorLoader(split, **how)
-    workers = 0 if isinstance(split, TensorSet) else count_workers(config, world)
-    return SampleLoader(split, name=config.data.source, workers=workers, **how)
-
-
-def _fits(device: torch.device, *splits: TensorSet) -> bool:
-    free = machine.free_bytes(device)
-    return free is None or sum(split.nbytes for split in splits) <= SHARE_OF_DEVICE * free
+    return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **how)
 
 
 def count_workers(config: Config, world: World | None = None) -> int:
@@ -77,7 +69,7 @@ def check_data(config: Config, data: Dataset, world: World) -> None:
         if not isinstance(data.train, ImageSet):
             _check_images(config)
         if captures(config.execution):
-            _check_capture(config, data, world.device)
+            _check_capture(config, data.train)
         loads_itself = isinstance(data.train, BatchSet)
         # None are what data in memory have; a loader of its own may have some all the same.
         none_asked = config.data.workers is None or (config.data.workers == 0 and not loads_itself)
@@ -106,18 +98,11 @@ def _check_images(config: Config) -> None:
             raise UserError(f"data.{name}={given}: {why}; leave it out, normalise in the function")
 
 
-def _check_capture(config: Config, data: Dataset, device: torch.device) -> None:
-    splits, source = (data.train, data.test), config.data.source
-    if all(isinstance(split, ImageSet) for split in splits):
-        return
-    if not all(isinstance(split, TensorSet) for split in splits):
-        why = f"{source} gives its batches through a DataLoader, of any shape"
-    elif not _fits(device, *splits):
-        why = f"the tensors of {source} are too large for the device"
-    else:
-        return
-    todo = "have it return tensors that fit, or use execution=eager or execution=compile"
-    raise UserError(f"execution={config.execution!r}: a graph makes its batches itself; {why}; {todo}")
+def _check_capture(config: Config, split: Split) -> None:
+    if not isinstance(split, TensorSet):
+        why = f"{config.data.source} gives its batches through a DataLoader, of any shape"
+        todo = "have it return tensors, or use execution=eager or execution=compile"
+        raise UserError(f"execution={config.execution!r}: a graph makes its batches itself; {why}; {todo}")
 
 
 def _check_shares(config: Config, data: Dataset, world: World) -> None:
@@ -150,8 +135,11 @@ def _are_classes(targets: Field) -> bool:
 
 
 def remarks(config: Config, data: Dataset) -> list[str]:
-    """What of the data has to be said before training."""
+    """What has to be said before training: of the data, and of what will not be looked at."""
     found = []
+    if compiles(config.execution) and (every := config.diagnostics.every) is not None:
+        why = f"execution={config.execution} has no place for a look at activations"
+        found.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source
     if config.data.root is not None and source_of(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"

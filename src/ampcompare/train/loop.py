@@ -5,29 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
-from ampcompare.machine.world import CollectiveFlags, World
+from ampcompare.machine.world import World
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Loader
+from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import Counted, Meter, Row
 from ampcompare.train.step import Trainer, micro_batches
-
-
-class Keeper(Protocol):
-    """Saves the state of a run."""
-
-    saved_step: int | None
-
-    def is_due(self, epochs: int | None = None) -> bool:
-        """Whether it is time to: after so many epochs, or by the clock."""
-
-    def save(self, fit: Fit, *, best: bool = False) -> None:
-        """Save that of `fit`; `best` after the best evaluation so far."""
 
 
 class Fit:
@@ -46,8 +33,8 @@ class Fit:
     def __init__(
         self,
         trainer: Trainer,
-        train: Loader,
-        test: Loader,
+        train: Any,
+        test: Any,
         config: Config,
         *,
         on_row: Callable[[Row], None] = lambda row: None,
@@ -61,7 +48,9 @@ class Fit:
     ) -> None:
         self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
-        self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
+        self.evaluation = Evaluation(
+            trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
+        )
         self.on_row, self.on_step, self._say = on_row, on_step, on_note
         self.precision, self.device = trainer.precision, trainer.precision.device
         self.meter = Meter(
@@ -78,11 +67,10 @@ class Fit:
             lag=lag,
         )
         self._should_stop, self._on_stop = should_stop, on_stop
-        self._ask = CollectiveFlags(self.world, config.log.every)
         self.stopped = False
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = count_steps(config, train) if total_steps is None else total_steps
-        self.keeper: Keeper | None = None
+        self.keeper: Any = None  # a `RunKeeper`, which saves the run's state
         self.step = 0
         # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
@@ -135,7 +123,6 @@ class Fit:
         config, meter = self.config, self.meter
         every, accumulate = config.diagnostics.every, config.training.accumulate
         self.evaluated = self._is_best = self._due = False
-        self._ask.begin(self.step)
         meter.resume()
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
@@ -147,9 +134,8 @@ class Fit:
             meter.step(self.step, epoch + number / self.steps_per_epoch, result, rate)
             ends = number == self.steps_per_epoch or self.step == self.total_steps
             has_row = self.step % config.log.every == 0 or ends
-            self.stopped, self._due = self._ask.at(
-                self.step, self._should_stop, partial(self._is_due, has_row), ends=ends
-            )
+            due = has_row and self.keeper is not None and self.keeper.is_due()
+            self.stopped, self._due = self.world.any(self._should_stop(), due)
             if self.stopped:
                 self._on_stop()
             self.on_step(self.step)
@@ -164,13 +150,9 @@ class Fit:
         meter.flush()  # sync: the epoch's time and energy end with its last step
         meter.pause()
 
-    def _is_due(self, has_row: bool) -> bool:
-        return has_row and self.keeper is not None and self.keeper.is_due()
-
     def _evaluate(self, epoch: int) -> None:
         self.world.share_buffers(self.trainer.model)
-        ask, numbers = CollectiveFlags(self.world), count()
-        found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
+        found = self.evaluation.run(lambda: self.world.any(self._should_stop())[0], self.world)
         if found is None:
             self.stopped = True
             self._on_stop()

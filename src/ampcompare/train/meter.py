@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ampcompare import metrics
 from ampcompare.machine.device import (
@@ -31,7 +32,6 @@ from ampcompare.machine.device import (
     reset_peak,
     start_copy,
     wait_for,
-    wait_until,
     widest_float,
 )
 from ampcompare.machine.world import World
@@ -43,7 +43,6 @@ from ampcompare.train.scores import IGNORED
 from ampcompare.train.watch import Buffers, Found
 
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
-MOST_WAITING = 2**20  # samples whose answers wait for the row: 9 MiB, more than an interval usually has
 
 
 @dataclass
@@ -112,16 +111,14 @@ class _Interval:
     losses: list[Any] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    answers: int = 0  # in it
-    counted: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
     seen: list[Any] = field(default_factory=list)  # behind each step since the last `skips`
     skips: list[Tensor] = field(default_factory=list)
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
     looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, Found]] = field(default_factory=list)  # with the step's place
     row: Row = field(default_factory=dict)
-    own: Row = field(default_factory=dict)  # what is no value of a row yet
-    places: list[tuple[Row, str, torch.Size]] = field(default_factory=list)  # whose each number is
+    tree: Any = None  # of what `values` are, one behind the other, and their shapes
+    shapes: Sequence[torch.Size] = ()
     values: Any = None
     arrived: torch.cuda.Event | None = None
 
@@ -223,12 +220,7 @@ class Meter:
         interval.samples.append(result.samples)
         if result.loss is not None:
             interval.losses.append(result.loss)
-        if result.right:
-            interval.right += result.right
-            for right, _ in result.right:
-                interval.answers += len(right)
-            if interval.answers > MOST_WAITING:
-                _sum_up(interval)
+        interval.right += result.right
         interval.seen.append(self.scaling.look())
         self._norm = result.looks.get(metrics.GRADIENT_NORM)
         if len(result.looks) > (self._norm is not None):
@@ -275,53 +267,47 @@ class Meter:
         for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
             if (value := mib(self.device)) is not None:
                 done.row[key] = value
-        wide = widest_float(self.device)
-        tensors = [x.detach().reshape(-1).to(self.device, wide) for x in self._gather(done)]
-        done.values, done.arrived = start_copy(torch.cat(tensors))
+        tensors, done.tree = tree_flatten(self._gather(done))
+        done.shapes, wide = [x.shape for x in tensors], widest_float(self.device)
+        flat = torch.cat([x.detach().reshape(-1).to(self.device, wide) for x in tensors])
+        done.values, done.arrived = start_copy(flat)
         self._waiting.append(done)
         self._read(len(self._waiting) - self.lag)
         if self._on_host:  # to make a row is no training; on a GPU its steps go on meanwhile
             self._since = time.perf_counter()
         self._from = self._mark()
 
-    def _gather(self, done: _Interval) -> list[Tensor]:
-        """All that a closed interval has on the device; `places` is then what each number is."""
-        tensors: list[Tensor] = []
-
-        def take(row: Row, **values: Tensor) -> None:
-            for key, value in values.items():
-                done.places.append((row, key, value.shape))
-                tensors.append(value)
-
-        own = done.own
+    def _gather(self, done: _Interval) -> Row:
+        """All that a closed interval has on the device."""
+        found: Row = {"row": {metrics.SCALE: self.scaling.scale_factor()}}
         if done.losses:
             if isinstance(done.losses[0], Tensor):
                 losses = torch.stack(done.losses)
             else:  # numbers, of a loop on the host
                 losses = torch.tensor(done.losses, dtype=widest_float(self.device))
-            take(own, losses=self.world.mean_(losses.float() if self.world.size > 1 else losses))
-        if (counts := _sum_up(done)) is not None:
-            take(own, counts=self.world.sum_(counts))
+            found["losses"] = self.world.mean_(losses.float() if self.world.size > 1 else losses)
+        if done.right:
+            right, classes = (torch.cat(parts) for parts in zip(*done.right, strict=True))
+            found["counts"] = self.world.sum_(torch.stack([right.sum(), (classes != IGNORED).sum()]))
         self._look_for_skips(done)
-        skips = torch.cat(done.skips)
-        take(own, skips=skips)
-        take(done.row, **{metrics.SCALE: self.scaling.scale_factor()})
+        skips = found["skips"] = torch.cat(done.skips)
         # On the host it is known that none was skipped, and that there is nothing to look for.
         if self.buffers and not (self._on_host and not self._skipped and not skips.any()):
-            take(own, buffers=self.buffers.count())
+            found["buffers"] = self.buffers.count()
         if self._norm is not None:
-            take(done.row, **{metrics.GRADIENT_NORM: self._norm})
+            found["row"][metrics.GRADIENT_NORM] = self._norm
         if isinstance(self._rate, Tensor):  # of a capturable optimizer
-            take(done.row, **{metrics.LEARNING_RATE: self._rate.reshape(())})
+            found["row"][metrics.LEARNING_RATE] = self._rate.reshape(())
         elif self._rate is not None:
             done.row[metrics.LEARNING_RATE] = self._rate
-        for row, look in done.looks:
-            # The row of this very step carries its gradient norm itself.
-            is_of_row = row[metrics.STEP] == self._number
-            take(row, **{k: x for k, x in look.items() if not (is_of_row and k == metrics.GRADIENT_NORM)})
+        # The row of this very step carries its gradient norm itself.
+        found["looks"] = [
+            {k: x for k, x in look.items() if row[metrics.STEP] != self._number or k != metrics.GRADIENT_NORM}
+            for row, look in done.looks
+        ]
         if done.overflows:
-            take(own, firsts=torch.stack([found.first for *_, found in done.overflows]))
-        return tensors
+            found["firsts"] = torch.stack([found.first for *_, found in done.overflows])
+        return found
 
     def _look_for_skips(self, interval: _Interval) -> None:
         if interval.seen:
@@ -348,18 +334,20 @@ class Meter:
         """Hand out the rows of the oldest `count` intervals that wait."""
         for _ in range(count):
             done = self._waiting.pop(0)
-            if done.arrived is not None:
-                wait_until(done.arrived)  # sync: the copy of this interval; one interval later it is there
+            if done.arrived is not None and not done.arrived.query():
+                done.arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
             numbers = iter(done.values.tolist())
-            for row, key, shape in done.places:
-                found = [next(numbers) for _ in range(shape.numel())]
-                row[key] = found if shape else found[0]
-            own = done.own
+            parts = ([next(numbers) for _ in range(s.numel())] if s else next(numbers) for s in done.shapes)
+            own = tree_unflatten(parts, done.tree)
             losses, skips = own.get("losses", []), own["skips"]
             skipped = {place for place, is_skip in enumerate(skips) if is_skip}
             self._skipped += len(skipped)
-            for row, _ in done.looks:
-                self.on_row({k: _told(x) for k, x in row.items() if not _is_missing(k, x)})
+            for (row, _), look in zip(done.looks, own["looks"], strict=True):
+                # No share of lost updates where no weight had a gradient.
+                told = {k: x for k, x in look.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
+                if metrics.EXPONENTS in told:
+                    told[metrics.EXPONENTS] = exponent_histogram(told[metrics.EXPONENTS])
+                self.on_row(row | told)
             overflows = [
                 row | {metrics.NONFINITE_MODULE: self._modules[found.looked_at[round(first)]]}
                 for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
@@ -367,7 +355,7 @@ class Meter:
             ]
             for row in overflows:
                 self.on_row(row)
-            done.row[metrics.SKIPPED] = self._skipped
+            done.row |= own["row"] | {metrics.SKIPPED: self._skipped}
             if self.buffers is not None:
                 done.row[metrics.NONFINITE_BUFFERS] = round(own.get("buffers", 0)) if self._skipped else 0
             if losses:
@@ -435,22 +423,3 @@ class Meter:
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
         self._steps_of = array("l", state["steps_of"].tolist())
-
-
-def _sum_up(interval: _Interval) -> Tensor | None:
-    """Sum the answers that wait; returns how many were right, and of how many, [2]; None: no classes."""
-    if interval.right:
-        right, classes = (torch.cat(parts) for parts in zip(*interval.right, strict=True))
-        found = torch.stack([right.sum(), (classes != IGNORED).sum()])
-        interval.counted = found if interval.counted is None else interval.counted + found
-        interval.right, interval.answers = [], 0
-    return interval.counted
-
-
-def _told(value: Any) -> Any:
-    return exponent_histogram(value) if isinstance(value, list) else value
-
-
-def _is_missing(key: str, value: Any) -> bool:
-    """Whether it is a share of lost updates that has nothing to say: no weight had a gradient."""
-    return key.startswith(metrics.LOST_UPDATES) and value != value

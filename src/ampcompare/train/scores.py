@@ -7,7 +7,7 @@ an object (as Hugging Face's models return it); targets are a tensor, or a dict 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -176,14 +176,9 @@ def sum_of_top5(seen: Seen) -> Sums:
     return (seen.best == seen.classes[1][:, None]).sum(), seen.count
 
 
-def sum_of_mse(seen: Seen) -> Sums:
+def sum_of_errors(seen: Seen, *, name: str) -> Sums:
     found, wanted = _wide(_alike(seen.outputs, seen.targets))
-    return F.mse_loss(found, wanted, reduction="sum"), wanted.numel()
-
-
-def sum_of_mae(seen: Seen) -> Sums:
-    found, wanted = _wide(_alike(seen.outputs, seen.targets))
-    return F.l1_loss(found, wanted, reduction="sum"), wanted.numel()
+    return getattr(F, name)(found, wanted, reduction="sum"), wanted.numel()
 
 
 OF_CLASSES = (sum_of_cross_entropy, sum_of_accuracy, sum_of_top5)
@@ -199,8 +194,8 @@ SUMS: dict[str, Callable[[Seen], Sums]] = {
     "cross_entropy": sum_of_cross_entropy,
     "accuracy": sum_of_accuracy,
     "top5_accuracy": sum_of_top5,
-    "mse": sum_of_mse,
-    "mae": sum_of_mae,
+    "mse": partial(sum_of_errors, name="mse_loss"),
+    "mae": partial(sum_of_errors, name="l1_loss"),
 }
 
 

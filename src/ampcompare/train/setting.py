@@ -1,25 +1,28 @@
-"""A training built as a run of the same words builds it, without a record: to be looked at or timed."""
+"""What a run stands on, built from its config: for the run itself, and to be looked at or timed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
+from ampcompare import metrics
 from ampcompare.config.arguments import parse
 from ampcompare.config.check import settle
 from ampcompare.config.load import Config, check_chosen
 from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.errors import UserError
+from ampcompare.data.splits import BatchSet, SampleSet
 from ampcompare.machine import device as machine
+from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
-from ampcompare.train.build import build_trainer, load_data
+from ampcompare.models import record_of
+from ampcompare.train.build import build_trainer, is_fused, load_data
 from ampcompare.train.compiled import check_execution
-from ampcompare.train.loaders import check_data, make_loader
+from ampcompare.train.loaders import check_data, count_workers, make_loader
 from ampcompare.train.step import Trainer
 
 
@@ -54,45 +57,62 @@ class Setting:
     config: Config
     world: World
     data: Dataset
-    train: Any
+    train: Any  # as `make_loader` has them
     test: Any
 
-    def trainer(self, config: Config) -> Trainer:
-        """A new trainer with the first weights of the config's seed. Raises UserError."""
+    def trainer(self, config: Config | None = None) -> Trainer:
+        """A new trainer with the first weights of the config's seed. Raises UserError in each process."""
         world = self.world
-        return build_trainer(config, self.data, self.train, world.device, world, test=self.test)
+        return build_trainer(
+            config or self.config, self.data, self.train, world.device, world, test=self.test
+        )
 
     def steps(self, steps: int, *, few: int | None = None) -> list[list[Batch]]:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
-        batches = [_first(batch, few) for batch in islice(_endless(self.train), steps * each_step)]
-        return [batches[i : i + each_step] for i in range(0, len(batches), each_step)]
+        endless = chain.from_iterable(self.train.epoch(number) for number in count())
+        parts = (tuple(each(part, lambda t: t[:few].clone()) for part in batch) for batch in endless)
+        return [[*islice(parts, each_step)] for _ in range(steps)]  # type: ignore[misc]
+
+    def environment(self, trainer: Trainer) -> dict[str, Any]:
+        """What a record says of the machine, the settings in force and what is not ours; all ask."""
+        config, device, precision = self.config, self.world.device, trainer.precision
+        settings = {
+            **machine.effective_numerics(config, device),
+            "fused": is_fused(config, device),
+            "processes": self.world.size,
+            metrics.PRECISION_DTYPE: precision.declares.dtype,
+            **arithmetic_of(device),
+            **precision.declares.record(),
+            **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
+            **record_of(config.model.name, trainer.model),
+            **trainer.task.record(),
+            **self.data.recorded,
+        }
+        if isinstance(self.data.train, SampleSet):
+            settings["data_workers"] = count_workers(config, self.world)
+        return describe_environment(device, **settings, machine=name_machine(device, self.world))
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary of a run says of its data."""
+        test, classes = self.data.test, self.data.classes
+        samples = test.samples if isinstance(test, BatchSet) else len(test)
+        facts = {metrics.TEST_SET: test.fingerprint(classes), metrics.TEST_IMAGES: samples}
+        facts[metrics.CLASSES] = len(classes) or None
+        return {key: value for key, value in facts.items() if value is not None}
 
 
-def set_up(config: Config) -> Setting:
-    """Load what the trainings share. Raises UserError."""
-    world = World(device=machine.resolve_device(config.device))
-    machine.set_numerics(config)
-    check_execution(config, world.device)
-    data = load_data(config)
+def set_up(config: Config, world: World | None = None) -> Setting:
+    """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
+    world = world or World(device=machine.resolve_device(config.device))
+    with world.agree():
+        machine.set_numerics(config)
+        check_execution(config, world.device)
+    with world.agree(), world.leader_first():
+        data = load_data(config)
     check_data(config, data, world)
     train, test = (
         make_loader(config, split, world.device, training=split is data.train, world=world)
         for split in (data.train, data.test)
     )
     return Setting(config, world, data, train, test)
-
-
-def _first(batch: Batch, few: int | None) -> Batch:
-    inputs, targets = (each(part, lambda t: t[:few].clone()) for part in batch)
-    return inputs, targets
-
-
-def _endless(loader: Any) -> Iterator[Batch]:
-    for epoch in count():
-        found = False
-        for batch in loader.epoch(epoch):
-            found = True
-            yield batch
-        if not found:
-            raise UserError("data: there is no batch to look at")

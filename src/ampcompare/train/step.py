@@ -28,9 +28,8 @@ from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.precision.base import Precision
-from ampcompare.train.compiled import build_forward
+from ampcompare.train.compiled import CompiledForward, Forward
 from ampcompare.train.errors import note_batch
-from ampcompare.train.evaluation import Evaluation, Loader
 from ampcompare.train.meter import Result
 from ampcompare.train.task import Task
 from ampcompare.train.watch import Buffers, Found, Overflows
@@ -60,8 +59,7 @@ class Trainer:
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
         self.task = task
-        self.forward = build_forward(model, self.task.loss, compiled)
-        self._is_new = True
+        self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
         self.buffers = Buffers(model, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = Overflows(names, precision.device)
         # A compiled graph has no place for hooks.
@@ -72,10 +70,6 @@ class Trainer:
         samples that they have together.
         """
         return loader.epoch(epoch, start) if self.world.size == 1 else loader.shares(epoch, start)
-
-    def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
-        """What evaluates the model on a loader, again and again."""
-        return Evaluation(self.model, loader, self.precision, task=self.task, autocast=autocast)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
@@ -111,9 +105,6 @@ class Trainer:
                 except Exception as problem:
                     note_batch(problem, (inputs, targets))
                     raise
-                if self._is_new:
-                    self._is_new = False
-                    self.overflows.learn_order(loss, list(self.model.parameters()))
                 cold |= self.forward.cold
                 if config.gradient_penalty:
                     loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
@@ -121,8 +112,8 @@ class Trainer:
                     loss = loss * share
                 precision.backward(loss, sync=last)
             losses.append(loss.detach())
-            if judge is not None:
-                right.append(judge(outputs, targets))
+            if judge is not None and (found := judge(outputs, targets)) is not None:
+                right.append(found)
 
         suspect = self.overflows.look(self._parameters()) if self.overflows.suspects(diagnose) else None
         looks, suspect = self._look_and_clip(diagnose, suspect)

@@ -25,7 +25,7 @@ from ampcompare.train import scores
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import Seen, Sums
 
-Judge = Callable[[Any, Any], tuple[Tensor, Tensor]]
+Judge = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,14 @@ class Score:
     option: tuple[str, str]  # and the value of it that names this one
 
 
-def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """Of each sample or token whether the largest logit is that of its class, bool [N]; the classes [N]."""
+def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Of each sample or token whether the largest logit is that of its class, bool [N]; the classes [N]. None
+    for targets that are shares of the classes, which have no accuracy.
+    """
     logits, classes = outputs, targets
+    labels = scores.find_tensor(targets, "labels")
+    if labels is not None and labels.is_floating_point():
+        return None
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:  # GoogLeNet gives more in training, for one
         logits, classes = scores.by_class(outputs, targets)
     return logits.detach().argmax(1) == classes, classes

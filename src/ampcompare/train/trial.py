@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from ampcompare.errors import UserError, what_happened
 from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Loader
 from ampcompare.train.scores import IGNORED, Seen, by_class, call, find_tensor
 from ampcompare.train.task import Task, check_loss, in_float
 
@@ -32,18 +30,16 @@ def try_out(
     model: nn.Module,
     precision: Precision,
     config: Config,
-    loader: Loader,
+    loader: Any,
     data: Dataset | None = None,
-) -> Task:
-    """The task as it is for what the network really gives: whether that is one class a sample, or of tokens.
-
-    The network sees two samples of the test split, and of the training split in `data`, in evaluation mode,
-    under the backend, which changes nothing of it. Raises UserError where network, loss or a metric cannot
-    take what they are given.
+) -> None:
+    """Show the network two samples of the test split, and of the training split in `data`, in evaluation
+    mode, under the backend, which changes nothing of it. Raises UserError where network, loss or a metric
+    cannot take what they are given.
     """
     batch = next(iter(loader.epoch(0)), None)
     if batch is None:  # fewer samples than processes
-        return task
+        return
     modes = {module: module.training for module in model.modules()}  # some may be frozen
     model.eval()
     try:
@@ -52,16 +48,13 @@ def try_out(
             if data is not None:
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSet):  # images are alike in both
-                    sample = tuple(each(field, _first_on(precision.device)) for field in data.train.sample)
+                    sample = tuple(
+                        each(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
+                    )
                     _look(task, model, precision, config, sample, "the training data's ")
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return _fitted(task, outputs, targets)
-
-
-def _first_on(device: torch.device) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor[:SAMPLES].to(device)
 
 
 def _look(
@@ -132,14 +125,3 @@ def _shapes(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_shapes(part)}" for name, part in value.items())
     return f"of type {type(value).__name__}"
-
-
-def _fitted(task: Task, outputs: Any, targets: Field) -> Task:
-    """The task for outputs like these: shares of classes have no accuracy."""
-    if task.judge is None:
-        return task
-    try:
-        by_class(outputs, targets)
-    except TrainingError:  # an accuracy would have been refused
-        return dataclasses.replace(task, judge=None)
-    return task

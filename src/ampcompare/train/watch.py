@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ def _are_finite(tensors: list[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class Found:
     """Of one step: which gradient among those of the parameters `looked_at` is the first that is not finite,
-    0-d on the device; -1: none. The parameters are in the order of the backward.
+    0-d on the device; -1: none. The parameters are from the last of the network to the first.
     """
 
     first: Tensor
@@ -102,26 +102,22 @@ class Found:
 
 
 class Overflows:
-    """Looks where a step that was or may have been skipped overflowed: the first module, in the order of the
-    backward, whose gradient is not finite.
+    """Looks where a step that was or may have been skipped overflowed: the last module of the network whose
+    gradient is not finite.
 
-    A gradient that is inf or nan makes those of all modules before it so; the first in the order of the
-    backward is where it began, or what lies between that module and the one behind it. To know it, all
-    gradients have to be read once more. So steps that nobody doubts are left alone: on the host a skip is
-    known at once, and its own gradients are read; on a GPU, where the host learns of it an interval later,
-    those of the steps after it. `names` are the parameters' in the order in which `look` gets them.
+    A gradient that is inf or nan makes those of all modules before it so; the last one, where modules are
+    registered in the order of their use, is where it began, or what lies between that module and the one
+    behind it. To know it, all gradients have to be read once more. So steps that nobody doubts are left
+    alone: on the host a skip is known at once, and its own gradients are read; on a GPU, where the host
+    learns of it an interval later, those of the steps after it. `names` are the parameters' in the order in
+    which `look` gets them.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self.modules = [name.rpartition(".")[0] or name for name in names]
         self.on_host = is_host(device)
-        self._order: Sequence[int] = range(len(names))[::-1]  # that of the backward, as far as it is known
         self._left = 0
         self.may_watch = True  # not where the next steps are launches of a graph, which would wait for it
-
-    def learn_order(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
-        """Take the order of the backward from a loss that it begins at. Without it: the last module first."""
-        self._order = order_of_backward(loss, parameters)
 
     def watch(self) -> None:
         """Look at the next steps."""
@@ -137,42 +133,13 @@ class Overflows:
         """The first gradient that is not finite; None where there are no gradients, or no name is sure."""
         if len(parameters) != len(self.modules):  # added or taken away since
             return None
-        found = [(i, _values(g)) for i in self._order if (g := parameters[i].grad) is not None]
-        found = [(i, g) for i, g in found if g.numel()]
+        found = [(i, _values(p.grad)) for i, p in enumerate(parameters) if p.grad is not None]
+        found = [(i, g) for i, g in reversed(found) if g.numel()]
         if not found:
             return None
         bad = ~_are_finite([g for _, g in found])
         first = torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
         return Found(first, [i for i, _ in found])
-
-
-def order_of_backward(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[int]:
-    """The places of the parameters in the order in which the backward of `loss` comes to them.
-
-    A node of the graph has a number, and those with high ones run first (`Node._sequence_nr`, in
-    torch/csrc/autograd/node.h). A parameter that is used several times has its gradient at the use that was
-    first in the forward. What the graph does not show (within a reentrant checkpoint, or unused) has the
-    place of the parameter that was registered before it; of equals, as in a compiled graph, the last comes
-    first.
-    """
-    used_at: dict[int, int] = {}
-    waiting, known = [loss.grad_fn] if loss.grad_fn is not None else [], set()
-    while waiting:
-        node: Any = waiting.pop()
-        if node in known:
-            continue
-        known.add(node)
-        for inner, _ in node.next_functions:
-            if (parameter := getattr(inner, "variable", None)) is not None:
-                number = node._sequence_nr()
-                used_at[id(parameter)] = min(number, used_at.get(id(parameter), number))
-            elif inner is not None:
-                waiting.append(inner)
-    keys, number = [], 0
-    for place, parameter in enumerate(parameters):
-        number = used_at.get(id(parameter), number)
-        keys.append((number, place))
-    return [place for _, place in sorted(keys, reverse=True)]
 
 
 def _values(gradient: Tensor) -> Tensor:

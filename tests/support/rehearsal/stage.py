@@ -13,7 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
-from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.build import build_trainer
+from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.walk import walking
