@@ -80,17 +80,17 @@ def run_explain(
     times: Sequence[Times | None] = (None, None)
     if device == setting.world.device and seconds:
         times = measure([setting.trainer(config) for config in configs], batches, device, seconds)
-    sides = [
-        Side(config, one, memory_of(one, config), timed)
-        for config, one, timed in zip(configs, seen, times, strict=True)
+    one, two = sides = [
+        Side(config, watched, memory_of(watched, config), timed)
+        for config, watched, timed in zip(configs, seen, times, strict=True)
     ]
-    said = list(sentences(*sides, device))
+    said = list(sentences(one, two, device))
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
     head = f"{what}: {other.backend} beside {against}"
     print_line(console, head)
-    console.print(_types(*sides))
-    console.print(_costs(*sides))
+    console.print(_types(one, two))
+    console.print(_costs(one, two))
     for line in said:
         print_line(console, line)
     if file is not None:
