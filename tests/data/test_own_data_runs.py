@@ -175,9 +175,7 @@ def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, s
 def test_a_graph_is_of_tensors_alone():
     for name in ("samples", "stream"):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
-        with pytest.raises(
-            UserError, match=f"{name} gives its batches"
-        ):
+        with pytest.raises(UserError, match=f"{name} gives its batches"):
             check_data(config, load_data(config), World())
 
 

@@ -17,7 +17,7 @@ from ampcompare.errors import UserError, reason
 DEFAULT_CONFIG = "reference"
 RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
 
-USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --flag ...]"
+USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
 ALL = """
 Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
 A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
@@ -35,11 +35,19 @@ OFTEN = {
     "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
 }
 BRIEFLY = {
-    "model.name": "network, also timm:NAME, torchvision:NAME, ./net.py:build",
-    "data.source": "cifar10, cifar100, image_folder, synthetic, ./data.py:build",
+    "backend": "none, native, native_bf16, apex_o1, ...",
+    "model.name": "also timm:NAME, ./net.py:build",
+    "execution": "eager, compile, cuda_graph, ...",
+    "device": "auto, cuda, cuda:N, mps, cpu",
+    "data.source": "cifar10, image_folder, ./data.py:build",
     "data.root": "folder of the data",
-    "precision.keep_fp32": "modules that compute in fp32: layer4.2,*.bn3,fc",
-    "resume": "auto: go on with an unfinished run of this config, or never",
+    "data.train_limit": "training images at most, class-balanced",
+    "max_steps": "optimizer steps at most",
+    "seed": "of weights, order, augmentation",
+    "training.accumulate": "micro-batches per optimizer step",
+    "training.clip_norm": "L2 norm of the gradients at most",
+    "precision.keep_fp32": "modules kept in fp32: layer4.2,*.bn3",
+    "resume": "auto: go on with an unfinished run",
 }
 
 
@@ -100,7 +108,7 @@ def often(program: str) -> str:
             leaf = LEAVES[key]
             words = ", ".join(leaf.meta["choices"]) if leaf.base is str else ""
             said = BRIEFLY.get(key) or words or leaf.meta["help"]
-            lines.append(f"{'' if number else group:<11}{_with_default(leaf):<30}{said}")
+            lines.append(f"{'' if number else group:<10}{_with_default(leaf):<30}{said}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from ampcompare.report.request import Request
 
 
 def report(**words: Any) -> None:
-    """Compare runs: a table here, a page with charts in DIR."""
+    """Compare runs: a table here, a page in DIR. docs/reports.md has more options."""
     from rich.console import Console
 
     from ampcompare.report.command import make_report

@@ -27,60 +27,39 @@ class Request:
 
     sources: Annotated[
         list[str],
-        Argument(
-            metavar="SOURCE",
-            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP), TensorBoard or CSV logs; "
-            "NAME=SOURCE names the arm that it is.",
-        ),
+        Argument(metavar="SOURCE", help="Folders, wandb:ENTITY/PROJECT, logs; NAME=SOURCE names an arm."),
     ]
     out: Annotated[str, Option(metavar="DIR", help="Folder for the report.")] = "report"
     baseline: Annotated[
         str | None, Option(metavar="VALUE", help="What others are compared with; default: none.")
     ] = None
-    metric: Annotated[
-        str | None,
-        Option(metavar="KEY", help="Quality to compare, as KEY or KEY:min:percent; default: the runs' own."),
-    ] = None
-    throughput: Annotated[
-        str | None, Option(metavar="KEY", help="Throughput that other programs logged.")
-    ] = None
-    memory: Annotated[str | None, Option(metavar="KEY", help="Memory that other programs logged.")] = None
-    step: Annotated[str | None, Option(metavar="COLUMN", help="The step column of CSV files.")] = None
+    metric: Annotated[str | None, Option(metavar="KEY", help="Quality, as KEY or KEY:min:percent.")] = None
+    throughput: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
+    memory: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
+    step: Annotated[str | None, Option(metavar="COLUMN", hidden=True)] = None
     bench: Annotated[
-        str | None, Option(metavar="FILE", help="Speed and memory from `ampcompare bench --json FILE`.")
+        str | None, Option(metavar="FILE", help="Speed and memory from ampcompare bench --json FILE.")
     ] = None
-    margin: Annotated[
-        float | None, Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
-    ] = None
-    target: Annotated[
-        float | None, Option(help="Value that the time to target goes by; default: the baseline's.")
-    ] = None
+    margin: Annotated[float | None, Option(metavar="X", help="Difference that counts as the same.")] = None
+    target: Annotated[float | None, Option(metavar="X", help="Value that time to target goes by.")] = None
     group_by: Annotated[
-        str | None,
-        Option(metavar="KEYS", help="Settings in the labels; the first is compared. Default: backend."),
+        str | None, Option(metavar="KEYS", help="Settings in the labels; the first is compared.")
     ] = None
-    ignore: Annotated[
-        str, Option(metavar="KEYS", help="Settings that may differ between runs taken together.")
-    ] = ""
-    formats: Annotated[
-        str, Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
-    ] = ALL
+    ignore: Annotated[str, Option(metavar="KEYS", help="Settings that may differ between runs pooled.")] = ""
+    formats: Annotated[str, Option("--format", metavar="LIST", help="Of html,csv,md,json,png,svg.")] = ALL
     reproduce: Annotated[
-        str | None, Option(metavar="NAME", help="A publication, or its file: is it reproduced? Else exit 3.")
+        str | None, Option(metavar="NAME", help="A publication: is it reproduced? Else exit code 3.")
     ] = None
-    within: Annotated[float, Option(help="Of a published ratio, what still counts as the same.")] = 0.1
+    within: Annotated[float, Option(hidden=True)] = 0.1
     publish: Annotated[
         str | None, Option(metavar="FILE", help="Write these runs as a publication: NAME.yaml.")
     ] = None
     require: Annotated[
-        list[str] | None,
-        Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5'; else exit 3."),
+        list[str] | None, Option(metavar="TERMS", help="As 'native: speedup >= 1.5'; else exit code 3.")
     ] = None
-    summary: Annotated[
-        str | None, Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
-    ] = None
+    summary: Annotated[str | None, Option(metavar="FILE", help="Append the answer as Markdown.")] = None
     watch: Annotated[bool, Option("--watch", help="Rebuild as runs go on; serve the page here.")] = False
-    port: Annotated[int, Option(min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0
+    port: Annotated[int, Option(min=0, max=65535, hidden=True)] = 0
 
     def __post_init__(self) -> None:
         if self.group_by is not None and not names_in(self.group_by):

@@ -10,45 +10,43 @@ from ampcompare.errors import UserError
 
 
 def sweep(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one, as compare_backends.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one.")],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: GPUs, or one.")] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Database machines share; default: a file in output_dir."),
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: GPUs, or one.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name and W&B group; by default the file's.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database that machines share; default: a file.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name and W&B group; default: the file's.")
+    ] = None,
     grace: Annotated[
-        float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=10, show_default=False, help="Silence until a run is taken over: 60."
+        ),
     ] = 60.0,
     control: Annotated[
-        str | None,
-        typer.Option(metavar="bookends", help="The baseline once more, a seed each, first and last."),
+        str | None, typer.Option(metavar="bookends", help="The baseline once more, first and last.")
     ] = None,
     until_decided: Annotated[
-        bool,
-        typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
+        bool, typer.Option("--until-decided", help="Add seeds until each claim is decided.")
     ] = False,
     cluster: Annotated[
-        str | None,
-        typer.Option(metavar="slurm", help="As one job array, by submitit; its words: slurm.time=60."),
+        str | None, typer.Option(metavar="slurm", help="As one job array; its words: slurm.time=60.")
     ] = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
+        bool, typer.Option("--show", help="Print the file, to change it or for wandb sweep.")
     ] = False,
     missing: Annotated[
-        bool,
-        typer.Option("--missing", help="List what is missing or failed; also of wandb:ENTITY/PROJECT/SWEEP."),
+        bool, typer.Option("--missing", help="List what is missing; also of wandb:E/P/SWEEP.")
     ] = False,
-    fill: Annotated[
-        bool, typer.Option("--fill", help="Run just that, here or with --cluster; exit code as of a sweep.")
-    ] = False,
+    fill: Annotated[bool, typer.Option("--fill", help="Run just that, here or with --cluster.")] = False,
 ) -> None:
-    """Run a W&B sweep file without a server. Started again, it goes on where it was."""
+    """Run a W&B sweep file without a server; started again, it goes on."""
     from rich.console import Console
 
     from ampcompare.records.sources import API_PREFIX
