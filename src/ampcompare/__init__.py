@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ampcompare.recorder.recorder import Recorder as Recorder
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Recorder", "__version__"]
 
 
