@@ -72,8 +72,11 @@ class Setting:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
-        parts = (tuple(each(part, lambda t: t[:few].clone()) for part in batch) for batch in endless)
-        return [[*islice(parts, each_step)] for _ in range(steps)]  # type: ignore[misc]
+        parts = (
+            (each(inputs, lambda t: t[:few].clone()), each(targets, lambda t: t[:few].clone()))
+            for inputs, targets in endless
+        )
+        return [[*islice(parts, each_step)] for _ in range(steps)]
 
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
