@@ -66,7 +66,10 @@ def run(
         with join(config) as world:
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
-        if (why := _lost(problem)) is None:
+        why = _lost(problem)
+        if is_out_of_memory(problem):
+            why = "out of memory for network and data; tensors have to fit on the device, a Dataset has not"
+        if why is None:
             raise
         print_line(console, f"error: before the first step: {why}")
         return Result(EXIT_FAILED, None, {})
