@@ -47,8 +47,7 @@ class Stage:
         folder.mkdir()
         environ = environment(self.server, folder, **env)
         begin = definition.pop("start", ["${env}", "${interpreter}", "${program}"])
-        ours = [] if definition.pop("is_foreign", False) else [f"output_dir={folder}", *ONLINE]
-        command = [*begin, *ours, *definition["command"]]
+        command = [*begin, f"output_dir={folder}", *ONLINE, *definition["command"]]
         definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
         sweep = create_sweep(self.server, definition, environ, folder)
         agent = start_agent(sweep, environ, folder / "log")
@@ -144,15 +143,6 @@ STOPPED = {
     "command": ["log.every=1000", "eval.every=1000", "diagnostics.every=null", "${args_no_hyphens}"],
 }
 
-FOREIGN = {
-    "is_foreign": True,
-    "program": "tests/support/foreign_program.py",
-    "method": "grid",
-    "parameters": {"backend": {"values": ["none", "native"]}, "lr": {"value": 1e-3}},
-    "command": ["${args}"],
-}
-
-
 Play = Callable[[Stage], Scene]
 
 
@@ -175,7 +165,6 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
         "compare": lambda stage: stage.sweep("compare", compare_backends()),
         "values": lambda stage: stage.sweep("values", dict(VALUES)),
         "failing": lambda stage: stage.sweep("failing", dict(FAILING)),
-        "foreign": lambda stage: stage.sweep("foreign", dict(FOREIGN)),
         "stopped": lambda stage: stage.sweep(
             "stopped", dict(STOPPED), True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"
         ),

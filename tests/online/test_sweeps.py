@@ -40,20 +40,6 @@ def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intac
     assert config["plan"] == plan
 
 
-def test_the_agent_drives_a_program_of_somebody_elses_that_has_a_recorder(sweeps):
-    scene = sweeps["foreign"]
-    assert scene.exit_code == 0, scene.output
-    assert [run.state for run in scene.runs] == ["finished"] * 2
-    assert [run.config["backend"] for run in scene.runs] == ["none", "native"]
-    assert {run.sweep.id for run in scene.runs} == {scene.sweep.id}
-    for run in scene.runs:
-        rows = [row for row in run.history if metrics.LOSS in row]
-        assert [row["global_step"] for row in rows] == [5, 10, 15, 20]
-        assert (run.config["lr"], run.summary["eval/accuracy"]) == (1e-3, 0.5)
-        whole = 65536.0 if run.config["backend"] == "native" else 1.0  # halved at each overflow
-        assert rows[-1]["amp/scale_factor"] * 2 ** rows[-1]["amp/skipped_steps"] == whole
-
-
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
     scene = sweeps["failing"]
     diverged, refused, sound = scene.runs
