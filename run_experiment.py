@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
 
 from ampcompare.entrypoint import main
-from ampcompare.program.stopping import leave
 from ampcompare.program.starting import use_utf8
+from ampcompare.program.stopping import leave
 
 if __name__ == "__main__":
     use_utf8()
