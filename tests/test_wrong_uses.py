@@ -79,9 +79,9 @@ VALUES = [
     # What else a template may hold.
     ("wandb.name", PLAIN, "${oc.env:HOME}", "${.mode}", "${data[mean]}", "${"),
     ("wandb.name", PLAIN, "${${wandb.group}:HOME}", "\\${backend}"),
-    ("wandb.name", "nope is no option", "${nope}"),
-    ("wandb.name", "wandb.name refers to itself", "${wandb.name}"),
-    ("wandb.name", "optimizer is no option", "${optimizer}"),
+    ("wandb.name", "Interpolation key 'nope' not found", "${nope}"),
+    ("wandb.name", "Recursive interpolation detected", "${wandb.name}"),
+    ("wandb.name", "expected a text, or null", "${optimizer}"),
 ]
 NEAR = {
     "lr=0.1": "optimizer.lr",

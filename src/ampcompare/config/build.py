@@ -1,22 +1,28 @@
-"""Given values as a Config: which option they are for, what `${key}` in them comes to. `options.py` says what
-else a value has to be.
+"""Given values as a Config: which option they are for, what OmegaConf makes of `${key}` in them. `options.py`
+says what else a value has to be.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from ampcompare.config.options import texts
 from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed
 from ampcompare.program.yaml_file import read_text
 
-REFERENCE = re.compile(r"(?<!\\)\$\{(\w+(?:\.\w+)*)\}")
+# All that is taken of OmegaConf's grammar: `${oc.env:WANDB_API_KEY}` in a stranger's config would put a
+# secret into the record.
+REFERENCE = re.compile(r"(?<!\\)\$\{\w+(\.\w+)*\}")
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
     "optimizer.lr": "learning_rate base_lr init_lr",
@@ -41,7 +47,6 @@ def build(
     """
     config = copy.deepcopy(base)
     said: dict[str, tuple[Any, str]] = {}
-    done: set[str] = set()
     for origin, pairs in ((file, of_file), ("", given)):
         for key, value in pairs:
             found = find_option(key)
@@ -54,40 +59,35 @@ def build(
                 before = said[leaf.key][0] if leaf.key in said else config.value(leaf.key)
                 value = {} if value is None and not path else _grown(before, path, value)
             said[leaf.key] = value, origin
-
-    def come_to(key: str, trail: tuple[str, ...] = ()) -> Any:
-        """What an option comes to, asked by those of the trail. Raises ValueError."""
-        found = find_option(key)
-        if not found or key in trail:
-            raise ValueError(f"{key} refers to itself" if found else f"{key} is no option")
-        leaf, path = found
-
-        def ask(other: str) -> Any:
-            return come_to(other, (*trail, key, leaf.key))
-
-        if path and leaf.key in trail:  # a tree's own other part asks
-            inner = said[leaf.key][0]
-            for name in path:
-                inner = inner.get(name) if isinstance(inner, Mapping) else None
-            return _resolved(inner, ask)
-        if leaf.key in said.keys() - done:
-            value, origin = said[leaf.key]
-            with named_in(origin):
-                if "???" in texts(value):
-                    raise UserError(f"{leaf.key}=???: has to be given; expected {leaf.allowed}")
-            try:
-                resolved = _resolved(value, ask)
-            except ValueError as problem:
-                with named_in(origin):
-                    raise UserError(f"{leaf.key}={value!r}: {problem}") from None
-            with named_in(origin):
-                config.set(leaf.key, leaf.take(resolved, value))
-            done.add(leaf.key)
-        return config.value(key)
-
-    for key in said:
-        come_to(key)
+    refer: dict[str, Any] = {}
+    for key, (value, origin) in said.items():
+        with named_in(origin):
+            if "???" in texts(value):
+                raise UserError(f"{key}=???: has to be given; expected {LEAVES[key].allowed}")
+            if any("${" in text for text in texts(value)):
+                refer[key] = value
+            else:
+                config.set(key, LEAVES[key].take(value, value))
+    for key, value in refer.items():
+        with named_in(said[key][1]):
+            found = _resolved(config, refer, key)
+            config.set(key, LEAVES[key].take(found, value))
     return config
+
+
+def _resolved(config: Config, refer: Mapping[str, Any], key: str) -> Any:
+    """What an option comes to that refers to others. Raises UserError."""
+    value = refer[key]
+    try:
+        if any("${" in REFERENCE.sub("", text) for text in texts(value)):
+            raise ValueError("of ${...} only another option's key is understood, such as ${backend}")
+        tree = OmegaConf.create(dataclasses.asdict(config))
+        for other, said in refer.items():
+            OmegaConf.update(tree, other, said, merge=False)
+        found = OmegaConf.select(tree, key)
+        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+    except (OmegaConfBaseException, ValueError, RecursionError) as problem:
+        raise UserError(f"{key}={value!r}: {reason(problem)}") from None
 
 
 def _grown(tree: Any, path: Sequence[str], value: Any) -> Any:
@@ -98,20 +98,6 @@ def _grown(tree: Any, path: Sequence[str], value: Any) -> Any:
     if isinstance(value, Mapping):
         return inner | {name: _grown(inner.get(name), [], one) for name, one in value.items()}
     return value
-
-
-def _resolved(value: Any, of: Callable[[str], Any]) -> Any:
-    """The value with what its references come to. Raises ValueError."""
-    if isinstance(value, Mapping):
-        return {name: _resolved(inner, of) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_resolved(inner, of) for inner in value]
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    if "${" in REFERENCE.sub("", value):
-        raise ValueError("of ${...} only another option's key is understood, such as ${backend}")
-    whole = REFERENCE.fullmatch(value)
-    return of(whole[1]) if whole else REFERENCE.sub(lambda one: str(of(one[1])), value)
 
 
 @contextmanager
