@@ -8,7 +8,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import full, make
@@ -47,6 +47,7 @@ def flat(text: str) -> str:
 
 
 @given(st.lists(ENDS, min_size=1, max_size=5), st.booleans())
+@example([(0.0, 0.0, 2.2e-16)], True)
 def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     shown = math.exp if log else float
     marks = [Mark(*(shown(v) for v in (middle, low, high))) for low, middle, high in ends]

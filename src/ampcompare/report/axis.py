@@ -10,7 +10,7 @@ from itertools import pairwise
 
 MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
-LEAST_SPAN = 1e-300  # below it ticks run out of digits
+LEAST_SPAN, LEAST_OF_LOGS = 1e-300, 1e-9  # below it ticks run out of digits
 EDGE = 0.04  # of the axis, left free at either end
 REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
@@ -66,7 +66,7 @@ def axis_of(
     reach = math.log(REACH) if log else sys.float_info.max
     ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
     low, high = min(ends), max(ends)
-    if high - low < LEAST_SPAN:
+    if high - low < (LEAST_OF_LOGS if log else LEAST_SPAN):
         low, high = low - 0.1, high + 0.1
     low, high = low - EDGE * (high - low), high + EDGE * (high - low)
     first, last = (math.exp(low), math.exp(high)) if log else (low, high)
