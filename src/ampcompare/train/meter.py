@@ -42,6 +42,7 @@ from ampcompare.train.findings import OURS, Advice, Findings, Row
 from ampcompare.train.scores import IGNORED
 from ampcompare.train.watch import Buffers, Found
 
+MOST_WAITING = 2**20  # answers that wait for the row: 9 MiB, which would else be in the peak of memory
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
 
 
@@ -111,6 +112,8 @@ class _Interval:
     losses: list[Any] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    answers: int = 0  # in it
+    counts: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
     seen: list[Any] = field(default_factory=list)  # behind each step since the last `skips`
     skips: list[Tensor] = field(default_factory=list)
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
@@ -221,6 +224,10 @@ class Meter:
         if result.loss is not None:
             interval.losses.append(result.loss)
         interval.right += result.right
+        for right, _ in result.right:
+            interval.answers += len(right)
+        if interval.answers > MOST_WAITING:
+            _sum_up(interval)
         interval.seen.append(self.scaling.look())
         self._norm = result.looks.get(metrics.GRADIENT_NORM)
         if len(result.looks) > (self._norm is not None):
@@ -286,9 +293,9 @@ class Meter:
             else:  # numbers, of a loop on the host
                 losses = torch.tensor(done.losses, dtype=widest_float(self.device))
             found["losses"] = self.world.mean_(losses.float() if self.world.size > 1 else losses)
-        if done.right:
-            right, classes = (torch.cat(parts) for parts in zip(*done.right, strict=True))
-            found["counts"] = self.world.sum_(torch.stack([right.sum(), (classes != IGNORED).sum()]))
+        _sum_up(done)
+        if done.counts is not None:
+            found["counts"] = self.world.sum_(done.counts)
         self._look_for_skips(done)
         skips = found["skips"] = torch.cat(done.skips)
         # On the host it is known that none was skipped, and that there is nothing to look for.
@@ -423,3 +430,11 @@ class Meter:
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
         self._steps_of = array("l", state["steps_of"].tolist())
+
+
+def _sum_up(interval: _Interval) -> None:
+    if interval.right:
+        right, classes = (torch.cat(parts) for parts in zip(*interval.right, strict=True))
+        counts = torch.stack([right.sum(), (classes != IGNORED).sum()])
+        interval.counts = counts if interval.counts is None else interval.counts + counts
+        interval.right, interval.answers = [], 0
