@@ -31,9 +31,9 @@ class Estimate:
     seen: tuple[float, float]
     n: int
     error: float | None = None
-    df: float | None = None
-    spread: float | None = None
-    spread_df: float | None = None
+    df: float = 0.0
+    spread: float = 0.0
+    spread_df: float = 0.0
     log: bool = False
     sizes: tuple[int, int] | None = None
     by: str = ""
@@ -58,9 +58,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
-        if self.error is None or self.df is None:
-            return None, None
-        return self._around(self.error, self.df)
+        return (None, None) if self.error is None else self._around(self.error, self.df)
 
     @property
     def center(self) -> float:
@@ -84,7 +82,7 @@ class Estimate:
 
     def next_run(self) -> tuple[float, float] | None:
         """The interval that holds one more run, or one more pair, at the same level; None without one."""
-        if self.error is None or self.spread is None or self.spread_df is None:
+        if self.error is None or not self.spread_df:
             return None
         return self._around(math.hypot(self.error, self.spread), self.spread_df)
 
