@@ -65,7 +65,7 @@ def _listed(machine: Any, key: str) -> list[Any]:
 
 
 def _spans(row: pd.Series) -> np.ndarray:
-    """When a run was at work, (begin, end) of each row in seconds since 1970, by the rows' stamps, else by its
+    """When a run was at work, (begin, end) of each row in seconds since 1970, by their stamps, else by its
     start and its own clock; of one that went on elsewhere, when it was there.
     """
     run = row[RUN]
