@@ -14,12 +14,13 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
-from ampcompare.report.analysis.benched import read_bench
+from ampcompare.report.analysis.benched import Bench, read_bench
+from ampcompare.report.analysis.best import BestOfEach, best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
-from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all
 from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import plan_of
+from ampcompare.report.analysis.plan import Plan, plan_of
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import BASELINE, read
 from ampcompare.report.foreign.settings import nearest
@@ -28,30 +29,72 @@ from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
-from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
+from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.family import joint_level
 from ampcompare.report.words import between, capital, change, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
 
 @dataclass(frozen=True, kw_only=True)
-class Analysis(Findings):
-    """What every output shows, in words; none computes a figure of its own, so that all show the same.
+class Analysis:
+    """The runs and their comparison, in figures and in words, as every output shows them.
 
-    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
-    colour of each label.
+    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
+    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
+    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
+    were read, `warned` doubts about that. `styles` has the colour of each label.
     """
 
+    table: pd.DataFrame
+    setting: Setting
+    groups: tuple[Group, ...]
+    metric: ComparedMetric
+    keys: tuple[str, ...]
+    baseline_value: str
+    plan: Plan
     styles: Mapping[str, Style]
+    ignored: frozenset[str] = frozenset()
+    target: float | None = None
+    bench: Bench | None = None
     quantities: Quantities = OWN
     said: tuple[str, ...] = ()
     warned: tuple[str, ...] = ()
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        found = compare_all(self.groups, self.baseline_value, self.keys[0], self.level, self.bench)
+        return tuple(found)
+
+    def comparison(self, label: str) -> Comparison | None:
+        """The comparison of one group, None for a baseline or without one."""
+        return next((c for c in self.comparisons if c.group.label == label), None)
+
+    @property
+    def level(self) -> float:
+        """Of each interval: that of the groups that were asked for, comparable or not, times the looks."""
+        asked = sum(g.value != self.baseline_value and not g.is_control for g in self.groups)
+        return joint_level(asked, self.plan.number_of_looks)
+
+    @property
+    def baseline(self) -> Group | None:
+        return next((g for g in self.groups if g.value == self.baseline_value), None)
+
+    @cached_property
+    def best(self) -> BestOfEach | None:
+        """The best of each value, where another key was tuned."""
+        return best_of_each(self.groups, self.keys[0], self.baseline_value, self.metric, self.level)
+
+    @property
+    def undecided(self) -> tuple[tuple[str, Claim], ...]:
+        """The claims of speed and quality that are open still, by label."""
+        return tuple((c.group.label, claim) for c in self.comparisons for claim in c.open_claims)
 
     @cached_property
     def headline(self) -> str:
@@ -95,7 +138,9 @@ class Analysis(Findings):
     def notes(self) -> tuple[str, ...]:
         """How the runs were read, the best of each, what no change at all did."""
         said = [f"{capital(what)}." for what in self.said]
-        said += [self.metric.direction] if self.metric.direction else []
+        if self.metric.goal and not self.metric.is_accuracy:  # of which everybody knows
+            way = "lower" if self.metric.falls else "higher"
+            said.append(f"Of {self.metric.name} {way} is better.")
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
             found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}

@@ -20,7 +20,7 @@ from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
 from ampcompare.report.runs.table import RUN, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import joint_level, more_seeds
+from ampcompare.report.statistics.family import more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
 from ampcompare.report.words import listed, some
 
@@ -132,17 +132,15 @@ def compare_all(
     groups: Sequence[Group],
     baseline: str,
     key: str,
-    looks: int,
+    level: float,
     bench: Bench | None = None,
 ) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it; nothing without a baseline.
-
-    The level of all intervals is that of the groups that were asked for, comparable or not, times the looks.
+    """Every group but the baselines against the one baseline that fits it, each interval at this level;
+    nothing without a baseline.
     """
     bases = [g for g in groups if g.value == baseline and not g.is_control]
     if not bases:
         return []
-    level = level_of(groups, baseline, looks)
     found = []
     for group in (g for g in groups if g.value != baseline):
         base, refusal = _baseline_of(group, bases, key)
@@ -153,10 +151,6 @@ def compare_all(
         control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
         found.append(compare(group, base, level, control, gap(group, base, key), bench))
     return found
-
-
-def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
-    return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
 
 
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:

@@ -6,6 +6,7 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
@@ -20,11 +21,13 @@ from ampcompare.report.analysis.comparison import (
     Claim,
     Comparison,
 )
-from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.plan import planned_words
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
@@ -103,7 +106,7 @@ def _memory_words(claim: Claim) -> str:
     return f"{amount} % {'less' if share < 0 else 'more'} memory" if claim.shown else ""
 
 
-def headline(of: Findings) -> tuple[str, str]:
+def headline(of: Analysis) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
     baseline, best, key = of.baseline_value, of.best, of.keys[0]
     held = [c for c in of.comparisons if not c.is_control]
@@ -168,7 +171,7 @@ def _nothing_told(comparison: Comparison) -> str:
     return f"Cannot tell: {reasons[0]}" if reasons else said
 
 
-def basis(of: Findings) -> str:
+def basis(of: Analysis) -> str:
     """Setting, number of runs, machine and margin or plan, in one line."""
     shown = [g for g in of.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
@@ -180,7 +183,7 @@ def basis(of: Findings) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def caption(of: Findings) -> str:
+def caption(of: Analysis) -> str:
     """What the table's intervals are, once for all."""
     metric, looks = of.metric, of.plan.number_of_looks
     held = [c for c in of.comparisons if not c.is_control and c.claims]

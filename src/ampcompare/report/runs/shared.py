@@ -77,10 +77,10 @@ def _spans(row: pd.Series) -> np.ndarray:
         return np.empty((0, 2))
     clock, ends = np.maximum.accumulate(clock[known]), np.maximum.accumulate(ends[known])
     begins = ends - np.diff(clock, prepend=min(0.0, clock[0]))
-    went_on = np.flatnonzero(begins[1:] > ends[:-1] + PAUSE) + 1
-    begins[1:] = np.maximum(begins[1:], ends[:-1])  # stamps are coarser than the clock
-    is_elsewhere = len(went_on) and _listed(environment_of(run).get("machine"), "earlier")
-    return np.stack([begins, ends], axis=1)[went_on[-1] if is_elsewhere else 0 :]
+    went_on = np.append(False, begins[1:] > ends[:-1] + PAUSE)
+    begins[1:] = np.where(went_on[1:], begins[1:], ends[:-1])
+    is_elsewhere = went_on.any() and _listed(environment_of(run).get("machine"), "earlier")
+    return np.stack([begins, ends], axis=1)[np.flatnonzero(went_on)[-1] if is_elsewhere else 0 :]
 
 
 def _crowd(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
