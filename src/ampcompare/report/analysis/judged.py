@@ -235,7 +235,7 @@ def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -
 
 
 def _error(width: float, one: Printed) -> tuple[float, float]:
-    """The standard error of a figure that was printed with an interval so wide, and its degrees of freedom."""
+    """The standard error of a figure whose printed interval is so wide, and its degrees of freedom."""
     df = one.n - 1.0 if one.n else math.inf
     return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
 

@@ -87,8 +87,6 @@ def _read(name: str, value: Any) -> Any:
     except UserError:
         return None
     parts, kind = (read, int) if name == "looks" else ([read], leaf.base)
-    if not 0 < len(parts) <= MOST or any(type(part) is not kind for part in parts):
-        return None
-    if kind is int and max(parts) > MOST:
+    if not 0 < len(parts) <= MOST or any(type(p) is not kind or (kind is int and p > MOST) for p in parts):
         return None
     return tuple(sorted({*parts})) if name == "looks" else read

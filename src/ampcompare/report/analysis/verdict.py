@@ -119,7 +119,7 @@ def headline(of: Analysis) -> tuple[str, str]:
         return f"The baseline {_named(baseline)} has no finished run: {bases[0].outcomes.words}", ""
     compared = [c for c in held if not c.refusal]
     if not compared and best:
-        return best.headline, best.candidates[1].group.label
+        return best.headline, best.label
     if not compared:
         return "Nothing is compared: no two groups differ in the compared setting alone", ""
     claimed = [c for c in compared if c.claims]

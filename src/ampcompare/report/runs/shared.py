@@ -54,11 +54,6 @@ def _cards_of(row: pd.Series) -> frozenset[str]:
     return frozenset(as_text(name) for name in told if name)
 
 
-def cards_of(rows: pd.DataFrame) -> frozenset[str]:
-    """All cards of the runs; none where one does not tell its own."""
-    return frozenset().union(*rows[CARDS]) if len(rows) and all(rows[CARDS]) else frozenset()
-
-
 def _listed(machine: Any, key: str) -> list[Any]:
     several = machine.get(key) if isinstance(machine, Mapping) else None
     return several if isinstance(several, list) else []
