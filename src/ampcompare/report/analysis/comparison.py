@@ -69,7 +69,7 @@ class Claim:
         return ", ".join(self.shown) or nothing
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Comparison:
     """A group against its `baseline`; None, with the reason as `refusal`, where none is like it.
 
@@ -91,34 +91,15 @@ class Comparison:
     silence: str = ""
     stuck: str = ""
 
-    @property
-    def is_control(self) -> bool:
-        """Whether the group is the baseline once more: what no change at all does."""
-        return self.group.is_control
-
-    @property
-    def speedup(self) -> float | None:
-        """The ratio of throughputs, None where it cannot be given."""
-        found = self.estimates.get(SPEED)
-        return found.value if found else None
-
-    @property
-    def shown(self) -> frozenset[str]:
-        return frozenset(word for claim in self.claims.values() for word in claim.shown)
-
-    @property
-    def is_faster(self) -> bool:
-        return "faster" in self.shown
-
-    @property
-    def keeps_quality(self) -> bool:
-        """Whether nothing is lost: equivalent within the margin, or better; never with a failed run."""
-        return bool({EQUIVALENT, "better"} & self.shown)
-
-    @property
-    def lost(self) -> bool:
-        """Whether quality is shown to be worse by more than the margin allows, or nothing was learned."""
-        return bool(self.stuck) or ("worse" in self.shown and EQUIVALENT not in self.shown)
+    def __post_init__(self) -> None:
+        self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
+        shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+        self.shown, self.is_faster = shown, "faster" in shown
+        # Equivalent within the margin, or better; never with a failed run.
+        self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
+        # Shown to be worse by more than the margin allows, or nothing was learned.
+        self.lost = bool(self.stuck) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:

@@ -44,7 +44,7 @@ class Relation:
     is_ratio: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
@@ -62,17 +62,13 @@ class Row:
     why: str = ""
     more_runs: int | None = None
 
-    @property
-    def between(self) -> str:
-        """Between what theirs lies, in brackets; nothing where that is less than is shown."""
-        if self.theirs is None:
-            return ""
-        low, high = map(self.relation.show, (self.theirs.low, self.theirs.high))
-        return "" if low == high else f" ({low} to {high})"
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.relation.figure} of {self.arm}: {self.verdict}{f': {self.why}' if self.why else ''}"
+    def __post_init__(self) -> None:
+        self.sentence = f"{self.relation.figure} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
+        # Between what theirs lies, in brackets; nothing where that is less than is shown.
+        ends = dict.fromkeys(
+            map(self.relation.show, (self.theirs.low, self.theirs.high) if self.theirs else ())
+        )
+        self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
 
 
 def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row]:
@@ -108,7 +104,7 @@ def _judged(
     return replace(row, more_runs=more, why=f"{beside}; {needed}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reproduction:
     """A publication, the runs of its arms, and a verdict on each of its figures."""
 
@@ -117,29 +113,17 @@ class Reproduction:
     rows: tuple[Row, ...]
     differences: tuple[str, ...]
 
-    @property
-    def is_refuted(self) -> bool:
-        return bool(self.refuted)
-
-    @property
-    def refuted(self) -> tuple[str, ...]:
-        """A sentence for each figure that is not reproduced, with what differs."""
+    def __post_init__(self) -> None:
         tail = f" What differs: {words.listed(self.differences)}." if self.differences else ""
-        return tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
-
-    @property
-    def headline(self) -> str:
-        name = f"{self.publication.name} {self.matched.scaled}".rstrip()
-        if not self.rows:
-            return f"{name}: published as charts alone, no figure to be judged"
+        # A sentence for each figure that is not reproduced, with what differs.
+        self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
+        self.is_refuted = bool(self.refuted)
+        self.note = self.publication.note.rstrip(".")  # what its file says of it
         verdicts = [row.verdict for row in self.rows]
         told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
-        return f"{name}: of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
-
-    @property
-    def note(self) -> str:
-        """What its file says of it, without a full stop."""
-        return self.publication.note.rstrip(".")
+        found = f"of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
+        found = found if told else "published as charts alone, no figure to be judged"
+        self.headline = f"{f'{self.publication.name} {self.matched.scaled}'.rstrip()}: {found}"
 
 
 def set_beside(

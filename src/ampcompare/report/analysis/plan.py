@@ -33,17 +33,12 @@ class Plan:
     doubts: tuple[str, ...] = ()
 
     @property
-    def is_there(self) -> bool:
-        return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
-
-    @property
-    def number_of_looks(self) -> int:
-        """How often it was planned to look, each time with a chance to err."""
-        return max(1, len(self.looks))
-
-    @property
     def has_control(self) -> bool:
         return self.control not in ("", "none")
+
+    @property
+    def is_there(self) -> bool:
+        return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
 
 def plan_of(runs: Sequence[RunRecord]) -> Plan:

@@ -58,7 +58,7 @@ class Outcomes:
         return ", ".join([f"{self.finished} of {plural(sum(vars(self).values()), 'run')}", *others])
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
@@ -77,43 +77,20 @@ class Group:
     floor: float = 0.0
     measured: Mapping[str, Estimate] = field(default_factory=dict)
 
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The runs whose figures count: the finished. Where none did, those stopped or going on, as far as
-        they came; where all failed, these, but for what a seed decides (`sample`)."""
+    def __post_init__(self) -> None:
         said, has_rows = self.all_rows[OUTCOME], self.all_rows[table.ROWS] > 0
+        self.outcomes = Outcomes(**{word: int(n) for word, n in said.value_counts().items()})
+        # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
+        # they came; where all failed, these, but for what a seed decides (`sample`).
         finished = said == Outcome.FINISHED.value
-        others = [
-            said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows,
-            (said == Outcome.FAILED.value) & has_rows,
-        ]
-        return self.all_rows[next((mask for mask in (finished, *others) if mask.any()), finished)]
-
-    @property
-    def records(self) -> tuple[RunRecord, ...]:
-        return tuple(self.rows[RUN])
-
-    @property
-    def n(self) -> int:
-        return len(self.rows)
-
-    @property
-    def seeds(self) -> int:
-        """How many different seeds the counted runs recorded."""
-        return self.rows[SEED].nunique()
-
-    @cached_property
-    def outcomes(self) -> Outcomes:
-        return Outcomes(**{word: int(n) for word, n in self.all_rows[OUTCOME].value_counts().items()})
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self.n > 0 and not self.outcomes.finished
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """Names of the devices of the counted runs; an empty name where none was recorded."""
-        return frozenset(self.rows[table.DEVICE])
+        going = said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows
+        failed = (said == Outcome.FAILED.value) & has_rows
+        counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
+        self.rows = self.all_rows[counts]
+        self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
+        self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
+        self.is_unfinished = self.n > 0 and not self.outcomes.finished
+        self.devices = frozenset(self.rows[table.DEVICE])  # an empty name where none was recorded
 
     @cached_property
     def figures(self) -> dict[str, Estimate]:

@@ -32,7 +32,7 @@ class Unit(Enum):
 UNIT_WORDS = {unit.value: unit for unit in Unit}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ComparedMetric:
     """A logged metric, in the unit in which it is shown: what is logged as a fraction is shown in percent.
 
@@ -47,51 +47,18 @@ class ComparedMetric:
     goal: str = MAXIMIZE
     words: str = ""
 
-    @property
-    def name(self) -> str:
+    def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        return listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
-
-    @property
-    def noun(self) -> str:
-        """What it is, beside speed and memory: `accuracy`, or its name."""
-        return "accuracy" if self.is_accuracy else self.name
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it is shown in percent, however it is logged: differences are in percentage points."""
-        return self.scale is not Unit.PLAIN
-
-    @property
-    def falls(self) -> bool:
-        """Whether lower is better."""
-        return self.goal == MINIMIZE
-
-    @property
-    def is_accuracy(self) -> bool:
-        """Whether it is a share of which more is better."""
-        return self.is_share and not self.falls
-
-    @property
-    def factor(self) -> float:
-        return 100.0 if self.scale is Unit.FRACTION else 1.0
-
-    @property
-    def unit(self) -> str:
-        if self.is_share:
-            return "points"
-        listed = metrics.find(self.key)
-        return listed.unit if listed and listed.unit != metrics.SHARE else ""
-
-    @property
-    def axis(self) -> str:
-        """The metric on an axis: `eval accuracy, %`."""
-        return f"{self.name}, %" if self.is_share else self.name
-
-    @property
-    def tolerance(self) -> str:
-        """The margin with its unit: `0.5 points`; nothing where there is none."""
-        return "" if self.margin is None else self.with_unit(f"{self.margin:g}")
+        self.name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        self.falls = self.goal == MINIMIZE
+        self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
+        self.is_accuracy = self.is_share and not self.falls
+        self.noun = "accuracy" if self.is_accuracy else self.name  # what it is, beside speed and memory
+        self.axis = f"{self.name}, %" if self.is_share else self.name
+        self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
+        own = listed.unit if listed and listed.unit != metrics.SHARE else ""
+        self.unit = "points" if self.is_share else own  # of differences
+        self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
     def with_unit(self, difference: str) -> str:
         """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""

@@ -15,7 +15,7 @@ def quantile(probability: float, df: float) -> float:
     return float(stdtrit(min(df, 1e9), probability))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Estimate:
     """A mean, a difference, or (`log`) a ratio, with Student's interval at `level`.
 
@@ -24,7 +24,7 @@ class Estimate:
     `spread_df`). `error` is None below three runs a side: there is no interval then, but `seen`, the least
     and largest of what single runs (pairs) gave. `n` is the number of pairs, or the runs of the smaller side,
     `sizes` those of either; `by` is what pairs them ("seed"), empty where nothing does. The interval never
-    leaves `bounds`: no throughput is below 0.
+    leaves `bounds`: no throughput is below 0. `center` is the value on the scale of the computation.
     """
 
     value: float
@@ -40,30 +40,13 @@ class Estimate:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     level: float = 1 - ALPHA
 
-    @property
-    def has_interval(self) -> bool:
-        return self.error is not None
-
-    @property
-    def paired(self) -> bool:
-        return bool(self.by)
-
-    @property
-    def low(self) -> float | None:
-        return self.ends[0]
-
-    @property
-    def high(self) -> float | None:
-        return self.ends[1]
-
-    @property
-    def ends(self) -> tuple[float, float] | tuple[None, None]:
-        return (None, None) if self.error is None else self._around(self.error, self.df)
-
-    @property
-    def center(self) -> float:
-        """The value on the scale of the computation."""
-        return self.on_scale(self.value)
+    def __post_init__(self) -> None:
+        self.has_interval, self.paired = self.error is not None, bool(self.by)
+        self.center = self.on_scale(self.value)
+        self.ends: tuple[float, float] | tuple[None, None] = (None, None)
+        if self.error is not None:
+            self.ends = self._around(self.error, self.df)
+        self.low, self.high = self.ends
 
     @property
     def basis(self) -> str:
