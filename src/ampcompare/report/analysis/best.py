@@ -68,4 +68,4 @@ def best_of_each(
     first = best_of(others, key=lambda value: found[value].figures[table.QUALITY].value)
     picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."
     heading = f"{what}: {first} {shown[first]}, {baseline} {shown[baseline]}"
-    return BestOfEach(f"{what}: {'; '.join(each)}. {picked}", heading, found[others[0]].label)
+    return BestOfEach(f"{what}: {'; '.join(each)}. {picked}", heading, found[first].label)

@@ -24,8 +24,7 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
     for name, (what, of_group, why) in PHENOMENA.items():
         parts = words.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
         if parts:
-            each = [f"{labels} {said}" for labels, said in parts]
-            told[name] = f"{what}: {words.some(each, MOST_NAMED)}{why}"
+            told[name] = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
     if told:
         return told
     looked = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)

@@ -108,9 +108,9 @@ def labels_of(
     others = [key for key in differing if not key.startswith(told) and key not in always]
     labels: list[str] = []
     for number, one in enumerate(settings, 1):
-        # `tf32 on`, `lr 0.009`
+        # `tf32 on`, `lr 0.009`, `model resnet50`
         fixed, more = (
-            [f"{key.rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
+            [f"{key.removesuffix('.name').rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
             for keys in (always, others)
         )
         more = more if len(", ".join(more)) <= SUFFIX_CHARS else [f"setting {number}"]
@@ -124,9 +124,9 @@ def brief(value: str) -> str:
     as it is, cut where it is long.
     """
     try:
-        return f"{float(value):.6g}" if "." in value else value
+        return f"{float(value):.6g}" if "." in value else {"True": "on", "False": "off"}.get(value, value)
     except ValueError:
-        return {"True": "on", "False": "off"}.get(value, short(value, 24))
+        return short(value, 24)
 
 
 class Setting(NamedTuple):
