@@ -39,13 +39,12 @@ def test_what_is_asked_for_comes_before_the_plan_and_is_said():
     assert analysis.remarks[0] == "Not as planned: the margin is 0.5 points and the target is 60.00 %."
 
 
-def test_seeds_between_two_looks_are_no_planned_look():
+def test_what_is_not_as_planned_is_said():
     assert "4 seeds so far is no planned look" in note(planned(4))
     assert "no planned look" not in note(planned(3))
-
-
-def test_a_planned_control_that_is_missing_is_said():
     assert "there is no control" in note(planned(control="bookends"))
+    unplanned = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
+    assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.remarks])
 
 
 def test_runs_that_disagree_have_no_plan_in_it():
@@ -67,8 +66,3 @@ def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests
             assert getattr(analysis.plan, key) in (None, (), "")
             assert f"The runs' plan.{key} is " in " ".join(analysis.remarks)
             assert analysis.metric.margin == 0.5
-
-
-def test_nothing_planned_is_not_said_to_be_planned():
-    analysis = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
-    assert "planned" not in " ".join([analysis.basis, analysis.caption, *analysis.remarks])

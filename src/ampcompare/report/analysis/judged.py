@@ -203,19 +203,18 @@ def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -
     if is_ratio and min(one.low for one in parts) <= 0:
         return None
     scale, back = (math.log, math.exp) if is_ratio else (float, float)
-    one = Theirs(*map(scale, (printed.value, printed.low, printed.high)))
+    value, low, high = (scale(end) for end in (printed.value, printed.low, printed.high))
     if base is not None:
-        other = Theirs(*map(scale, (base.value, base.low, base.high)))
+        other = [scale(end) for end in (base.value, base.low, base.high)]
+        value, low, high = value - other[0], low - other[2], high - other[1]
         if figure.kind.is_time and figure.kind.falls:
-            one, other = other, one
-        one = Theirs(one.value - other.value, one.low - other.high, one.high - other.low)
-    error, df, low, high = None, math.inf, one.low, one.high
+            value, low, high = -value, -high, -low
+    error, df = None, math.inf
     if not any(part.is_rounding for part in parts):
-        errors = [(scale(part.high) - scale(part.low), part) for part in parts]
-        error, df = reduce(both_errors, [_error(*one) for one in errors])
+        error, df = reduce(both_errors, [_error(scale(one.high) - scale(one.low), one) for one in parts])
         half = quantile(1 - ALPHA / 2, df) * error
-        low, high = one.value - half, one.value + half
-    return Theirs(back(one.value), back(low), back(high), parts[0].n or runs, error, df)
+        low, high = value - half, value + half
+    return Theirs(back(value), back(low), back(high), parts[0].n or runs, error, df)
 
 
 def _error(width: float, one: Printed) -> tuple[float, float]:

@@ -40,7 +40,7 @@ def _skipped(group: Group) -> str:
 
 
 def _most(group: Group, key: str) -> float:
-    values = np.concatenate([run.values(key) for run in group.records] or [[]])
+    values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
     return float(np.max(values[np.isfinite(values)], initial=0.0))
 
 

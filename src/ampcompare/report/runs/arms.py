@@ -104,7 +104,7 @@ def _place_of(
     ours, base = canonical(run.config, environment), theirs[publication.baseline]
     ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     of_arms = {BACKEND, *publication.arm_keys}
-    off = {key: text for key, text in _unlike(ours, base, ours | base) if key not in of_arms}
+    off = {key: text for key, text in _unlike(ours, base, {**ours, **base}) if key not in of_arms}
     aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     deviations = [(k, text) for k, text in off.items() if k not in PASSING and not k.startswith(aside)]
     setting = (scaled, as_text(environment.get("device_name") or ""), tuple(deviations))

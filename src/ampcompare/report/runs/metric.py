@@ -146,8 +146,8 @@ def choose_metric(
         logged = sorted(name for name in names if not name.startswith("_"))
         near, known = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
-    told = [value for run in runs if (value := run.summary_number(key)) is not None]
-    values = [float(v) for own in (told, *(run.values(key) for run in runs)) for v in own if math.isfinite(v)]
+    every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    values = [float(value) for value in every if value is not None and math.isfinite(value)]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         low, high = min(values, default=0.0), max(values, default=0.0)
         why = "a loss is no share" if "loss" in metrics.parts_of(key.rpartition("/")[2]) else ""

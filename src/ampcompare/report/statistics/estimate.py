@@ -46,7 +46,8 @@ class Estimate:
         self.ends: tuple[float, float] | tuple[None, None] = (None, None)
         if self.error is not None:
             self.ends = self._around(self.error, self.df)
-        self.low, self.high = self.ends
+        self.low: float | None = self.ends[0]
+        self.high: float | None = self.ends[1]
 
     @property
     def basis(self) -> str:
