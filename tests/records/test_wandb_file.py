@@ -178,19 +178,6 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
         assert read(killed).state == state
 
 
-def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):
-    whole = real_runs["odd"].read_bytes()
-    file = tmp_path / "run-cut.wandb"
-    rows_before = 0
-    for cut in [*range(200, len(whole), 29), len(whole)]:  # every byte: see test_framing
-        file.write_bytes(whole[:cut])
-        with contextlib.suppress(UserError):  # too little to be a run
-            run = read(file)
-            assert run.rows >= rows_before, cut
-            rows_before = run.rows
-    assert rows_before == 4
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
