@@ -75,6 +75,11 @@ class Place:
         )
         return path
 
+    def begins_with(self, text: str) -> None:
+        """What the program does first."""
+        program = self.folder / "program.py"
+        program.write_text(text + program.read_text())
+
     def command(self, *words: str, out: Path | None = None) -> list[str]:
         code = f"{self.before}\nimport sys; from ampcompare.cli import main; main(sys.argv[1:])"
         return [sys.executable, "-c", code, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]

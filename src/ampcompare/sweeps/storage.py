@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.console import clock
@@ -18,9 +18,7 @@ from ampcompare.program.console import clock
 PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
 TRIES = 4  # to open it: several workers may make its tables at once
-MOST_CONFLICTS = 1000  # with others who write the same row; more are no coincidence
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
-LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
 DRIVER = "psycopg"  # of PostgreSQL, where the URL names none
 # A machine that vanishes says nothing: without these its connection is waited for up to two hours.
 LIBPQ = {
@@ -32,13 +30,8 @@ LIBPQ = {
 }
 PLAIN = {"host", "port", "sslmode"}  # what of a URL's query is no secret
 # What is told of a driver's words where a password may be among them.
-TROUBLE: tuple[str, ...] = (
-    "password authentication failed",
-    "Connection refused",
-    "does not exist",
-    "permission denied",
-)
-TROUBLE += ("timeout expired", "could not translate host name", "too many clients")
+TROUBLE = ["password authentication failed", "Connection refused", "does not exist", "permission denied"]
+TROUBLE += ["timeout expired", "could not translate host name", "too many clients"]
 T = TypeVar("T")
 
 
@@ -50,11 +43,11 @@ class Database:
     """All that one process asks of the database goes through here. Safe to use from several threads.
 
     A server is restarted, a network goes away for a while: runs go on meanwhile, and who has something to
-    write waits, `patience` seconds at most. `say` tells the user. `tables` are made if need be; with None
+    write waits, `patience` seconds at most. `say` tells the user. `tables` are made if need be; without any
     nothing is written at all. Raises UserError where it cannot be used.
     """
 
-    def __init__(self, url: str, tables: MetaData | None) -> None:
+    def __init__(self, url: str, tables: MetaData | None = None) -> None:
         self.url = url
         self.say: Callable[[str], None] = lambda line: None
         self.patience: Callable[[], float] = lambda: PATIENCE_SECONDS
@@ -66,14 +59,12 @@ class Database:
             raise self._unusable(problem) from problem
 
     def once(self, act: Callable[[Connection], T]) -> T:
-        """What `act` gets from the database in one transaction. Raises Away where it does not answer,
-        IntegrityError where another was faster with the same row, else UserError.
+        """What `act` gets from the database in one transaction. Raises Away where it does not answer, else
+        UserError.
         """
         try:
             with self.engine.begin() as connection:
                 result = act(connection)
-        except IntegrityError:
-            raise
         except SQLAlchemyError as problem:
             if not _is_away(problem):
                 raise self._unusable(problem) from problem
@@ -89,17 +80,13 @@ class Database:
         return result
 
     def wait(self, act: Callable[[Connection], T]) -> T:
-        """As `once`, again and again until it answers. `act` may have done its work each time before, and
-        another may have written the row that it finds next time. Raises Away where patience is at its end.
+        """As `once`, again and again until it answers. `act` may have done its work each time before. Raises
+        Away where patience is at its end.
         """
-        began, conflicts = time.monotonic(), 0
+        began = time.monotonic()
         while True:
             try:
                 return self.once(act)
-            except IntegrityError as problem:
-                conflicts += 1
-                if conflicts > MOST_CONFLICTS:
-                    raise self._unusable(problem) from problem
             except Away as away:
                 if (waited := time.monotonic() - began) > self.patience():
                     todo = "what is not written is tried again when the sweep is started again"
@@ -170,8 +157,6 @@ def _is_away(problem: BaseException) -> bool:
                 return code & 0xFF in SQLITE_BUSY
             if cause.connection_invalidated or isinstance(cause, InterfaceError | OperationalError):
                 return True
-            if getattr(cause.orig, "sqlstate", None) in LOST_TO_ANOTHER:
-                return True
         cause = cause.__cause__ or cause.__context__
     return False
 
@@ -198,9 +183,9 @@ def shown(url: str) -> str:
         return url
     if (given := _parsed(url)) is None:  # whatever it has may be a password
         return "***"
-    host = f"[{given.host}]" if ":" in (given.host or "") else given.host or ""
-    place = f"{host}/{given.database}" if given.database else host
-    return f"{given.drivername}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
+    bare = URL.create(given.drivername, host=given.host, database=given.database)
+    kind, _, place = bare.render_as_string().partition("://")
+    return f"{kind}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
 
 
 def why(problem: BaseException, url: str) -> str:
