@@ -28,6 +28,7 @@ def note(**fields):
     with open(os.path.join(os.environ["WANDB_DIR"], "events.jsonl"), "a") as file:
         file.write(line)
 kept = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT", "CUDA_VISIBLE_DEVICES")
+kept += ("AMPCOMPARE_RESUME",)
 note(event="began", given=given, environment={k: os.environ.get(k) for k in kept})
 def waits():
     if given.get("hold") in (given.get("x", ""), "all") and os.path.exists("hold"):
