@@ -298,7 +298,7 @@ def test_nothing_is_started_on_bad_input_and_one_line_says_so(place):
     assert not place.events("began")
     place.out = place.folder / "none"
     place.file(parameters={"x": {"values": []}})
-    assert place.sweep() == (2, "error: sweep.yaml: parameters.x.values=[]: expected 1 or more\n")
+    assert place.sweep() == (2, "error: sweep.yaml: parameters.x.values=[]: expected 1 or more of them\n")
     assert not place.out.exists()
 
 
