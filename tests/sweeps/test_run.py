@@ -18,10 +18,12 @@ from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
-from ampcompare.sweeps import devices
+from ampcompare.errors import UserError
+from ampcompare.sweeps import devices, run
 from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
+from ampcompare.sweeps.table import Row
 
 
 def values(events):
@@ -126,30 +128,6 @@ def test_second_interrupt_ends_at_once(place):
     process.communicate()
     assert process.returncode == 130
     assert not is_alive(place.events("began")[0]["pid"])
-
-
-@pytest.mark.slow
-def test_run_of_a_killed_worker_is_taken_over_by_another(place):
-    storage = f"sqlite:///{place.folder / 'shared.db'}"
-    place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "hold": {"value": "all"}})
-    place.hold()
-    words = ("--storage", storage, "--grace", "10")
-    other = place.folder / "other"
-    killed = place.start(*words, out=other)
-    place.wait_for("began", 1, other)
-    survivor = place.start(*words)
-    place.wait_for("began", 1)
-    killed.kill()
-    killed.wait()
-    (event,) = place.events("began", other)
-    wait_until(lambda: not is_alive(event["pid"]))
-    place.release()
-    said, _ = survivor.communicate()
-    assert survivor.returncode == 0, said
-    ended = place.events("ended") + place.events("ended", other)
-    assert values(ended) == ["1", "2", "3", "4"]  # none lost, none done twice
-    assert "attempt 2" in said
-    assert "waiting for 1 run of other workers" in said
 
 
 @pytest.mark.slow
@@ -304,9 +282,6 @@ def test_nothing_is_started_on_bad_input_and_one_line_says_so(place):
 
 @pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
-
-    from ampcompare.sweeps import run
-
     monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
     monkeypatch.chdir(place.folder)
     place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
@@ -341,18 +316,15 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     """Accuracy at chance, or none at all, was not decided; more seeds would not help."""
     plans = [plan(backend, seed) for backend in ("none", "native", "fp16") for seed in (1, 2, 3)]
     for made in plans:
-        key, named = "eval/accuracy", made["config"]["backend"]
-        holders = [made["summary"], *made["rows"]]
-        for holder in [held for held in holders if key in held]:
-            if named != "fp16":
-                holder[key] = 0.1
-            elif named == "fp16":
-                del holder[key]
+        for holder in [made["summary"], *made["rows"]]:
+            if holder.pop("eval/accuracy", None) and made["config"]["backend"] != "fp16":
+                holder["eval/accuracy"] = 0.1
     write_runs(tmp_path, plans)
     parameters = {"backend": {"values": ["none", "native", "fp16"]}, "seed": {"values": [1, 2, 3]}}
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
-    look = look_at(read_sweep(file), tmp_path, [])
+    sweep = read_sweep(file)
+    look = look_at(sweep, tmp_path, [])
     decided, of_native, of_fp16 = sorted(look.said, key=lambda line: "nothing is claimed" in line)
     assert "quality" not in decided
     assert decided.endswith(", which is all that can be")
@@ -360,6 +332,8 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert "at chance" in of_native
     assert of_fp16.endswith("the quality of fp16: not recorded for fp16")
     assert look.is_over
+    with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
+        look_at(sweep, tmp_path, [Row(0, "elsewhere", state="finished")])
 
 
 def test_a_sweep_needs_no_torch():

@@ -45,7 +45,7 @@ class SweepDisplay:
         self.console, self.queue, self.progress = console, queue, progress
         self.workers = 1
         self._jobs: list[Job] = []
-        self._lock = threading.RLock()
+        self._counting, self._saying = threading.Lock(), threading.Lock()
         self._waiting_for = 0
         self._said = progress.done
         live = Live(console=console, get_renderable=self._status, refresh_per_second=2, transient=True)
@@ -73,7 +73,7 @@ class SweepDisplay:
             return
         with contextlib.suppress(Away):  # what was known before stands
             self.update(self.queue.progress())
-        with self._lock:  # a later count is said later
+        with self._saying:  # a later count is said later
             self._said = self.progress.done
             self.say(
                 f"{run} {job.state} after {_time(job.seconds)}{self._value(job)} ({self._counted(', ')})"
@@ -87,7 +87,7 @@ class SweepDisplay:
 
     def update(self, progress: Progress) -> None:
         """How the runs of all workers stand by now, as far as they go on."""
-        with self._lock:
+        with self._counting:
             self.progress = max(progress, self.progress, key=lambda known: known.done)
 
     def close(self) -> None:

@@ -37,8 +37,10 @@ def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[i
     >>> sorted(next(orders("mine", 3)))
     [0, 1, 2]
     """
-    if values > LONGEST:
-        yield from repeat(range(values))
+    return repeat(range(values)) if values > LONGEST else _orders(name, values, combinations)
+
+
+def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]]:
     # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
     only: dict[tuple[int, int | None, int], int] = {}
 

@@ -26,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from ampcompare.sweeps.definition import Added, agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import row_at
-from ampcompare.sweeps.storage import Database, shown
+from ampcompare.sweeps.storage import Address, Database, shown
 from ampcompare.sweeps.table import (
     FORMAT,
     QUEUED,
@@ -74,7 +74,7 @@ class Queue:
     def __init__(
         self,
         sweep: Sweep,
-        storage: str,
+        storage: Address,
         name: str,
         grace_seconds: float = 60.0,
         words: Sequence[str] = (),

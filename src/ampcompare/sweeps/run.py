@@ -29,8 +29,7 @@ from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
-from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.storage import Address, shown, sqlite_url
 from ampcompare.sweeps.worker import Stop, Workers
 
 EXIT_FAILED_RUNS = 1
@@ -103,7 +102,7 @@ def run_to_report(
     return EXIT_FAILED_RUNS if bad else status
 
 
-def url_of(ready: Prepared, request: Request) -> str:
+def url_of(ready: Prepared, request: Request) -> Address:
     """Of the sweep's database, by default in its folder."""
     return sqlite_url(ready.output) if request.storage is None else request.storage
 
@@ -184,7 +183,7 @@ def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> 
     """The command that goes on with what was asked for; `asked` are options without a value."""
     options = {
         "--workers": request.workers,
-        "--storage": request.storage and shown_url(request.storage),
+        "--storage": request.storage and shown(request.storage),
         "--name": request.name,
         "--grace": request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None,
         "--control": request.control,

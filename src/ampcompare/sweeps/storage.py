@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -32,6 +32,7 @@ PLAIN = {"host", "port", "sslmode"}  # what of a URL's query is no secret
 # What is told of a driver's words where a password may be among them.
 TROUBLE = ["password authentication failed", "Connection refused", "does not exist", "permission denied"]
 TROUBLE += ["timeout expired", "could not translate host name", "too many clients"]
+Address = str | URL  # of the command line, and of the sweep's own database
 T = TypeVar("T")
 
 
@@ -47,7 +48,7 @@ class Database:
     nothing is written at all. Raises UserError where it cannot be used.
     """
 
-    def __init__(self, url: str, tables: MetaData | None = None) -> None:
+    def __init__(self, url: Address, tables: MetaData | None = None) -> None:
         self.url = url
         self.say: Callable[[str], None] = lambda line: None
         self.patience: Callable[[], float] = lambda: PATIENCE_SECONDS
@@ -98,7 +99,7 @@ class Database:
         return UserError(f"--storage {called}: cannot be used ({why(problem, self.url)})")
 
 
-def _engine(url: str, *, writes: bool) -> Engine:
+def _engine(url: Address, *, writes: bool) -> Engine:
     given = make_url(url)
     name, _, driver = given.drivername.partition("+")
     if name in ("postgres", "postgresql"):
@@ -161,24 +162,24 @@ def _is_away(problem: BaseException) -> bool:
     return False
 
 
-def sqlite_url(folder: Path) -> str:
+def sqlite_url(folder: Path) -> URL:
     """The sweep's own database in its output folder, whatever characters its name has."""
-    # Quoted twice: SQLAlchemy takes one layer off, SQLite the other.
-    return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"
+    return URL.create("sqlite", database=str(folder.resolve() / "sweep.db"))
 
 
-def sqlite_path(url: str) -> Path | None:
+def sqlite_path(url: Address) -> Path | None:
     """The file of an SQLite database; None of any other."""
     given = _parsed(url)
     if given is None or given.get_backend_name() != "sqlite" or not given.database:
         return None
-    return Path(unquote(re.sub(r"^file:(//[^/]*)?", "", given.database)))
+    of_uri = re.match(r"file:(?://[^/]*)?(.*)", given.database)
+    return Path(unquote(of_uri[1]) if of_uri else given.database)
 
 
-def shown(url: str) -> str:
-    """The URL as it may be shown: a file by its path, else no more than `backend://host/database`."""
-    if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
-        return unquote(unquote(own[1]))
+def shown(url: Address) -> str:
+    """The URL as it may be shown: no more than `backend://host/database`; the sweep's own by its path."""
+    if isinstance(url, URL):
+        return str(url.database)
     if re.match(r"sqlite(\+\w+)?:", url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, or a slip
         return url
     if (given := _parsed(url)) is None:  # whatever it has may be a password
@@ -188,7 +189,7 @@ def shown(url: str) -> str:
     return f"{kind}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
 
 
-def why(problem: BaseException, url: str) -> str:
+def why(problem: BaseException, url: Address) -> str:
     """What is wrong with the database at this URL, in words that may be shown: the driver's own only where
     no password can be in them.
     """
@@ -206,7 +207,7 @@ def why(problem: BaseException, url: str) -> str:
     return f"{known}; more is told where the URL has no password, as with PGPASSWORD"
 
 
-def _parsed(url: str) -> URL | None:
+def _parsed(url: Address) -> URL | None:
     try:
         return make_url(url)
     except (SQLAlchemyError, ValueError):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Connection
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.storage import Database, shown, sqlite_path
+from ampcompare.sweeps.storage import Address, Database, shown, sqlite_path
 
 FORMAT = 3
 QUEUED, RUNNING = "queued", "running"
@@ -46,7 +46,7 @@ SWEEPS = sa.Table(
     Column("name", sa.String(200), primary_key=True),
     Column("definition", sa.JSON, nullable=False),  # `format`, `sweep` as it began, `groups` of seeds
 )
-TYPES = {
+TYPES: dict[str, Any] = {
     "int": sa.BigInteger,
     "str": sa.String(200),
     "float | None": sa.Float(53),
@@ -70,7 +70,7 @@ def rows_of(connection: Connection, *conditions: Any) -> list[Row]:
     return [Row(**row) for row in found.mappings()]
 
 
-def find_definition(connection: Connection, name: str, url: str) -> dict[str, Any] | None:
+def find_definition(connection: Connection, name: str, url: Address) -> dict[str, Any] | None:
     """What is written of a sweep in a database that may be any. Raises UserError for what an earlier version
     wrote, one that queued by Optuna included.
     """
@@ -87,7 +87,7 @@ def find_definition(connection: Connection, name: str, url: str) -> dict[str, An
     return None
 
 
-def read_sweep_of(url: str, name: str) -> tuple[dict[str, Any] | None, list[Row]]:
+def read_sweep_of(url: Address, name: str) -> tuple[dict[str, Any] | None, list[Row]]:
     """What a database, if there is one, has of a sweep: what is written of it, and its runs. Raises UserError
     where it cannot be read.
     """
