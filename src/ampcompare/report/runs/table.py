@@ -257,7 +257,7 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
         found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
-    if not restores and figure_of(run, metrics.NONFINITE_BUFFERS) >= 1:
+    if not restores and _figure(run, metrics.NONFINITE_BUFFERS) >= 1:
         at, todo = _summary(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
         left = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
