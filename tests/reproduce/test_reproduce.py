@@ -102,7 +102,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--network", "big"), "published.network='big': expected one of tiny"),
         (("{paper}", "--seeds", "0"), "see ampcompare reproduce --help"),
         (("{paper}", "epoch=1"), "epoch: no such key; did you mean epochs?"),
-        (("{paper}", "seed=[1,x]"), "parameters.seed: seed='x': expected"),
+        (("{paper}", "seed=[1,x]"), "parameters.seed='x': expected"),
         (("{paper}", "--out", "a", "output_dir=b"), "--out a: output_dir=b says it too; leave one out"),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),

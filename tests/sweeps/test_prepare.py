@@ -8,7 +8,6 @@ from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepare, prepared
 from ampcompare.sweeps.process import planned
@@ -46,17 +45,17 @@ def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
     """Or under its dotted name."""
-    assert plan_of(read(), ["plan.looks=[3,5]"]).looks == [3, 5]
+    assert prepared(read(), ["plan.looks=[3,5]"]).plan.looks == [3, 5]
     dotted = {"plan.control": {"value": "bookends"}, "backend": {"values": ["none", "native"]}}
-    assert read(parameters=dotted).control
+    assert prepared(read(parameters=dotted), []).sweep.control
     command = ["ampcompare", "run", "plan.margin=1.5", "${args_no_hyphens}"]
-    assert plan_of(read(command=command), []).margin == 1.5
+    assert prepared(read(command=command), []).plan.margin == 1.5
 
 
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
-    sweep = read(odd, program="theirs.py", command=["${program}", "${args}"])
-    assert plan_of(sweep, []) == PlanConfig()
+    sweep = read(odd, program="theirs.py", command=["python", "theirs.py", "${args}"])
+    assert prepared(sweep, []).plan == PlanConfig()
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,13 @@ from ampcompare.config.publication import arm_config
 from ampcompare.published.publication import load
 from ampcompare.report.request import FORMATS
 from ampcompare.sweeps.answer import request_of
-from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep, read_sweep
+from ampcompare.sweeps.prepare import prepared
 
 
 def read(path: Path) -> Sweep:
-    sweep = read_sweep(path)
-    assert not problems_of(sweep, ())
-    return sweep
+    return prepared(read_sweep(path), ()).sweep
 
 
 def written(tmp_path: Path, name: str, *options: str) -> Path:
