@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
 from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
@@ -37,20 +37,21 @@ def _spec(spec: Any) -> tuple[Parameter, ...]:
     return (Parameter((), *parse_spec(spec)),)
 
 
-def _flat(tree: Mapping[str, tuple[Parameter, ...]]) -> tuple[Parameter, ...]:
-    return tuple(replace(p, path=(name, *p.path)) for name, within in tree.items() for p in within)
+_OPTIONS = dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]]
+_TREE: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[_OPTIONS, Field(min_length=1)])
 
 
-Options = Annotated[
-    dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]],
-    Field(min_length=1),
-    AfterValidator(_flat),
-]
+def _flat(tree: Any) -> tuple[Parameter, ...]:
+    within = _TREE.validate_python(tree).items()
+    return tuple(replace(p, path=(name, *p.path)) for name, found in within for p in found)
+
+
+Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flat)]
 Count = Annotated[int, Field(ge=1)]
 
 
 class _Group(Checked):
-    parameters: Options
+    parameters: Parameters
 
 
 class Objective(Checked):
@@ -102,7 +103,7 @@ class Hyperband(Checked):
 
 class _File(Checked):
     method: Literal["grid", "random", "bayes"]
-    parameters: Options
+    parameters: Parameters
     metric: Objective | None = None
     command: Annotated[list[Annotated[str, PlainValidator(checked_word)]], Field(min_length=1)] | None = None
     run_cap: Count | None = None
