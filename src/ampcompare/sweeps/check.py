@@ -20,9 +20,10 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.config.arguments import parse
 from ampcompare.config.beside import PlanConfig
+from ampcompare.config.build import build
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_option, check_parameters, split_override, typed_values, typed_word
-from ampcompare.config.schema import Config
+from ampcompare.config.load import check_option, check_parameters, split_override, typed_word
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command
@@ -177,12 +178,11 @@ def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
         return first_config(sweep, words).plan
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
     found |= dict(split_override(word) for word in words)
-    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
+    keys = [key for key in LEAVES if key.startswith(GROUP) and key in found]
     try:
-        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
+        return build(Config(), ("", {key: found[key] for key in keys})).plan
     except UserError:  # options of its own that are called so
         return PlanConfig()
-    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
 def same_runs(sweep: Sweep, words: Sequence[str]) -> tuple[Cells | None, list[str]]:
