@@ -93,8 +93,8 @@ def often(program: str) -> str:
     for group, options in OFTEN.items():
         for number, key in enumerate(options):
             leaf = LEAVES[key]
-            words = ", ".join(leaf.meta["choices"]) if leaf.base is str else ""
-            said = shorten(words or leaf.meta["help"].partition("; ")[0], BRIEF, placeholder=" ...")
+            words = ", ".join(leaf.choices) if leaf.base is str else ""
+            said = shorten(words or leaf.help.partition("; ")[0], BRIEF, placeholder=" ...")
             lines.append(f"{'' if number else group:<10}{_with_default(leaf):<30}{said}")
     return "\n".join(lines)
 
@@ -103,7 +103,7 @@ def every(program: str) -> str:
     """Every option with meaning, default and allowed values, one block each."""
     lines = [USAGE.format(program=program), ALL.rstrip("\n")]
     for leaf in LEAVES.values():
-        lines += [f"  {_with_default(leaf)}", f"      {leaf.meta['help']} ({leaf.allowed})"]
+        lines += [f"  {_with_default(leaf)}", f"      {leaf.help} ({leaf.allowed})"]
     return "\n".join(lines)
 
 

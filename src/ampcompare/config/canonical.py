@@ -35,8 +35,8 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
         leaf, (group, _, name) = LEAVES[key], key.rpartition(".")
         inner = config.get(group)
         value = config.get(key, inner.get(name, leaf.default) if isinstance(inner, Mapping) else leaf.default)
-        if value is None and leaf.meta["null_is"]:
-            return leaf.meta["null_is"](value_of)
+        if value is None and leaf.null_is:
+            return leaf.null_is(value_of)
         return told.get(name, value) if value == AUTO else value
 
     for key, leaf in LEAVES.items():
@@ -46,7 +46,7 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
         if leaf.is_tree and isinstance(value or {}, Mapping):
             found |= {inner: written(one) for inner, one in flat(value or {}, key)}
         else:
-            found[key] = _names(value) if leaf.meta["names"] else value
+            found[key] = _names(value) if leaf.names else value
     return found
 
 

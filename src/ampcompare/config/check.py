@@ -112,7 +112,7 @@ def settle(config: Config) -> None:
     """
     if os.environ.get("RANK", "0") == "0":
         for leaf in LEAVES.values():
-            for line in left_out(leaf.meta["door"], leaf.meta["choices"]) if leaf.meta["door"] else ():
+            for line in left_out(leaf.door, leaf.choices) if leaf.door else ():
                 sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 
@@ -121,7 +121,7 @@ def remarks(config: Config) -> list[str]:
     """What is to be said of options that were given and have no effect, a line each."""
     backend, network = config.backend, config.model.name
     of_backend = [key for key in LEAVES if has_no_effect(key, backend)]
-    is_ours = network in LEAVES["model.name"].meta["choices"]
+    is_ours = network in LEAVES["model.name"].choices
     kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
     idle = {
         f"backend={backend} {kind}": of_backend,

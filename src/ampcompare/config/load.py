@@ -79,7 +79,7 @@ def typed_word(key: str, text: str) -> Any:
     leaf = found[0] if (found := find_option(key)) else None
     if leaf and leaf.is_tree:
         return read_word(key, text)
-    if key in GROUPS or (leaf and leaf.base is list and not leaf.meta["names"]):
+    if key in GROUPS or (leaf and leaf.base is list and not leaf.names):
         try:
             return read_word(key, text)
         except UserError:
