@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ampcompare import metrics
@@ -14,17 +13,6 @@ Row = dict[str, Any]
 SKIPS_IN_A_ROW = 20
 FLOOR = 1.0  # a loss scale below it has collapsed
 AT_FIRST = "look at inputs, targets and initial weights"  # of a loss that begins so
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to try when something is wrong, in the words of who trains."""
-
-    scale: str = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
-    buffers: str = "Try training.on_nonfinite_buffers=restore"
-
-
-OURS = Advice()
 
 
 class Findings:
@@ -42,9 +30,8 @@ class Findings:
         *,
         dynamic: bool,
         restores: bool,
-        advice: Advice,
     ) -> None:
-        self._say, self._on_bad_loss, self._advice = on_note, on_bad_loss, advice
+        self._say, self._on_bad_loss = on_note, on_bad_loss
         self._dynamic, self._restores = dynamic, restores
         self._in_a_row = 0  # steps skipped, up to the last one
         self._collapsed_at: int | None = None
@@ -98,17 +85,19 @@ class Findings:
         self._collapsed_at = at
         what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
         said = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
-        self._say(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
+        todo = "Try a smaller learning rate, clipping by norm, or bf16, which needs no loss scale"
+        self._say(f"{said}; gradients overflow whatever the scale. {todo}")
 
     def _say_buffers(self, when: str, count: int) -> None:
-        what = f"{when}: {count} of the model's buffers"
+        what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
         if self._restores:
             how = "of a forward that overflowed were put back to those from before the step"
-            self._say(f"{what} {how} (training.on_nonfinite_buffers=restore)")
+            self._say(f"{what} {how} ({restore})")
         else:
             how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
             uses = "every evaluation from here on uses them"
-            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {self._advice.buffers}")
+            todo = f"Put back a copy of them after a skipped step ({restore} does)"
+            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {todo}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """What was found, for the summary of a run."""

@@ -13,7 +13,7 @@ from ampcompare.data.host import BatchLoader
 from ampcompare.machine.world import World
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.meter import Counted, Meter, Row
+from ampcompare.train.meter import Meter, Row, Scaling
 from ampcompare.train.step import Trainer, micro_batches
 
 
@@ -54,7 +54,7 @@ class Fit:
         self.on_row, self.on_step, self._say = on_row, on_step, on_note
         self.precision, self.device = trainer.precision, trainer.precision.device
         self.meter = Meter(
-            Counted(trainer.precision),
+            Scaling(trainer.precision),
             every=config.log.every,
             warmup_steps=config.log.warmup_steps,
             on_row=on_row,

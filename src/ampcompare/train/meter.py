@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -38,7 +37,7 @@ from ampcompare.machine.world import World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
-from ampcompare.train.findings import OURS, Advice, Findings, Row
+from ampcompare.train.findings import Findings, Row
 from ampcompare.train.scores import IGNORED
 from ampcompare.train.watch import Buffers, Found
 
@@ -60,49 +59,34 @@ class Result:
     overflow: Found | None = None  # of a step that was or may have been skipped: where it overflowed
 
 
-class Scaling(Protocol):
-    """The loss scaling, as far as rows ask for it."""
+class Scaling:
+    """The loss scaling of a backend of ours, as far as rows ask for it; others': `recorder/scaling.py`."""
 
-    device: torch.device
+    def __init__(self, precision: Precision) -> None:
+        self.device, self._precision = precision.device, precision
+        self._never = type(precision).step is Precision.step  # which skips nothing
+        self._on_host = is_host(self.device)
 
     def scale_factor(self) -> Tensor:
         """The loss scale behind the last step, 0-d fp32."""
+        return self._precision.scale_factor()
 
     def scales_dynamically(self) -> bool:
         """Whether an overflow is expected now and then and mended by a smaller scale."""
+        return self._precision.scales_dynamically()
 
     def look(self) -> Any:
-        """What has to be known behind each step: a number or a 0-d tensor."""
-
-    def skips(self, seen: list[Any]) -> Tensor:
-        """Of steps behind which that was seen, one after the other: 1 for a skipped one, else 0; [steps]."""
-
-    def restart(self) -> None:
-        """The next step begins with all as it is now, whatever was done since the last one."""
-
-
-class Counted:
-    """That of a backend of ours, which counts the steps that it skips."""
-
-    def __init__(self, precision: Precision) -> None:
-        self.device, self._skipped = precision.device, precision.skipped_steps
-        self.scale_factor, self.scales_dynamically = precision.scale_factor, precision.scales_dynamically
-        self._never = type(precision).step is Precision.step  # which skips nothing
-        self._before = self.look()
-
-    def look(self) -> Any:
+        """What has to be known before the first and behind each step: a number or a 0-d tensor."""
         if self._never:
             return 0
-        return self._skipped().item() if is_host(self.device) else self._skipped().clone()
+        skipped = self._precision.skipped_steps()
+        return skipped.item() if self._on_host else skipped.clone()
 
     def skips(self, seen: list[Any]) -> Tensor:
+        """Of steps before and behind which that was seen: 1 for a skipped one, else 0; [steps]."""
         if self._never:
-            return torch.zeros(len(seen), device=self.device)
-        every, self._before = [self._before, *seen], seen[-1]
-        return (torch.stack(every) if isinstance(seen[-1], Tensor) else torch.tensor(every)).diff()
-
-    def restart(self) -> None:
-        self._before = self.look()
+            return torch.zeros(len(seen) - 1, device=self.device)
+        return (torch.tensor(seen) if self._on_host else torch.stack(seen)).diff()
 
 
 @dataclass
@@ -114,7 +98,7 @@ class _Interval:
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     answers: int = 0  # in it
     counts: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
-    seen: list[Any] = field(default_factory=list)  # behind each step since the last `skips`
+    seen: list[Any] = field(default_factory=list)  # by `Scaling.look`, since the last `skips`
     skips: list[Tensor] = field(default_factory=list)
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
     looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
@@ -149,7 +133,6 @@ class Meter:
         buffers: Buffers | None = None,
         modules: Sequence[str] = (),
         on_skip: Callable[[], None] = lambda: None,
-        advice: Advice = OURS,
         has_energy: bool = True,
         lag: bool | None = None,
     ) -> None:
@@ -161,14 +144,13 @@ class Meter:
             on_bad_loss,
             dynamic=scaling.scales_dynamically(),
             restores=buffers is not None and buffers.restores,
-            advice=advice,
         )
         self.lag = is_cuda(self.device) if lag is None else lag
         self._mark, self._on_host = marker(self.device), is_host(self.device)
         self._warmup, self._steps = warmup_steps, 0
         if not warmup_steps:
             reset_peak(self.device)
-        self._open, self._waiting = _Interval(), list[_Interval]()
+        self._open, self._waiting = _Interval(seen=[scaling.look()]), list[_Interval]()
         # Of the last step.
         self._number = 0
         self._epoch: float | None = None
@@ -184,14 +166,14 @@ class Meter:
         self._skipped = 0
         # Plain arrays: a run of two million steps must not keep as many Python floats.
         self._step_times = array("f")
-        self._throughputs, self._steps_of = array("f"), array("l")  # of rows, and how many steps each is of
+        self._throughputs = array("f")  # of each step's row
 
     # Steps.
 
     def resume(self) -> None:
         """From here on it is training: the next step begins here."""
         self._look_for_skips(self._open)
-        self.scaling.restart()
+        self._open.seen = [self.scaling.look()]  # whatever was done since the last step
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
         self.is_paused = False
         self._begin_energy()
@@ -267,9 +249,11 @@ class Meter:
 
     def close(self) -> None:
         """End the interval at the last step, if it has any: queue its values' copy, read the one before."""
-        done, self._open = self._open, _Interval()
+        done = self._open
         if not done.samples:
             return
+        self._look_for_skips(done)
+        self._open = _Interval(seen=done.seen)
         done.row = self.row_at()
         for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
             if (value := mib(self.device)) is not None:
@@ -296,7 +280,6 @@ class Meter:
         _sum_up(done)
         if done.counts is not None:
             found["counts"] = self.world.sum_(done.counts)
-        self._look_for_skips(done)
         skips = found["skips"] = torch.cat(done.skips)
         # On the host it is known that none was skipped, and that there is nothing to look for.
         if self.buffers and not (self._on_host and not self._skipped and not skips.any()):
@@ -317,9 +300,9 @@ class Meter:
         return found
 
     def _look_for_skips(self, interval: _Interval) -> None:
-        if interval.seen:
+        if interval.seen[1:]:
             interval.skips.append(self.scaling.skips(interval.seen))
-            interval.seen = []
+            interval.seen = interval.seen[-1:]
 
     def flush(self) -> None:
         """End the interval, hand out all rows: waits for the device up to the last step."""
@@ -387,8 +370,7 @@ class Meter:
         done.row |= {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
         if data:
             done.row[metrics.DATA_TIME] = sum(data) / len(times)
-        self._throughputs.append(throughput)
-        self._steps_of.append(len(times))
+        self._throughputs.extend([throughput] * len(times))  # by steps: an epoch's last row may be of a few
         self._step_times.extend(times)
 
     # What it came to.
@@ -396,13 +378,10 @@ class Meter:
     def summary(self) -> Row:
         """What the rows came to so far."""
         found: Row = {}
-        if self._throughputs:
-            # By steps: a row at an epoch's end may be of a few.
-            found[metrics.THROUGHPUT_MEDIAN] = float(np.median(np.repeat(self._throughputs, self._steps_of)))
-        if self._step_times:
-            found[metrics.STEP_TIME_P50] = median(self._step_times)
-            twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
-            found[metrics.STEP_TIME_P95] = twentieths[-1]
+        if times := self._step_times:
+            found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
+            found[metrics.STEP_TIME_P50] = median(times)
+            found[metrics.STEP_TIME_P95] = (quantiles(times, n=20) if len(times) > 1 else times)[-1]
         found |= self._findings.summary(has_buffers=self.buffers is not None)
         return found
 
@@ -416,7 +395,6 @@ class Meter:
             "findings": self._findings.state_dict(),
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
-            "steps_of": torch.tensor(self._steps_of),
         }
 
     def load_state_dict(self, state: Row) -> None:
@@ -429,7 +407,6 @@ class Meter:
         self._findings.load_state_dict(state["findings"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
-        self._steps_of = array("l", state["steps_of"].tolist())
 
 
 def _sum_up(interval: _Interval) -> None:
