@@ -142,7 +142,6 @@ class Recorder:
         self._meter: Meter | None = None  # in the process that records, between enter and exit
         self._tracker: Tracker
         self._ending: Ending
-        self._epoch: float | None = None
         self._has_loss: bool | None = None
         self._best: Row = {}  # of the evaluations
         self._said: set[str] = set()
@@ -180,6 +179,7 @@ class Recorder:
             on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
             buffers=None if self._model is None else Buffers(self._model, restores=False),
             has_energy=self._alone,
+            start=self.steps,
         )
         self._process, self._was_entered = os.getpid(), True
         self._ending = Ending()
@@ -206,12 +206,10 @@ class Recorder:
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
                 self._ending.listen(TAKEN_AWAY)
-            if epoch is not None:
-                self._epoch = epoch
             looks = self._looks.take(self.steps) if self._looks else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
             result = Result(self._taken(loss), samples * self.processes, looks=looks)
-            meter.step(self.steps, self._epoch, result, rate)
+            meter.step(self.steps, meter.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.passed(self.steps)
 
@@ -224,10 +222,10 @@ class Recorder:
         """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
         if self.rank:
             return
-        self._entered("log")
+        meter = self._entered("log")
         with self._ending:
             row = {f"train/{name}": number_of(name, value) for name, value in values.items()}
-            self._tracker.log(self._row() | row)
+            self._tracker.log(meter.row_at() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
                 self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
 
@@ -242,13 +240,13 @@ class Recorder:
             self.pause(since_step=True)
             row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
             meter.read_all()  # sync: between steps
-            self._tracker.log(self._row() | row)
+            self._tracker.log(meter.row_at() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
                 what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
                 self._say_once("accuracy", what)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                at = {} if self._epoch is None else {metrics.BEST_EPOCH: self._epoch}
+                at = {} if meter.epoch is None else {metrics.BEST_EPOCH: meter.epoch}
                 self._best = {metrics.BEST_ACCURACY: accuracy} | at
 
     @property
@@ -283,11 +281,6 @@ class Recorder:
         if self._meter is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
         return self._meter
-
-    def _row(self) -> Row:
-        """How a row begins that is no step's own."""
-        epoch = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
-        return self._entered("row").row_at() | {metrics.STEP: self.steps} | epoch
 
     def _taken(self, loss: Tensor | float | None) -> Tensor | float | None:
         """The loss as it is now: a captured step writes the next one into the same place. On a CPU its

@@ -39,7 +39,7 @@ from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
 from ampcompare.train.findings import Findings, Row
 from ampcompare.train.scores import IGNORED
-from ampcompare.train.watch import Buffers, Found
+from ampcompare.train.watch import Buffers, Found, Overflows
 
 MOST_WAITING = 2**20  # answers that wait for the row: 9 MiB, which would else be in the peak of memory
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
@@ -98,8 +98,7 @@ class _Interval:
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     answers: int = 0  # in it
     counts: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
-    seen: list[Any] = field(default_factory=list)  # by `Scaling.look`, since the last `skips`
-    skips: list[Tensor] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)  # by `Scaling.look`, before the first step and behind each
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
     looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, Found]] = field(default_factory=list)  # with the step's place
@@ -115,9 +114,9 @@ class Meter:
     what a loss is that is not finite and that no loss scale can mend, with what to look at, if that is known.
 
     A row is closed every `every` steps and by `close`. The first `warmup_steps` are in no throughput, step
-    time or energy. `buffers` and `modules` (those of the optimizer's parameters) are of a model that is
-    known; `on_skip` is called where a row has skipped steps; `has_energy`: this process alone trains on its
-    GPU. With `lag` rows are read one interval late; None is what the device needs.
+    time or energy. `buffers` and `overflows` are of a model that is known; `start` steps were taken before;
+    `has_energy`: this process alone trains on its GPU. With `lag` rows are read one interval late; None is
+    what the device needs.
     """
 
     def __init__(
@@ -131,14 +130,14 @@ class Meter:
         on_bad_loss: Callable[[str, str], None],
         world: World | None = None,
         buffers: Buffers | None = None,
-        modules: Sequence[str] = (),
-        on_skip: Callable[[], None] = lambda: None,
+        overflows: Overflows | None = None,
+        start: int = 0,
         has_energy: bool = True,
         lag: bool | None = None,
     ) -> None:
         self.scaling, self.device, self.world = scaling, scaling.device, world or World()
         self.every, self.on_row = every, on_row
-        self.buffers, self._modules, self._on_skip = buffers, modules, on_skip
+        self.buffers, self._overflows = buffers, overflows
         self._findings = Findings(
             on_note,
             on_bad_loss,
@@ -152,8 +151,8 @@ class Meter:
             reset_peak(self.device)
         self._open, self._waiting = _Interval(seen=[scaling.look()]), list[_Interval]()
         # Of the last step.
-        self._number = 0
-        self._epoch: float | None = None
+        self.number = start
+        self.epoch: float | None = None
         self._rate: Any = None
         self._norm: Tensor | None = None
         self._began = self._since = time.perf_counter()
@@ -172,8 +171,6 @@ class Meter:
 
     def resume(self) -> None:
         """From here on it is training: the next step begins here."""
-        self._look_for_skips(self._open)
-        self._open.seen = [self.scaling.look()]  # whatever was done since the last step
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
         self.is_paused = False
         self._begin_energy()
@@ -201,7 +198,7 @@ class Meter:
         if not self.is_paused:
             self._train_seconds += clock - self._since
         self._since, self.is_paused = clock, False
-        self._number, self._epoch, self._rate = number, epoch, rate
+        self.number, self.epoch, self._rate = number, epoch, rate
         interval.samples.append(result.samples)
         if result.loss is not None:
             interval.losses.append(result.loss)
@@ -221,10 +218,10 @@ class Meter:
 
     def row_at(self) -> Row:
         """How a row of the last step begins, by the clock as it stands."""
-        at: Row = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
+        at: Row = {} if self.epoch is None else {metrics.EPOCH: self.epoch}
         elapsed = time.perf_counter() - self._began
         clocks = {metrics.ELAPSED: elapsed, metrics.TRAIN_SECONDS: self._train_seconds}
-        return {metrics.STEP: self._number, **at, **clocks}
+        return {metrics.STEP: self.number, **at, **clocks}
 
     def pause(self, *, since_step: bool = False) -> None:
         """Up to here it was training (`since_step`: up to the last step). Where a GPU counts its energy, this
@@ -252,8 +249,7 @@ class Meter:
         done = self._open
         if not done.samples:
             return
-        self._look_for_skips(done)
-        self._open = _Interval(seen=done.seen)
+        self._open = _Interval(seen=done.seen[-1:])
         done.row = self.row_at()
         for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
             if (value := mib(self.device)) is not None:
@@ -280,7 +276,7 @@ class Meter:
         _sum_up(done)
         if done.counts is not None:
             found["counts"] = self.world.sum_(done.counts)
-        skips = found["skips"] = torch.cat(done.skips)
+        skips = found["skips"] = self.scaling.skips(done.seen)
         # On the host it is known that none was skipped, and that there is nothing to look for.
         if self.buffers and not (self._on_host and not self._skipped and not skips.any()):
             found["buffers"] = self.buffers.count()
@@ -292,17 +288,12 @@ class Meter:
             done.row[metrics.LEARNING_RATE] = self._rate
         # The row of this very step carries its gradient norm itself.
         found["looks"] = [
-            {k: x for k, x in look.items() if row[metrics.STEP] != self._number or k != metrics.GRADIENT_NORM}
+            {k: x for k, x in look.items() if row[metrics.STEP] != self.number or k != metrics.GRADIENT_NORM}
             for row, look in done.looks
         ]
         if done.overflows:
             found["firsts"] = torch.stack([found.first for *_, found in done.overflows])
         return found
-
-    def _look_for_skips(self, interval: _Interval) -> None:
-        if interval.seen[1:]:
-            interval.skips.append(self.scaling.skips(interval.seen))
-            interval.seen = interval.seen[-1:]
 
     def flush(self) -> None:
         """End the interval, hand out all rows: waits for the device up to the last step."""
@@ -339,7 +330,7 @@ class Meter:
                     told[metrics.EXPONENTS] = exponent_histogram(told[metrics.EXPONENTS])
                 self.on_row(row | told)
             overflows = [
-                row | {metrics.NONFINITE_MODULE: self._modules[found.looked_at[round(first)]]}
+                row | {metrics.NONFINITE_MODULE: found.modules[round(first)]}
                 for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
                 if first >= 0 and place in skipped
             ]
@@ -355,8 +346,8 @@ class Meter:
                 done.row[metrics.ACCURACY] = counts[0] / counts[1]
             self._time(done)
             self.on_row(done.row)
-            if skipped:
-                self._on_skip()
+            if skipped and self._overflows:
+                self._overflows.watch()
             if judge:
                 self._findings.judge(done.row, losses, skips, overflows)
 
@@ -388,6 +379,8 @@ class Meter:
     def state_dict(self) -> Row:
         """What was found so far: plain values, tensors. Behind `flush`: no interval is open, no row waits."""
         return {
+            "number": self.number,
+            "epoch": self.epoch,
             "elapsed_seconds": time.perf_counter() - self._began,
             "train_seconds": self._train_seconds,
             "skipped": self._skipped,
@@ -399,6 +392,8 @@ class Meter:
 
     def load_state_dict(self, state: Row) -> None:
         """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
+        self._open.seen = [self.scaling.look()]  # as the checkpoint has left it
+        self.number, self.epoch = state["number"], state["epoch"]
         self._began = time.perf_counter() - state["elapsed_seconds"]
         self._train_seconds = state["train_seconds"]
         self._skipped = state["skipped"]
