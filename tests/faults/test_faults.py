@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 from PIL import Image
 from support.quick import QUICK, ROOT
 from support.same_run import steps_of
-from support.terminal import Terminal
 from support.zygote import Zygote
 
 from ampcompare.records import load_runs
@@ -122,10 +122,16 @@ def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together
 def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path):
     """A lost connection: the kernel sends SIGHUP, and what is printed meets an error."""
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
-    command = [sys.executable, "run_experiment.py", *words]
-    terminal = Terminal(command, ROOT, PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1")
-    terminal.wait_for(b"samples/s")
-    assert terminal.hang_up() == 129, terminal.said
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        os.execve(sys.executable, [sys.executable, str(ROOT / "run_experiment.py"), *words], env)
+    said = b""
+    while b"samples/s" not in said:
+        said += os.read(terminal, 65_536)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129, said
     (record,) = load_runs([tmp_path])
     assert (record.state, record.exit_code) == ("failed", 255)
     assert list((tmp_path / "checkpoints").rglob("*.pt"))

@@ -117,8 +117,6 @@ class Watch(TorchDispatchMode):
             return args[0] if func._schema.returns else None
         if func.overloadpacket in _ANSWERS:
             return _ANSWERS[func.overloadpacket](func, args, kwargs)
-        if func.overloadpacket is aten.index:
-            args = (args[0], _without_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         if not on_device:
@@ -144,7 +142,7 @@ class Watch(TorchDispatchMode):
         if packet in (aten._to_copy, aten.copy_):
             self._look_at_copy(func, args, kwargs)
             return
-        if _reads(func, args):
+        if packet is aten._local_scalar_dense:
             self.note(READ, str(func))
         if any(x.device.type == "cpu" for x in tensors):
             shapes = ", ".join(f"{x.device.type}{list(x.shape)}" for x in tensors)
@@ -217,29 +215,6 @@ def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None for r in func._schema.returns)
 
 
-def _reads(func: Any, args: Any) -> bool:
-    """Whether the host needs a value of the device to go on: for a number, for the shape of a result."""
-    packet = func.overloadpacket
-    if packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_):
-        masks = [x for x in args[1] if x is not None and x.dtype in (torch.bool, torch.uint8)]
-        fills = packet is not aten.index and args[2].numel() == 1  # `x[mask] = number` is one launch
-        return bool(masks) and not fills
-    if packet is aten.repeat_interleave:
-        return len(args) < 2 and func._schema.overload_name == "Tensor"
-    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
-
-
-def _without_masks(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Masks as lists of indices, as if every element were chosen: nobody knows which are."""
-    found: list[Tensor | None] = []
-    for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            found += [index.new_zeros(index.numel(), dtype=torch.int64) for _ in range(index.dim())]
-        else:
-            found.append(index)
-    return found
-
-
 def number(tensor: Tensor) -> Any:
     """The value of a one-element tensor. Where there is no data: 0 of the device's (an overflow that was not
     found), 1 of the host's (what has arrived there).
@@ -271,14 +246,10 @@ _WRITERS = {
     aten._amp_foreach_non_finite_check_and_unscale_,
 }
 
-# Ops that tensors without data cannot answer.
+# Ops that tensors without data cannot answer. PyTorch itself refuses those whose result has as many elements
+# as values of the device say (a mask as an index): nothing in a step may have one.
 _ANSWERS: dict[Any, Any] = {
     aten._local_scalar_dense: lambda func, args, kwargs: number(args[0]),
-    aten.equal: lambda func, args, kwargs: True,
-    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(
-        args[0].numel(), args[0].dim(), dtype=torch.int64
-    ),
-    aten.masked_select: lambda func, args, kwargs: args[0].reshape(-1),
     aten.is_pinned: lambda func, args, kwargs: is_pinned(args[0]),
     aten._pin_memory: _pinned_copy,
 }
