@@ -50,11 +50,8 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pages_backend_and_network_train(inside: None):
-    record = train(Path("mine"), "backend=./bf16_forward.py:Bf16Forward")
-    assert record.config["environment"]["backend_label"] == "bf16_forward"
-    record = train(Path("wide"), "model.name=./wide.py:build", "backend=native")
-    assert record.name == "native_wide-py-build_synthetic"
-    assert len(record.config["environment"]["model_source"]) == 16
+    words = ("backend=./bf16_forward.py:Bf16Forward", "model.name=./wide.py:build")
+    assert train(Path("mine"), *words).name == "bf16_forward_wide-py-build_synthetic"
 
 
 @pytest.mark.parametrize(
