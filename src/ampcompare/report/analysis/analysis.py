@@ -22,8 +22,9 @@ from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import Plan, plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
-from ampcompare.report.foreign.read import BASELINE, read
-from ampcompare.report.foreign.settings import nearest
+from ampcompare.report.foreign.read import read
+from ampcompare.report.foreign.reading import Asked
+from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
@@ -180,8 +181,7 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    reading = read(
-        runs,
+    asked = Asked(
         baseline=baseline,
         metric=metric,
         margin=plan.margin if margin is None else margin,
@@ -190,6 +190,7 @@ def analyse_runs(
         throughput=throughput,
         memory=memory,
     )
+    reading = read(runs, asked)
     compared, keys = reading.metric, reading.keys
     rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
     told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)

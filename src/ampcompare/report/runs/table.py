@@ -256,5 +256,11 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
     found = [] if run.rows else ["No history."]
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
         found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    restores = run.option("training.on_nonfinite_buffers") == "restore"
+    if not restores and _figure(run, metrics.NONFINITE_BUFFERS) >= 1:
+        at, todo = _summary(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
+        step = "" if math.isnan(at) else f" at step {at:,.0f}"
+        left = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
+        found.append(f"{left}: evaluations from there on say nothing; {todo}.")
     found += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
     return [*found, *run.problems]
