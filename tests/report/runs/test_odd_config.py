@@ -21,11 +21,12 @@ from ampcompare.report.page.render import render_page
 from ampcompare.report.text import to_markdown
 
 KNOWN = [key for key, _ in flatten(plan("native")["config"])]
-GROUPS = ["model", "data", "precision"]
-MORE = ["max_steps", "log.warmup_steps", "environment", "environment.device_name", "eval.autocast"]
-MORE += ["plan", "plan.arm", "plan.margin", "plan.looks", "data.test_limit", "environment.machine"]
-MORE += ["environment.machine.gpu", "environment.machine.earlier", "environment.git_commit"]
-PLACES = [*KNOWN, *GROUPS, *MORE]
+MORE = """
+    model data precision max_steps log.warmup_steps environment environment.device_name eval.autocast plan
+    plan.arm plan.margin plan.looks data.test_limit environment.machine environment.machine.gpu
+    environment.machine.earlier environment.git_commit
+""".split()
+PLACES = [*KNOWN, *MORE]
 SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
 SINGLE |= st.sampled_from([10**400, 10**4000, -(10**400), "b'\\xff'", "1e999", "NaN"])
 KEYS = st.text(max_size=3)

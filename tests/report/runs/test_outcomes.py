@@ -113,8 +113,7 @@ def test_failures_are_counted_with_their_exact_interval():
     outcomes = grouped(fp16(0, 1, 1, 0, 1, 255)).outcomes
     assert outcomes.words == "2 of 6 runs, 3 failed, 1 stopped"
     share = outcomes.failures
-    assert (share.k, share.n) == (3, 5)
-    assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
+    assert (share.k, share.n, share.low, share.high) == pytest.approx((3, 5, 0.1466, 0.9473), abs=1e-4)
 
 
 def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():

@@ -260,7 +260,7 @@ def _target(
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    if not best or (not metric.falls and worst <= chance_of(rows, metric) + 1):
+    if not best or (not metric.falls and worst <= 100 * chance_of(rows, metric).max() + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

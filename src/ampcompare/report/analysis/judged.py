@@ -164,7 +164,12 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
         else:
             why = _unfit(figure, ours, matched, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
-        relation = _relation(figure, other is None)
+        told = f"speed-up in {kind.words}" if kind.is_time else kind.words
+        relation = Relation(told, words.ratio, is_ratio=True)
+        if kind.is_share and other is None:
+            relation = Relation(kind.words, words.in_percent)
+        elif kind.is_share:
+            relation = Relation(f"difference in {kind.words}", words.signed)
         yield Row(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 
@@ -184,14 +189,6 @@ def _unfit(figure: Figure, ours: Estimate | None, matched: Matched, groups: Sequ
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
     is_resident = figure.measured == "peak_memory" and not matched.same_card and on_cpu
     return RESIDENT if is_resident else ""
-
-
-def _relation(figure: Figure, is_alone: bool) -> Relation:
-    kind = figure.kind
-    if kind.is_share:
-        told = kind.words if is_alone else f"difference in {kind.words}"
-        return Relation(told, words.in_percent if is_alone else words.signed)
-    return Relation(f"speed-up in {kind.words}" if kind.is_time else kind.words, words.ratio, is_ratio=True)
 
 
 def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -> Theirs | None:

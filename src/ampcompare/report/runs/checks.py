@@ -35,7 +35,7 @@ def learned_nothing(group: Group) -> str:
     metrics other than accuracies only constancy can be told.
     """
     metric, rows = group.metric, group.rows[group.rows[QUALITY].notna()]
-    p = _chance(rows, metric)
+    p = chance_of(rows, metric)
     errors = np.sqrt(p * (1 - p) / rows[table.IMAGES].where(rows[table.IMAGES] > 0)).fillna(0.0)
     low = p[(p > 0) & (p < 1) & (rows[QUALITY] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
     if len(low):
@@ -46,13 +46,8 @@ def learned_nothing(group: Group) -> str:
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
 
 
-def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
-    """The highest accuracy of guessing among the runs, in the shown unit; 0 where there is none."""
-    return 100 * max(_chance(rows, metric), default=0.0)
-
-
-def _chance(rows: pd.DataFrame, metric: ComparedMetric) -> pd.Series:
-    """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
+def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> pd.Series:
+    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
     top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
     taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
     return (taken / rows[table.CLASSES].where(rows[table.CLASSES] >= 1)).clip(upper=1.0).fillna(0.0)

@@ -68,16 +68,11 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
 def _refusal(run: RunRecord) -> str:
     """Why the run was refused before its first step; nothing for one that was not."""
     said = lookup(run.summary, metrics.REFUSED)
-    if (not said and run.exit_code != EXIT_BAD_INPUT) or _has_trained(run):
+    # Rows of training; of a program that logs other names, any row.
+    has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
+    if (not said and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""
     return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
-
-
-def _has_trained(run: RunRecord) -> bool:
-    """Whether there is a row of training; of a program that logs other names, any row."""
-    if metrics.LOSS in run.logged:
-        return len(run.logged[metrics.LOSS][0]) > 0
-    return run.rows > 0
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
