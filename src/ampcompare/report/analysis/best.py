@@ -45,12 +45,12 @@ def best_of_each(
     best_of = min if metric.falls else max
     found: dict[str, Group] = {}
     tried: list[int] = []
-    for value, alike in by_value.items():
+    for value, alike in by_value.items() if tuned else ():
         able = [g for g in alike if table.QUALITY in g.figures and not (g.is_unfinished or g.outcomes.failed)]
         if able:
             found[value] = best_of(able, key=lambda g: g.figures[table.QUALITY].value)
             tried.append(len({tuple(g.settings.get(k) for k in tuned) for g in alike}))
-    if not tuned or len(found) < 2 or baseline not in found or min(tried[0], max(tried[1:])) < 2:
+    if len(found) < 2 or baseline not in found or min(tried[0], max(tried[1:])) < 2:
         return None
     names = [k.rpartition(".")[2] for k in tuned]
     least, *_, most = sorted(tried)

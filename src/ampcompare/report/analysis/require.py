@@ -91,7 +91,7 @@ def _judged(term: Term, of: Analysis) -> tuple[bool, str]:
     if group.value == of.baseline_value:
         only = f"what others are compared with; of it only {FAILURES} can be required"
         raise UserError(f"{where}: {term.label} is {only}")
-    comparison = next((c for c in of.comparisons if c.group is group), None)
+    comparison = of.comparison(group.label)
     if comparison is None or comparison.refusal:
         refusal = comparison and f"not compared: {comparison.refusal}"
         return False, refusal or f"there is no run of the baseline {of.baseline_value} to compare with"
@@ -103,16 +103,12 @@ def _judged(term: Term, of: Analysis) -> tuple[bool, str]:
     if claim is None:
         return False, "it is the control" if comparison.is_control else NOT_FINISHED
     found, is_quality = claim.estimate, question == QUALITY
-    is_silent = comparison.silence if is_quality else claim.why.startswith(EMULATES)
-    if is_quality and not is_silent and found and comparison.stuck:
+    is_silent = claim.why.startswith(EMULATES)
+    if is_quality:
+        is_silent = bool(comparison.silence or (found and not found.error))
+    if is_quality and found and comparison.stuck:
         return False, comparison.stuck
-    if (
-        found is None
-        or found.low is None
-        or found.high is None
-        or is_silent
-        or (is_quality and not found.error)
-    ):
+    if found is None or found.low is None or found.high is None or is_silent:
         return False, f"cannot tell: {claim.why}"
     show: Callable[[float, int], str] = words.signed if is_quality else words.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)

@@ -7,6 +7,7 @@ say which is which.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -87,6 +88,7 @@ class Group:
         failed = (said == Outcome.FAILED.value) & has_rows
         counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
         self.rows = self.all_rows[counts]
+        self._by_start = self.rows.sort_values(table.STARTED, kind="stable")
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
         self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
@@ -114,20 +116,23 @@ class Group:
         process is one, and its number among those of the same seed belongs to the index. Times are those of
         runs that had their machine to themselves; else of all.
         """
-        rows = self.rows.sort_values(table.STARTED, kind="stable")
+        rows = self._by_start
         counts = rows[column].notna()
         if column in OF_THE_SEED:
             counts &= rows[OUTCOME] != Outcome.FAILED.value
         if column in TIMED and own_times:
             counts &= ~shares_machine(rows)
         rows = rows[counts]
-        # A run without a recorded seed is paired with none.
-        keys = [seed or "/".join(place) for place, seed in zip(rows.index, rows[SEED], strict=True)]
-        by_seed = rows[column].groupby(keys, sort=False)
+        found: dict[str, list[float]] = {}
+        for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
+            # A run without a recorded seed is paired with none.
+            found.setdefault(seed or "/".join(place), []).append(value)
         if column in OF_THE_SEED:
-            return by_seed.mean()
-        index = [f"{key} ({n})" for key, n in zip(keys, by_seed.cumcount(), strict=True)]
-        return pd.Series(rows[column].to_numpy(), index, dtype=float)
+            return pd.Series(
+                {key: math.fsum(values) / len(values) for key, values in found.items()}, dtype=float
+            )
+        pairs = {f"{key} ({n})": value for key, values in found.items() for n, value in enumerate(values)}
+        return pd.Series(pairs, dtype=float)
 
 
 def group_runs(
