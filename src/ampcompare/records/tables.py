@@ -143,16 +143,14 @@ def _read_state(path: Path, folder: Path) -> RunRecord:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         state = json.loads(path.read_bytes())
         log = [row for row in state["log_history"] if isinstance(row, dict)]
-    except (OSError, ValueError, RecursionError) as problem:
-        run.problems.append(f"{STATE} cannot be read: {reason(problem)}.")
-    except (LookupError, TypeError):
-        run.problems.append(f"{STATE} has no log_history.")
-    else:
-        renamed = ({metrics.STEP if key == "step" else key: v for key, v in row.items()} for row in log)
-        run.rows, run.logged = columns_of(renamed)
-        run.config |= {key: state[key] for key in OPTIONS if isinstance(state.get(key), int | float | str)}
-        if isinstance(step := state.get(metrics.STEP), int | float):
-            run.summary[metrics.STEP] = step
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as problem:
+        run.problems.append(f"{STATE} cannot be read, or has no log_history: {reason(problem)}.")
+        return run
+    renamed = ({metrics.STEP if key == "step" else key: v for key, v in row.items()} for row in log)
+    run.rows, run.logged = columns_of(renamed)
+    run.config |= {key: state[key] for key in OPTIONS if isinstance(state.get(key), int | float | str)}
+    if isinstance(step := state.get(metrics.STEP), int | float):
+        run.summary[metrics.STEP] = step
     return run
 
 

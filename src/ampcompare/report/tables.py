@@ -7,7 +7,7 @@ axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ampcompare import metrics
@@ -55,15 +55,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
-    """One question: `key` is that of its cells, `axis` that of their marks, None where no cell has one."""
-
-    key: str
-    head: str
-    axis: Axis | None
-
-
-@dataclass(frozen=True)
 class Row:
     """One group. `chip` is the verdict in a few words, `look` its colour, `runs` how many there are of it."""
 
@@ -76,21 +67,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
-    """The comparison; `head` is over the labels. The `caption` says what the intervals are."""
-
-    head: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    caption: str
-
-
-@dataclass(frozen=True)
-class _Question:
-    """How a question is shown: a group's own figure by `own`, in its `unit`; a comparison by `show`, of the
-    number that `shown` makes of it, with so many `digits` and behind it a `sign`. `null` is no change.
+class Column:
+    """One question, and how it is shown: a group's own figure by `own`, in its `unit`; a comparison by
+    `show`, of the number that `shown` makes of it, with so many `digits` and behind it a `sign`. `null` is no
+    change, `axis` that of the marks, None where no cell has one.
     """
 
+    key: str
     head: str
     own: Callable[[float], str]
     unit: str
@@ -100,6 +83,7 @@ class _Question:
     shown: Callable[[float], float] = float
     null: float = 1.0
     margin: tuple[float, float] | None = None
+    axis: Axis | None = None
 
     def text(self, value: float) -> str:
         number = self.shown(value)
@@ -123,54 +107,53 @@ class _Question:
         return f"{plus}{size}{self.sign if number or is_ratio else ''}"
 
 
-def _questions(analysis: Analysis) -> dict[str, _Question]:
+@dataclass(frozen=True)
+class Table:
+    """The comparison; `head` is over the labels. The `caption` says what the intervals are."""
+
+    head: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str
+
+
+def _columns(analysis: Analysis) -> list[Column]:
     """What is shown of each question, those of energy and time to target only where recorded."""
     metric, units = analysis.metric, analysis.quantities
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
-    change: Any = (
-        words.signed,
-        lambda number: 0 if abs(number) >= 9.95 else 1,
-        " %",
-        lambda v: (v - 1) * 100,
-    )
     target = words.NOTHING if analysis.target is None else metric.show_value(analysis.target)
-    every = {
-        SPEED: _Question("speed", words.number, units.speed, words.number, lambda number: 3, "×"),
-        MEMORY: _Question("peak memory", units.show_memory, units.memory, *change),
-        QUALITY: _Question(
-            f"{name}, {metric.unit}" if metric.unit else name,
-            metric.show_value,
-            "",
-            words.signed,
-            lambda number: 2,
-            null=0.0,
-            margin=margin,
-        ),
-        ENERGY: _Question(f"energy per {units.item}", words.number, "J", *change),
-        TIME: _Question(f"time to {target}", words.duration, "", *change),
-    }
+    change: Any = (words.signed, lambda shown: 0 if abs(shown) >= 9.95 else 1, " %", lambda v: (v - 1) * 100)
+    points: Any = (words.signed, lambda shown: 2, "", float, 0.0, margin)
+    quality = f"{name}, {metric.unit}" if metric.unit else name
+    every = (
+        Column(SPEED, "speed", words.number, units.speed, words.number, lambda shown: 3, "×"),
+        Column(MEMORY, "peak memory", units.show_memory, units.memory, *change),
+        Column(QUALITY, quality, metric.show_value, "", *points),
+        Column(ENERGY, f"energy per {units.item}", words.number, "J", *change),
+        Column(TIME, f"time to {target}", words.duration, "", *change),
+    )
     told = {SPEED, MEMORY, QUALITY}.union(*(found.estimates for found in analysis.comparisons))
-    return {question: every[question] for question in COLUMNS if question in told}
+    return [column for column in every if column.key in told]
 
 
 def comparison_table(analysis: Analysis) -> Table:
     """A row a group, the baseline's first; columns of energy and time to target only where recorded."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
-    questions = _questions(analysis)
-    rows = tuple(_row(group, questions, analysis) for group in groups)
+    columns = _columns(analysis)
+    rows = tuple(_row(group, columns, analysis) for group in groups)
+    for place, column in enumerate(columns):
+        if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
+            is_ratio = column.key != QUALITY
+            axis = axis_of(marks, column.null, column.tick, log=is_ratio, margin=column.margin)
+            columns[place] = replace(column, axis=axis)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    columns = []
-    for key, asked in questions.items():
-        marks, more = [mark for row in rows if (mark := row.cells[key].mark)], {"margin": asked.margin}
-        axis = axis_of(marks, asked.null, asked.tick, log=key != QUALITY, **more) if marks else None
-        columns.append(Column(key, asked.head, axis))
     return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
-def _row(group: Group, questions: Mapping[str, _Question], analysis: Analysis) -> Row:
+def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Row:
     found = analysis.comparison(group.label)
-    cells = {key: _cell(key, asked, group, found) for key, asked in questions.items()}
+    cells = {column.key: _cell(column, group, found) for column in columns}
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
@@ -178,14 +161,15 @@ def _row(group: Group, questions: Mapping[str, _Question], analysis: Analysis) -
     return Row(group.label, meaning, cells, analysis.chip(group), analysis.look(group), said)
 
 
-def _cell(key: str, asked: _Question, group: Group, found: Comparison | None) -> Cell:
-    text, unit = _own_figure(key, asked, group)
+def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
+    key = column.key
+    text, unit = _own_figure(column, group)
     estimate, claim = (found.estimates.get(key), found.claims.get(key)) if found else (None, None)
     if found is None or estimate is None:
         why = found.refusal or (claim.why if claim else "") if found and COLUMNS[key] in group.figures else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     low, high = estimate.ends if estimate.has_interval else estimate.seen
-    span = asked.span(estimate)
+    span = column.span(estimate)
     if not estimate.has_interval:
         span = f"seen {span}" if low != high else ""
     mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
@@ -194,15 +178,15 @@ def _cell(key: str, asked: _Question, group: Group, found: Comparison | None) ->
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
-    return Cell(asked.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), answer, why, is_open)
+    return Cell(column.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), answer, why, is_open)
 
 
-def _own_figure(key: str, asked: _Question, group: Group) -> tuple[str, str]:
+def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(COLUMNS[key])) is not None:
-        return asked.own(found.value), asked.unit
+    if (found := group.figures.get(COLUMNS[column.key])) is not None:
+        return column.own(found.value), column.unit
     rows = group.rows
-    is_missed = key == TIME and rows[table.SECONDS].notna().any() and not rows[table.JUMPS].any()
+    is_missed = column.key == TIME and rows[table.SECONDS].notna().any() and not rows[table.JUMPS].any()
     return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -20,23 +18,6 @@ ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 LONGEST_WORD = len("apex_o1_bf16")  # of a label that is never broken
 MOST_COLUMNS = 3  # of figures that fit into 80 columns beside label and verdict
 MOST_NAMED = 6
-# Without edges: a name and its figures take all of 80 columns.
-SHAPE: dict[str, Any] = {
-    "box": box.SIMPLE_HEAD,
-    "pad_edge": False,
-    "show_edge": False,
-    "collapse_padding": True,
-}
-
-
-def in_lines(head: str, width: int = 14) -> str:
-    """A head whose long words are broken where they have parts: `eval/` over `balanced_` over `accuracy`."""
-    lines = [""]
-    for part in re.findall(r"[^\s/_.]*[/_.]?\s*", head):
-        if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
@@ -58,7 +39,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
     _print(console, [*analysis.notes, analysis.advice], "dim")
 
 
-def _print(console: Console, lines: Sequence[str] | Any, style: str = "") -> None:
+def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
     for line in lines:
         if line:
             console.print(Text(printable(line), style=style))
@@ -66,11 +47,14 @@ def _print(console: Console, lines: Sequence[str] | Any, style: str = "") -> Non
 
 def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
     is_first = columns[0] is table.columns[0]
-    grid = Grid(header_style="dim", show_lines=False, **SHAPE)
+    # Without edges: a name and its figures take all of 80 columns.
+    grid = Grid(
+        box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
+    )
     longest = max((len(word) for row in table.rows for word in row.label.split()), default=0)
     grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, LONGEST_WORD))
     for column in columns:
-        grid.add_column(in_lines(printable(column.head)), overflow="fold")
+        grid.add_column(printable(column.head), overflow="fold")
     if is_first:
         grid.add_column("verdict", overflow="fold")
     for row in table.rows:

@@ -7,7 +7,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -76,21 +77,21 @@ def watch_report(request: Request, console: Console) -> None:
             while True:
                 began = time.process_time()
                 if (now := signature(places)) != seen:
-                    is_first, seen = analysis is None, now
+                    seen = now
                     try:
                         analysis = request.analyse()
                         write_report(analysis, folder, quick)
+                        line = f"{plural(len(analysis.table), 'run')}: {analysis.headline}"
                     except UserError as problem:
-                        if is_first:
+                        if not said:
                             raise
-                        say(console, f"not rebuilt: {problem}")
-                    else:
-                        if (line := f"{plural(len(analysis.table), 'run')}: {analysis.headline}") != said:
-                            say(console, line)
-                        said = line
-                    if is_first:
+                        line = f"not rebuilt: {problem}"
+                    if line != said:
+                        say(console, line)
+                    if not said:
                         where = f"http://{HOST}:{server.server_port}/"
                         say(console, f"watching: {where}  (reload to see more; end with Ctrl-C)")
+                    said = line
                 time.sleep(max(POLL_SECONDS, REST * (time.process_time() - began)))
         except KeyboardInterrupt:
             say(console, "watching ended")
@@ -105,19 +106,12 @@ def signature(sources: Sequence[str]) -> tuple[Any, ...]:
     """Something that changes when the sources' files do (names, sizes, times), but those of a report, which
     each build writes anew; and every so often anyway.
     """
-    files = []
-    for path in (path for source in sources for path in _files(source)):
-        try:
-            status = os.stat(path)
-        except OSError:  # deleted since it was listed, or no path of this machine at all
-            continue
-        files.append((path, status.st_size, status.st_mtime_ns))
-    return (int(time.time() / AGEING_SECONDS), *sorted(files))
-
-
-def _files(source: str) -> Iterator[str]:
-    if not os.path.isdir(source):
-        yield source
-    for folder, inner, names in os.walk(source):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if not SERVED.fullmatch(f"/{name}"))
+    found = []
+    for source in sources:
+        for folder, inner, names in os.walk(source) if os.path.isdir(source) else [("", [], [source])]:
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            for path in (os.path.join(folder, name) for name in names if not SERVED.fullmatch(f"/{name}")):
+                with suppress(OSError):  # deleted since it was listed, or no path of this machine at all
+                    status = os.stat(path)
+                    found.append((path, status.st_size, status.st_mtime_ns))
+    return (int(time.time() / AGEING_SECONDS), *sorted(found))

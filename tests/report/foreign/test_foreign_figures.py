@@ -13,6 +13,7 @@ from ampcompare.records.machine import Machine
 from ampcompare.report import analyse_runs
 from ampcompare.report.text import to_markdown
 
+RATE = "samples_per_sec"
 ASKED = {"metric": "val_acc", "throughput": "samples_per_sec", "memory": "gpu_mem"}
 
 
@@ -38,31 +39,25 @@ def test_asked_or_guessed_the_figures_are_the_same():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "shown", "unit"),
+    ("what", "name", "value", "shown", "unit"),
     [
-        ("mem_bytes", 2**30, 1024, "MiB"),
-        ("peak_mem_mib", 512, 512, "MiB"),
-        ("gpu_memory_gib", 2, 2048, "MiB"),
-        ("odd", 77, 77, ""),
+        ("memory", "mem_bytes", 2**30, 1024, "MiB"),
+        ("memory", "peak_mem_mib", 512, 512, "MiB"),
+        ("memory", "gpu_memory_gib", 2, 2048, "MiB"),
+        ("memory", "gpu_memory_gb", 1.048576, 1000, "MiB"),
+        ("memory", "odd", 77, 77, ""),
+        ("throughput", "step_time_ms", 20.0, 50, "steps/s"),  # a duration is turned round
+        ("throughput", "step_time", 0.02, 50, "steps/s"),
+        ("throughput", "odd", 77, 77, "odd"),
     ],
 )
-def test_memory_is_in_mib_where_its_name_says_a_unit(name, value, shown, unit):
-    analysis = analyse_runs(several(logs={name: value}, without=("gpu_mem",)), memory=name)
-    assert figure(analysis, "peak_mib") == pytest.approx(shown)
-    assert analysis.quantities.memory == unit
-    assert ("MiB" in to_markdown(analysis)) is (unit == "MiB")
-
-
-@pytest.mark.parametrize(("name", "value"), [("step_time_ms", 20.0), ("step_time", 0.02)])
-def test_a_duration_of_a_step_is_turned_into_steps_a_second(name, value):
-    runs = several(logs={name: value}, without=("samples_per_sec",))
-    for asked in (None, name):
-        analysis = analyse_runs(runs, throughput=asked)
-        assert figure(analysis, "images_per_second") == pytest.approx(50)
-        assert "steps/s" in to_markdown(analysis)
-    assert figure(analyse_runs(runs, throughput="gpu_mem"), "images_per_second") == pytest.approx(
-        MEMORY[FULL]
-    )
+def test_a_figure_is_in_the_unit_that_its_name_says(what, name, value, shown, unit):
+    own, figure_name = {"memory": ("gpu_mem", "peak_mib"), "throughput": (RATE, "images_per_second")}[what]
+    for asked in (None, name) if name != "odd" else (name,):
+        analysis = analyse_runs(several(logs={name: value}, without=(own,)), **{what: asked})
+        assert figure(analysis, figure_name) == pytest.approx(shown)
+        said = {"memory": analysis.quantities.memory, "throughput": analysis.quantities.speed}[what]
+        assert (said, unit in to_markdown(analysis)) == (unit, True)
 
 
 def test_without_a_throughput_speed_is_taken_from_the_moments_of_steps_without_the_evaluations():

@@ -26,31 +26,29 @@ FIGURE = 30  # pixels a figure
 
 def largest_activations(of: Analysis) -> Spec | None:
     """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
-    runs = [(group.label, run) for group in of.groups for run in group.records]
-    keys = sorted({key for _, run in runs for key in run.logged if key.startswith(START)})
-    largest: dict[tuple[str, str], float] = {}
-    for label, run in runs:
+    runs = [run for group in of.groups for run in group.records]
+    keys = sorted({key for run in runs for key in run.logged if key.startswith(START)})
+    rows = []
+    for group in of.groups:
         for key in keys:
-            values = run.values(key)
-            for value in values[np.isfinite(values) & (values > 0)]:  # what a log axis can show
-                largest[key, label] = max(float(value), largest.get((key, label), 0.0))
-    if not largest:
+            values = np.concatenate([run.values(key) for run in group.records] or [[]])
+            shown = values[np.isfinite(values) & (values > 0)]  # what a log axis can show
+            if len(shown):
+                layer = key.removeprefix(START)
+                rows.append({"backend": group.label, "layer": layer, "x": shortened(shown.max())})
+    if not rows:
         return None
-    order = sorted((key.removeprefix(START) for key in {key for key, _ in largest}), key=_natural)
-    rows = [
-        {"backend": label, "layer": key.removeprefix(START), "x": shortened(value)}
-        for (key, label), value in largest.items()
-    ]
-    labels = [group.label for group in of.groups if any(group.label == row["backend"] for row in rows)]
+    order = sorted({row["layer"] for row in rows}, key=_natural)
+    labels = list(dict.fromkeys(row["backend"] for row in rows))
     x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
     y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
     offset = {"field": "backend", "type": "nominal", "sort": labels}
     tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
-    shown = {"x": x, "y": y, "yOffset": offset, "opacity": draw.if_picked(1, 0.1), "tooltip": tips}
-    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": shown}
+    encoding = {"x": x, "y": y, "yOffset": offset, "opacity": draw.if_picked(1, 0.1), "tooltip": tips}
+    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": encoding}
     end = {"data": {"values": [{"x": END}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
-    is_beyond = any(len(run.nonfinite(key)) for _, run in runs for key in keys)
+    is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
     subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
     more: Spec = {"height": max(HEIGHT, ROW * len(order))}
     more["encoding"] = {"color": draw.by_backend(labels, of.styles, "colour")}

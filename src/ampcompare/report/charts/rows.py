@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -138,16 +137,12 @@ def shortened(value: float, digits: int = DIGITS) -> float | int | None:
 
 
 def _line(label: str, tracks: Sequence[Track]) -> Line:
-    """Mean, lowest and highest run at each x that all runs have.
-
-    Where the runs were logged at other steps they are interpolated at the first's, as far as all of them go.
+    """Mean, lowest and highest run at each x of the first, as far as all runs go; those that were logged at
+    other steps are interpolated.
     """
     each = [_once(track) for track in tracks]
     x = each[0][0]
-    if not all(np.array_equal(x, other) for other, _ in each):
-        common = functools.reduce(np.intersect1d, (other for other, _ in each))
-        within = x[(x >= max(xs[0] for xs, _ in each)) & (x <= min(xs[-1] for xs, _ in each))]
-        x = common if 2 * len(common) >= min(len(other) for other, _ in each) else within
+    x = x[(x >= max(xs[0] for xs, _ in each)) & (x <= min(xs[-1] for xs, _ in each))]
     ys = np.array([np.interp(x, *track) for track in each])  # exact where it was logged
     return Line(label, len(each), x, ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
 

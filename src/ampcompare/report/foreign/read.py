@@ -7,9 +7,8 @@ runs becomes `throughput/images_per_second` beside it, with its unit told. What 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ampcompare.data import sources
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text
+from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures
 from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
@@ -68,8 +67,8 @@ def _are_ours(runs: Sequence[RunRecord]) -> bool:
     """
     if not any(run.rows or OURS & {*run.summary} for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
-    named = [isinstance(backend := run.option(BACKEND), str) and backend.strip() for run in runs]
-    return any(name and OURS & {*run.logged, *run.summary} for name, run in zip(named, runs, strict=True))
+    named = [run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()]
+    return any(OURS & {*run.logged, *run.summary} for run in named)
 
 
 def _is_from_elsewhere(run: RunRecord) -> bool:
@@ -111,7 +110,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
     """
     found: dict[str, list[str]] = {}
     for run in runs:
-        said, loss = _task_of(run).get("metric"), run.option("task.loss")
+        said, loss = lookup(environment_of(run), f"{metrics.TASK}.metric"), run.option("task.loss")
         key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) else None
         if isinstance(said, str) and said:
             key = said
@@ -128,19 +127,14 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
 
 def _told_of(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
     """What the runs call a metric that is not ours, and its goal; nothing where they do not say."""
-    for run in () if metrics.find(key) else runs:
-        every = _task_of(run).get("metrics")
-        said = every.get(key) if isinstance(every, Mapping) else None
-        if isinstance(said, Mapping):
-            words, better = said.get("words"), said.get("better")
-            named = short(printable(words)).strip() if isinstance(words, str) else ""
-            return named, GOALS.get(better, "") if isinstance(better, str) else ""
+    place = f"{metrics.TASK}.metrics.{key}"
+    for environment in () if metrics.find(key) else map(environment_of, runs):
+        if lookup(environment, place):
+            words, better = (
+                as_text(lookup(environment, f"{place}.{name}", "")) for name in ("words", "better")
+            )
+            return short(printable(words)).strip(), GOALS.get(better, "")
     return "", ""
-
-
-def _task_of(run: RunRecord) -> Mapping[str, Any]:
-    said = environment_of(run).get(metrics.TASK)
-    return said if isinstance(said, Mapping) else {}
 
 
 def _guess_metric(reading: Reading) -> str:
