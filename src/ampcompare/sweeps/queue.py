@@ -94,7 +94,6 @@ class Queue:
             if find_definition(connection, name, storage) is None:
                 with suppress(IntegrityError), connection.begin_nested():  # another begins it just now
                     connection.execute(SWEEPS.insert().values(name=name, definition=made))
-
             found = find_definition(connection, name, storage)
             assert found
             return found["sweep"]
@@ -172,7 +171,7 @@ class Queue:
             tried = rows_of(connection, self._rows) if self.sweep.method == "bayes" else []
             row = row_at(self.sweep, self._seed, self.plan, place, tried)
             row = dataclasses.replace(row, run_id=secrets.token_hex(4), owner=owner)
-            self._insert(connection, [row])
+            connection.execute(RUNS.insert().values(sweep=self.name, **vars(row)))
             return row
 
         return self._alone(take)
@@ -190,10 +189,6 @@ class Queue:
             if (value := connection.execute(ended).scalar()) is not None and metric.is_reached(value):
                 return None
         return place
-
-    def _insert(self, connection: Connection, rows: Sequence[Row]) -> None:
-        if rows:
-            connection.execute(RUNS.insert(), [{"sweep": self.name, **vars(row)} for row in rows])
 
     def beat(self, mine: Sequence[Row] = ()) -> Progress:
         """A sign of life for one's own rows, and a look at others': the silent go back to the queue."""
@@ -261,7 +256,8 @@ class Queue:
 
         def write(connection: Connection, groups: list[Any]) -> None:
             there = {*connection.execute(select(R.place).where(self._rows)).scalars()}
-            self._insert(connection, [row for row in named if row.place not in there])
+            if new := [{"sweep": self.name, **vars(row)} for row in named if row.place not in there]:
+                connection.execute(RUNS.insert(), new)
 
         self._alone(write)
 
