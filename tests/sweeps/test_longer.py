@@ -143,6 +143,19 @@ def test_of_several_workers_that_look_one_decides_and_all_hear_it(begin):
     assert {queue.sweep.added for queue in queues} == {((3, 4),)}
 
 
+def test_a_look_goes_by_the_seeds_that_there_were_when_it_began(begin):
+    queue, other = begin(), begin()
+    take(queue)
+
+    def slow() -> Look:
+        assert Looker(other).go_on()  # another is faster
+        queue.beat()
+        return Look(False, ())
+
+    assert Decisions(queue, LOOKS, slow, print).go_on()
+    assert queue.sweep.added == ((3, 4),)
+
+
 def test_new_seeds_continue_the_last_and_are_nobody_elses(read):
     sweep = read(parameters={"seed": [1, 5, 2]})
     assert next_seeds(sweep, 3) == (3, 4, 6)

@@ -107,9 +107,12 @@ class Queue:
         self._seed = seed_of(sweep, began)
         self.sweep = self._alone(agree)
 
-    def _alone(self, act: Callable[[Connection, list[Any]], T], ask: Callable[..., Any] | None = None) -> T:
+    def _alone(self, act: Callable[[Connection, list[Any]], T], *, patient: bool = True) -> T:
         """What `act` does with the database and the groups of seeds in it, with nobody else at it. Those that
-        it adds are kept, those that others added are known here by then. `ask`: for `database.wait`.
+        it adds are kept, those that others added are known here by then.
+
+        Unless `patient`, Away is raised at once, and nothing of the seeds is heard: the pulse goes on while
+        a look is taken, which goes by the seeds that there were when it began.
         """
 
         def transaction(connection: Connection) -> tuple[T, list[Any]]:
@@ -117,13 +120,16 @@ class Queue:
             query = select(SWEEPS.c.definition).where(mine).with_for_update()
             written = connection.execute(query).scalar_one()
             groups, known = written["groups"], len(written["groups"])
-            self._hear(groups)
+            if patient:
+                self._hear(groups)
             result = act(connection, groups)
             if len(groups) > known:
                 connection.execute(SWEEPS.update().where(mine).values(definition=written))
             return result, groups
 
-        result, groups = (ask or self.database.wait)(transaction)
+        if not patient:
+            return self.database.once(transaction)[0]
+        result, groups = self.database.wait(transaction)
         self._hear(groups)
         return result
 
@@ -209,7 +215,7 @@ class Queue:
             lost = frozenset(owners - {row.owner for row in running})
             return dataclasses.replace(self._counted(connection), lost=lost), seen
 
-        progress, self._seen = self._alone(tell, self.database.once)
+        progress, self._seen = self._alone(tell, patient=False)
         return progress
 
     def report(self, row: Row, band: int, value: float) -> list[float]:
@@ -222,7 +228,7 @@ class Queue:
             every = connection.execute(select(R.bands).where(self._rows)).scalars()
             return [bands[key] for bands in every if key in bands]
 
-        return self._alone(write, self.database.once)
+        return self._alone(write, patient=False)
 
     def end(self, row: Row, state: str, value: float | None = None) -> bool:
         """Record how a row ended: finished, stopped (by early termination), failed; interrupted or lost, and
