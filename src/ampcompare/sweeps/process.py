@@ -110,9 +110,12 @@ class Run:
         self._guard.say("-", self._process.pid)
         return code
 
-    def tell(self, number: int) -> None:
-        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record."""
-        self._process.send_signal(number)
+    def tell(self, number: int) -> bool:
+        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record. False
+        if it had ended.
+        """
+        self._process.send_signal(number)  # to a process that it has not found ended
+        return self._process.returncode is None
 
     def kill(self) -> None:
         """End it and all it started, at once."""
