@@ -1,35 +1,45 @@
-"""A sweep that gets longer or has a control: no run twice, none lost."""
+"""A sweep that gets longer, by its file or until all is decided, or has a control: each run once."""
 
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
 
 from ampcompare.errors import UserError
+from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, next_seeds
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 
 BACKENDS = ["none", "native"]
+LOOKS = (2, 4, 5)
 
 
 @pytest.fixture
-def begin(tmp_path):
-    """The queue of a sweep file with these parameters, in one and the same database."""
+def read(tmp_path):
+    """The sweep of a file with lists of values."""
 
-    def made(control: bool = False, words=(), **changes) -> Queue:
-        parameters = {
-            key: {"values": spec}
-            for key, spec in ({"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})).items()
-        }
-        file = tmp_path / "mine.yaml"
+    def made(control: bool = False, **changes) -> Sweep:
+        lists = {"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})
+        parameters = {key: {"values": values} for key, values in lists.items() if values}
         content = {"program": "p.py", "method": "grid", "parameters": parameters} | changes
+        file = tmp_path / "mine.yaml"
         file.write_text(yaml.safe_dump(content, sort_keys=False))
-        sweep = dataclasses.replace(read_sweep(file), control=control)
-        return Queue(sweep, sqlite_url(tmp_path), "mine", words=words, plan={})
+        return dataclasses.replace(read_sweep(file), control=control)
+
+    return made
+
+
+@pytest.fixture
+def begin(tmp_path, read):
+    """The queue of such a sweep, in one and the same database."""
+
+    def made(words=(), **changes) -> Queue:
+        return Queue(read(**changes), sqlite_url(tmp_path), "mine", words=words, plan={})
 
     return made
 
@@ -37,10 +47,10 @@ def begin(tmp_path):
 def take(queue: Queue, most: int = 1000) -> list[tuple]:
     """Make the runs that are left, at most so many: (backend, seed, arm)."""
     made = []
-    while len(made) < most and (attempt := queue.claim()):
-        point = attempt.parameters
-        made.append((point["backend"], point["seed"], attempt.plan.get("arm")))
-        queue.end(attempt, "finished", None)
+    while len(made) < most and (row := queue.claim()):
+        point = row.parameters
+        made.append((point["backend"], point["seed"], row.plan.get("arm")))
+        queue.end(row, "finished")
     return made
 
 
@@ -93,3 +103,89 @@ def test_added_seeds_have_a_control_of_their_own(begin):
     assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
     assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
     assert sorted(rest[4:6]) == every([3])
+
+
+class Looker:
+    """Decides at a number of seeds, and remembers at which it was asked."""
+
+    def __init__(self, queue: Queue, decided_at: int = 4) -> None:
+        self.queue, self.decided_at = queue, decided_at
+        self.asked: list[int] = []
+        self.said: list[str] = []
+        self.go_on = Decisions(queue, LOOKS, self.look, self.said.append).go_on
+
+    def look(self) -> Look:
+        self.asked.append(self.queue.sweep.seeds)
+        return Look(self.asked[-1] >= self.decided_at, (f"looked at {self.asked[-1]}",))
+
+
+def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided_for_good(begin):
+    late, queue = Looker(begin()), begin()
+    looker = Looker(queue)
+    assert sorted(take(queue)) == every([1, 2])
+    assert looker.go_on()
+    assert sorted(take(queue)) == every([3, 4])
+    for one in (looker, late):  # who comes when all is made looks, or hears of it
+        assert not one.go_on()
+        assert one.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
+    again = Looker(begin(), decided_at=99)  # the sweep is started once more
+    assert not again.go_on()
+    assert late.asked == again.asked == []
+
+
+def test_of_several_workers_that_look_one_decides_and_all_hear_it(begin):
+    queues = [begin() for _ in range(4)]
+    take(queues[0])
+    lookers = [Looker(queue) for queue in queues]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda looker: looker.go_on(), lookers)] == [True] * 4
+    assert all("looked at 2" in looker.said for looker in lookers)
+    assert {queue.sweep.added for queue in queues} == {((3, 4),)}
+
+
+def test_a_look_goes_by_the_seeds_that_there_were_when_it_began(begin):
+    queue, other = begin(), begin()
+    take(queue)
+
+    def slow() -> Look:
+        assert Looker(other).go_on()  # another is faster
+        queue.beat()
+        return Look(False, ())
+
+    assert Decisions(queue, LOOKS, slow, print).go_on()
+    assert queue.sweep.added == ((3, 4),)
+
+
+def test_new_seeds_continue_the_last_and_are_nobody_elses(read):
+    sweep = read(parameters={"seed": [1, 5, 2]})
+    assert next_seeds(sweep, 3) == (3, 4, 6)
+    assert next_seeds(dataclasses.replace(sweep, added=((8, 9), (20,))), 2) == (21, 22)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "random"}, "method='random': --until-decided needs a grid; use method: grid"),
+        ({"parameters": {"seed": []}}, "--until-decided adds seeds, the file has none"),
+        ({"parameters": {"backend": ["none"]}}, "--until-decided needs a comparison"),
+        (
+            {"parameters": {"seed": ["a"]}},
+            "parameters.seed='a': --until-decided counts on from the last; use whole",
+        ),
+        (
+            {"parameters": {"seed": [*range(6)]}},
+            "parameters.seed: 6 seeds: more than the 5 of the last look; set plan.looks",
+        ),
+        ({"run_cap": 3}, "run_cap: --until-decided looks at whole groups of seeds"),
+        ({"metric": {"name": "x", "target": 0.9}}, "metric.target: --until-decided looks at whole groups"),
+        (
+            {"early_terminate": {"type": "hyperband", "min_iter": 3}, "metric": {"name": "x"}},
+            "early_terminate: --until-decided looks at whole groups",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said):
+    with pytest.raises(UserError) as caught:
+        check_can_be_decided(read(**changes), LOOKS)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -110,9 +110,12 @@ class Run:
         self._guard.say("-", self._process.pid)
         return code
 
-    def tell(self, number: int) -> None:
-        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record."""
-        self._process.send_signal(number)
+    def tell(self, number: int) -> bool:
+        """Send the program a signal, and not its helpers: W&B's service is needed for a whole record. False
+        if it had ended.
+        """
+        self._process.send_signal(number)  # to a process that it has not found ended
+        return self._process.returncode is None
 
     def kill(self) -> None:
         """End it and all it started, at once."""
@@ -231,18 +234,19 @@ def of_others() -> dict[str, str]:
     """
     if any(os.environ.get(f"WANDB_{name}") for name in ("MODE", "DISABLED", "API_KEY")):
         return {}
+    offline = {"WANDB_MODE": "offline"}
     # Half of the CPU time of a worker's start is W&B's client: it is asked where there is something to find.
     config = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
     places = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc", f"{config}/settings"]
-    is_there = any(Path(place).expanduser().exists() for place in places)
-    if is_there or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        from ampcompare.wandb_client.client import end_service, has_account
+    is_there = any(os.path.exists(os.path.expanduser(place)) for place in places)
+    if not is_there and not os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return offline
+    from ampcompare.wandb_client.client import end_service, has_account
 
-        try:
-            return {} if has_account() else {"WANDB_MODE": "offline"}
-        finally:
-            end_service()  # it would live as long as the sweep, and be missed at the end if a signal ended it
-    return {"WANDB_MODE": "offline"}
+    try:
+        return {} if has_account() else offline
+    finally:
+        end_service()  # it would live as long as the sweep, and be missed at the end if a signal had ended it
 
 
 def last_words(log: Path) -> str:

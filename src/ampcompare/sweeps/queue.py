@@ -94,7 +94,6 @@ class Queue:
             if find_definition(connection, name, storage) is None:
                 with suppress(IntegrityError), connection.begin_nested():  # another begins it just now
                     connection.execute(SWEEPS.insert().values(name=name, definition=made))
-
             found = find_definition(connection, name, storage)
             assert found
             return found["sweep"]
@@ -108,9 +107,12 @@ class Queue:
         self._seed = seed_of(sweep, began)
         self.sweep = self._alone(agree)
 
-    def _alone(self, act: Callable[[Connection, list[Any]], T], ask: Callable[..., Any] | None = None) -> T:
+    def _alone(self, act: Callable[[Connection, list[Any]], T], *, patient: bool = True) -> T:
         """What `act` does with the database and the groups of seeds in it, with nobody else at it. Those that
-        it adds are kept, those that others added are known here by then. `ask`: for `database.wait`.
+        it adds are kept, those that others added are known here by then.
+
+        Unless `patient`, Away is raised at once, and nothing of the seeds is heard: the pulse goes on while
+        a look is taken, which goes by the seeds that there were when it began.
         """
 
         def transaction(connection: Connection) -> tuple[T, list[Any]]:
@@ -118,13 +120,16 @@ class Queue:
             query = select(SWEEPS.c.definition).where(mine).with_for_update()
             written = connection.execute(query).scalar_one()
             groups, known = written["groups"], len(written["groups"])
-            self._hear(groups)
+            if patient:
+                self._hear(groups)
             result = act(connection, groups)
             if len(groups) > known:
                 connection.execute(SWEEPS.update().where(mine).values(definition=written))
             return result, groups
 
-        result, groups = (ask or self.database.wait)(transaction)
+        if not patient:
+            return self.database.once(transaction)[0]
+        result, groups = self.database.wait(transaction)
         self._hear(groups)
         return result
 
@@ -172,7 +177,7 @@ class Queue:
             tried = rows_of(connection, self._rows) if self.sweep.method == "bayes" else []
             row = row_at(self.sweep, self._seed, self.plan, place, tried)
             row = dataclasses.replace(row, run_id=secrets.token_hex(4), owner=owner)
-            self._insert(connection, [row])
+            connection.execute(RUNS.insert().values(sweep=self.name, **vars(row)))
             return row
 
         return self._alone(take)
@@ -190,10 +195,6 @@ class Queue:
             if (value := connection.execute(ended).scalar()) is not None and metric.is_reached(value):
                 return None
         return place
-
-    def _insert(self, connection: Connection, rows: Sequence[Row]) -> None:
-        if rows:
-            connection.execute(RUNS.insert(), [{"sweep": self.name, **vars(row)} for row in rows])
 
     def beat(self, mine: Sequence[Row] = ()) -> Progress:
         """A sign of life for one's own rows, and a look at others': the silent go back to the queue."""
@@ -214,7 +215,7 @@ class Queue:
             lost = frozenset(owners - {row.owner for row in running})
             return dataclasses.replace(self._counted(connection), lost=lost), seen
 
-        progress, self._seen = self._alone(tell, self.database.once)
+        progress, self._seen = self._alone(tell, patient=False)
         return progress
 
     def report(self, row: Row, band: int, value: float) -> list[float]:
@@ -227,7 +228,7 @@ class Queue:
             every = connection.execute(select(R.bands).where(self._rows)).scalars()
             return [bands[key] for bands in every if key in bands]
 
-        return self._alone(write, self.database.once)
+        return self._alone(write, patient=False)
 
     def end(self, row: Row, state: str, value: float | None = None) -> bool:
         """Record how a row ended: finished, stopped (by early termination), failed; interrupted or lost, and
@@ -261,7 +262,8 @@ class Queue:
 
         def write(connection: Connection, groups: list[Any]) -> None:
             there = {*connection.execute(select(R.place).where(self._rows)).scalars()}
-            self._insert(connection, [row for row in named if row.place not in there])
+            if new := [{"sweep": self.name, **vars(row)} for row in named if row.place not in there]:
+                connection.execute(RUNS.insert(), new)
 
         self._alone(write)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -17,7 +18,6 @@ from ampcompare.program.console import clock
 
 PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
-TRIES = 4  # to open it: several workers may make its tables at once
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 DRIVER = "psycopg"  # of PostgreSQL, where the URL names none
 # A machine that vanishes says nothing: without these its connection is waited for up to two hours.
@@ -55,7 +55,12 @@ class Database:
         self._away_since: float | None = None
         try:
             self.engine = _engine(url, writes=tables is not None)
-            _open(self.engine, tables)
+            if tables is None:
+                self.engine.connect().close()
+            else:
+                with suppress(DBAPIError):  # another makes them just now; what else is wrong is so again
+                    tables.create_all(self.engine)
+                tables.create_all(self.engine)
         except (SQLAlchemyError, ImportError, ValueError) as problem:  # ValueError: a port that is no number
             raise self._unusable(problem) from problem
 
@@ -132,20 +137,6 @@ def _without_dead_transactions(connection: Any, record: object) -> None:
     # A machine that dies within a transaction would keep its locks until its connection is found dead.
     connection.cursor().execute("SET idle_in_transaction_session_timeout = '60s'")
     connection.commit()
-
-
-def _open(engine: Engine, tables: MetaData | None) -> None:
-    for tries in range(1, TRIES + 1):
-        try:
-            if tables is None:
-                engine.connect().close()
-            else:
-                tables.create_all(engine)
-            return
-        except DBAPIError:
-            if tries == TRIES:
-                raise
-            time.sleep(PAUSE_SECONDS / 4)
 
 
 def _is_away(problem: BaseException) -> bool:

@@ -67,8 +67,8 @@ def see_through(
         now = time.monotonic()
         early = (look(run) and not asked) or early
         if (early or stop.asked.is_set()) and kill_at == math.inf:
-            asked = not early
-            run.tell(stop.number if asked else signal.SIGTERM)
+            # What has ended by itself just now was not interrupted.
+            asked = run.tell(signal.SIGTERM if early else stop.number) and not early
             kill_at = now + stop.seconds
         if stop.at_once.is_set() or now > kill_at:
             run.kill()
