@@ -9,12 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
-import yaml
 from rich.console import Console
 from support.quick import ROOT
-from support.sweep_schema import SCHEMA
 
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
@@ -243,7 +240,6 @@ def written(tmp_path: Path, name: str, *options: str) -> Path:
 
 def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path):
     path = written(tmp_path, "recipe", "--seeds", "2", "--scale", "0.5", "log.every=7")
-    jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
     sweep, publication = read(path), load("recipe")
     assert sweep.total() == 2 * len(publication.arms)
     template = sweep.command[sweep.command.index("run") + 1 :]
