@@ -20,9 +20,10 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.config.arguments import parse
 from ampcompare.config.beside import PlanConfig
+from ampcompare.config.build import build
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_option, check_parameters, split_override, typed_values, typed_word
-from ampcompare.config.schema import Config
+from ampcompare.config.load import check_option, check_parameters, split_override, typed_word
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.checked import wrong_file
 from ampcompare.report.words import plural, some
@@ -164,12 +165,11 @@ def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
     """What file and words say, as far as it is a plan: the program may have options that are called so."""
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
     found |= dict(split_override(word) for word in words)
-    own = {f"{GROUP}{name}" for name in PlanConfig.__dataclass_fields__} & found.keys()
+    keys = [key for key in LEAVES if key.startswith(GROUP) and key in found]
     try:
-        typed = typed_values(Config(), {key: found[key] for key in own})
-    except UserError:
+        return build(Config(), ("", {key: found[key] for key in keys})).plan
+    except UserError:  # options of its own that are called so
         return PlanConfig()
-    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
 def _same_runs(sweep: Sweep, tried: Sequence[Tried]) -> tuple[Cells | None, list[str]]:

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
-from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Number, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_yaml
+from ampcompare.program.yaml_file import read_word, read_yaml
 from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.points import MOST_POINTS, Axes, Cells, Point, count_of, points_of

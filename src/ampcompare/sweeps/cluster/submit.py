@@ -22,9 +22,9 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.config.load import split_override
-from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.program.yaml_file import read_word
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
