@@ -69,14 +69,12 @@ def reproduce(
         raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
     way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
     if write_sweep is not None:
-        if write_sweep.exists():
-            raise UserError(f"--write-sweep {write_sweep}: there is such a file; name another, or remove it")
         _, text = sweep_file(*way, file=str(write_sweep))
         try:
-            write_sweep.write_text(text, encoding="utf-8")
+            with write_sweep.open("x", encoding="utf-8") as written:
+                written.write(text)
         except (OSError, ValueError) as problem:
-            todo = "name a file that can be written"
-            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; {todo}") from None
+            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; name a new file") from None
         ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return
