@@ -159,15 +159,16 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     array, jobs, unasked = Array(ready.output.resolve()), {}, ""
     if not array.has_begun:
         return ready.sweep, [], {}, ""
-    sweep, kept = array.agreed(ready)
-    rows = array.rows(sweep, kept, ready.told, {})
-    if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
+    ready, kept = array.agreed(ready)
+    if any(
+        row.state == QUEUED for row in array.rows(ready, kept, {})
+    ):  # else it may be far from Slurm by now
         try:
             jobs = array.in_queue()
         except UserError as problem:
             unasked = str(problem)
     why = {run_id: f"in the queue as job {ids[0]}" for run_id, ids in jobs.items()}
-    return sweep, array.rows(sweep, kept, ready.told, jobs), why, unasked
+    return ready.sweep, array.rows(ready, kept, jobs), why, unasked
 
 
 def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
