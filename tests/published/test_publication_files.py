@@ -66,50 +66,39 @@ def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
     assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
 
 
+LINES = "expected lines of the form key: value"
+TIME, HALF = "figures.time", "figures.time.values.half"
+WRONG = [
+    ("titel", "x", "titel: no such key; did you mean title?"),
+    (f"{TIME}.valeus", {}, f"{TIME}.valeus: no such key; did you mean values?"),
+    ("title", ..., "title: missing"),
+    ("source", "", "source='': expected a text"),
+    ("baseline", ..., "baseline: missing"),
+    ("baseline", "O1", "baseline='O1': expected one of the arms: fp32, half"),
+    ("arms", {}, "arms: expected 1 or more of them"),
+    ("arms", {str(n): {} for n in range(21)}, "arms: expected at most 20 of them"),
+    ("arms", {"a\nb": {}}, "arms.a b='a\\nb': expected a name of 1 to 60 characters, in one line"),
+    ("arms.half", "fp16", f"arms.half='fp16': {LINES}"),
+    ("arms.half", {1: 2}, "arms.half[1]=1: expected a text"),
+    ("setting", [1], f"setting=[1]: {LINES}"),
+    ("runs", 0, "runs=0: expected at least 1"),
+    ("runs", True, "runs=True: expected a whole number"),
+    ("gflop", float("nan"), "gflop=nan: expected a number"),
+    ("gflop", 0, "gflop=0: expected a number above 0"),
+    (f"{TIME}.measured", "wall", f"{TIME}.measured='wall': expected 'seconds',"),
+    (f"{TIME}.unit", "MiB", f"{TIME}.unit='MiB': expected one of s, min, h, which fit seconds"),
+    (f"{TIME}.values", {"O1": "2"}, f"{TIME}.values.O1: no such arm; there are fp32, half"),
+    *((HALF, text, f"{HALF}={text!r}: {FIGURE}") for text in NONE),
+    (HALF, INTERVAL | {"low": 2}, f"{HALF}: low 2, value 1, high 2: not in this order"),
+    (HALF, INTERVAL | {"n": 1}, f"{HALF}.n=1: expected at least 2"),
+    (HALF, INTERVAL | {"confidence": 1.0}, f"{HALF}.confidence=1.0: expected"),
+    ("curves", {}, "curves: expected a list"),
+    ("curves", [1], "curves[0]=1: expected a text"),
+]
+
+
 def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
-    lines = "expected lines of the form key: value"
-    for key, value, said in [
-        ("titel", "x", "titel: no such key; did you mean title?"),
-        ("figures.time.valeus", {}, "figures.time.valeus: no such key; did you mean values?"),
-        ("title", ..., "title: missing"),
-        ("source", "", "source='': expected a text"),
-        ("baseline", ..., "baseline: missing"),
-        ("baseline", "O1", "baseline='O1': expected one of the arms: fp32, half"),
-        ("arms", {}, "arms: expected 1 or more of them"),
-        ("arms", {str(n): {} for n in range(21)}, "arms: expected at most 20 of them"),
-        ("arms", {"a\nb": {}}, "arms.a b='a\\nb': expected a name of 1 to 60 characters, in one line"),
-        ("arms.half", "fp16", f"arms.half='fp16': {lines}"),
-        ("arms.half", {1: 2}, "arms.half[1]=1: expected a text"),
-        ("setting", [1], f"setting=[1]: {lines}"),
-        ("runs", 0, "runs=0: expected at least 1"),
-        ("runs", True, "runs=True: expected a whole number"),
-        ("gflop", float("nan"), "gflop=nan: expected a number"),
-        ("gflop", 0, "gflop=0: expected a number above 0"),
-        ("figures.time.measured", "wall", "figures.time.measured='wall': expected 'seconds',"),
-        ("figures.time.unit", "MiB", "figures.time.unit='MiB': expected one of s, min, h, which fit seconds"),
-        ("figures.time.values", {"O1": "2"}, "figures.time.values.O1: no such arm; there are fp32, half"),
-        *(
-            ("figures.time.values.half", text, f"figures.time.values.half={text!r}: {FIGURE}")
-            for text in NONE
-        ),
-        (
-            "figures.time.values.half",
-            INTERVAL | {"low": 2},
-            "figures.time.values.half: low 2, value 1, high 2",
-        ),
-        (
-            "figures.time.values.half",
-            INTERVAL | {"n": 1},
-            "figures.time.values.half.n=1: expected at least 2",
-        ),
-        (
-            "figures.time.values.half",
-            INTERVAL | {"confidence": 1.0},
-            "figures.time.values.half.confidence=1.0",
-        ),
-        ("curves", {}, "curves: expected a list"),
-        ("curves", [1], "curves[0]=1: expected a text"),
-    ]:
+    for key, value, said in WRONG:
         with subtests.test(key=key, value=value, said=said):
             assert refusal(written(tmp_path, changed(key, value))).startswith(said)
 

@@ -218,8 +218,8 @@ def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(
 
 @pytest.mark.slow
 def test_what_is_submitted_twice_as_sbatchs_answer_was_lost_is_run_once(place: Place, slurm: Slurm, says):
-    """What it may have queued nevertheless is waited for; where squeue does not know it yet, the second
-    of two jobs with one run does nothing.
+    """What it may have queued nevertheless is waited for. Where squeue does not know of it, the second of two
+    jobs with one run does nothing.
     """
     place.file(parameters=XS)
     slurm.slots = 0
@@ -228,12 +228,14 @@ def test_what_is_submitted_twice_as_sbatchs_answer_was_lost_is_run_once(place: P
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
     put_back(sbatch)
     says("3 waiting or running as job 101; nothing new was submitted")
-    squeue = in_front(slurm, "squeue", "true")
+    cancel(slurm, "101")
     says("3 submitted as job 105")
+    squeue = in_front(slurm, "squeue", "true")
+    says("3 submitted as job 109")
     put_back(squeue)
     run_all(slurm)
     assert once_each(place)
-    assert {job.state for job in slurm.jobs} == {"COMPLETED"}
+    assert {job.state for job in slurm.jobs} == {"CANCELLED", "COMPLETED"}
 
 
 @pytest.mark.slow

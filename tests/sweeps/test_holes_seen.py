@@ -44,9 +44,9 @@ def array(place, monkeypatch, **content) -> tuple[Array, list[Row]]:
     ready = prepare(str(file), [f"output_dir={place.out}"])
     made = Array(place.out)
     made.make()
-    sweep, kept = made.agreed(ready)
+    ready, kept = made.agreed(ready)
     made.write("sweep", kept)
-    runs = made.rows(sweep, kept, None, {})
+    runs = made.rows(ready, kept, {})
     made.write(f"{MARK}1", {"runs": [run.run_id for run in runs]})
     return made, runs
 

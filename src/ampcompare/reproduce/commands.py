@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,27 +48,17 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    asked: dict[str, object] = {
-        "seeds": seeds,
-        "scale": scale,
-        "network": network,
-        "write-sweep": write_sweep,
-    }
-    asked |= {"workers": workers, "out": out, "runs": runs, "words": " ".join(given)}
+    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    asked |= {"workers": workers, "out": out, "runs": runs or None}
     if name is None:
-        taken, why = ["seeds"], "of which publication? give its name"
+        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
     elif runs:
-        taken, why = ["runs", "out"], "--runs judges runs that exist; leave it out"
-    elif write_sweep:
-        taken, why = (
-            ["write-sweep", "seeds", "scale", "network", "words"],
-            "--write-sweep runs nothing; leave it out",
-        )
+        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
     else:
-        taken, why = [*asked], ""
-    for option, value in asked.items():
-        if value not in (None, [], "") and option not in taken:
-            raise UserError(f"{'' if option == 'words' else f'--{option} '}{value}: {why}")
+        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+    said = [f"--{option} {asked[option]}" for option in wrong.split() if asked[option] is not None]
+    if said := [*said, *(given if runs else ())]:
+        raise UserError(f"{said[0]}: {why}")
     if name is None:
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
@@ -79,14 +69,12 @@ def reproduce(
         raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
     way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
     if write_sweep is not None:
-        if write_sweep.exists():
-            raise UserError(f"--write-sweep {write_sweep}: there is such a file; name another, or remove it")
         _, text = sweep_file(*way, file=str(write_sweep))
         try:
-            write_sweep.write_text(text, encoding="utf-8")
+            with write_sweep.open("x", encoding="utf-8") as written:
+                written.write(text)
         except (OSError, ValueError) as problem:
-            todo = "name a file that can be written"
-            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; {todo}") from None
+            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; name a new file") from None
         ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return

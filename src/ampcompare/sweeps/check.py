@@ -60,7 +60,7 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
         todo = "start the sweep from the folder that has it, or write the path out"
-        raise wrong_file(sweep.path, [f"program={named!r}: no such file in {Path.cwd()}; {todo}"])
+        raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not here:
         return _plan_of_others(sweep, words), None, []
     if lines := [*_wrong_options(sweep)]:
@@ -73,9 +73,8 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
             raise first.found
         check_parameters(first.found, first.parameters)
     except UserError as problem:
-        raise wrong_file(sweep.path, [f"the first run would end at once: {problem}"]) from None
-    if line := _wrong_metric(sweep, first.found):
-        raise wrong_file(sweep.path, [line])
+        raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
+    _check_metric(sweep, first.found)
     return first.found.plan, *_same_runs(sweep, tried)
 
 
@@ -142,23 +141,24 @@ def _wrong_options(sweep: Sweep) -> Iterator[str]:
             yield f"parameters.{problem}"
 
 
-def _wrong_metric(sweep: Sweep, config: Config) -> str | None:
+def _check_metric(sweep: Sweep, config: Config) -> None:
+    """Raises UserError for a metric by which a sweep of our training cannot go."""
     if sweep.metric is None:
-        return None
+        return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
     metric = metrics.find(name)
     known = {key for key in metrics.METRICS if not task.is_of_task(key)}
     known |= task.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
-    why = ""
+    is_last = metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
     if name not in known and (metric is None or metric.key not in known):
         why = f"the training never logs it; {did_you_mean(name, sorted(known), 0.5) or listed}"
     elif metric and metric.no_goal:
         why = f"is {metric.no_goal}, nothing to go by; {listed}"
-    elif sweep.hyperband and (
-        metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
-    ):
+    elif sweep.hyperband and is_last:
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
-    return f"metric.name={name!r}: {why}" if why else None
+    else:
+        return
+    raise UserError(f"{sweep.path}: metric.name={name!r}: {why}")
 
 
 def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:

@@ -58,8 +58,17 @@ _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
 _NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "constant": {"value": (Plain, ...)},
+    "categorical": _VALUES,
+    "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
+    "int_uniform": {"min": (int, ...), "max": (int, ...)},
+}
 # By name the settings of a distribution and its value at a quantile, 0 to 1.
 _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
+    # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
+    "inv_log_uniform": (_RANGE, lambda s, u: math.exp(-_between(s, u))),
+    "inv_log_uniform_values": (_POSITIVE, _log_values),
     "uniform": (_RANGE, _between),
     "log_uniform": (_RANGE, lambda s, u: math.exp(_between(s, u))),
     "log_uniform_values": (_POSITIVE, _log_values),
@@ -67,17 +76,10 @@ _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
     "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
     "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
 }
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "constant": {"value": (Plain, ...)},
-    "categorical": _VALUES,
-    "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
-    "int_uniform": {"min": (int, ...), "max": (int, ...)},
-}
-_SETTINGS |= {f"q_{name}": settings | {"q": (Above0, 1)} for name, (settings, _) in _LAWS.items()}
-# log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
-_LAWS["inv_log_uniform"] = _RANGE, lambda s, u: math.exp(-_between(s, u))
-_LAWS["inv_log_uniform_values"] = _POSITIVE, _log_values
-_SETTINGS |= {name: settings for name, (settings, _) in _LAWS.items()}
+for _name, (_settings, _) in _LAWS.items():
+    _SETTINGS[_name] = _settings
+    if not _name.startswith("inv"):
+        _SETTINGS[f"q_{_name}"] = _settings | {"q": (Above0, 1)}
 # By name a model of what it has to be given.
 DISTRIBUTIONS: dict[str, type[Checked]] = {
     name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)

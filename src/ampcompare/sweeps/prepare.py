@@ -116,14 +116,7 @@ def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
 
 
 def _looks_of(plan: PlanConfig) -> tuple[int, ...]:
-    """The numbers of seeds at which a sweep that goes on until all is decided is looked at; the last ends it.
-
-    Raises UserError where the plan has seeds beyond its last look.
-    """
-    if not plan.looks:
-        most = plan.max_seeds or LOOKS[-1]
-        return (*(look for look in LOOKS if look < most), most)
-    if plan.max_seeds not in (None, plan.looks[-1]):
-        where = f"plan.looks={plan.looks}: the last is not plan.max_seeds={plan.max_seeds}"
-        raise UserError(f"{where}; look at the last seeds too, or leave max_seeds out")
-    return tuple(plan.looks)
+    """At how many seeds a sweep that goes on until all is decided is looked at; the last look ends it."""
+    looks = plan.looks or LOOKS
+    most = plan.max_seeds or looks[-1]
+    return (*(look for look in looks if look < most), most)

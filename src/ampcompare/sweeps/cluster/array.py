@@ -11,7 +11,6 @@ Kept are files in `output_dir/cluster`, each written as a whole:
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -21,13 +20,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
 from ampcompare.sweeps.definition import agreed, definition, seed_of
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.prepare import Prepared
 from ampcompare.sweeps.process import ended
 from ampcompare.sweeps.search import row_at
@@ -55,23 +54,22 @@ class Array:
         """Whether anything was submitted; what was refused binds nobody."""
         return any(self.place.glob(f"{MARK}*.json"))
 
-    def agreed(self, ready: Prepared) -> tuple[Sweep, dict[str, Any]]:
+    def agreed(self, ready: Prepared) -> tuple[Prepared, dict[str, Any]]:
         """The sweep as it began here, with all seeds so far, and what is to be kept of it. Raises UserError
         where it was another sweep.
         """
-        path = self.place / "sweep.json"
-        kept: dict[str, Any] = {"definition": definition(ready.sweep, ready.words), "added": [], "runs": []}
+        path, sweep = self.place / "sweep.json", ready.sweep
+        kept: dict[str, Any] = {"definition": definition(sweep, ready.words), "added": [], "runs": []}
         if self.has_begun:
             kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if "runs" not in kept:
             what = "is of an earlier version of AMP Compare and cannot be gone on with"
             raise UserError(f"{path}: {what}; finish it with that version, or set output_dir=...")
-        where = str(self.folder)
-        began, more = agreed(ready.sweep, ready.words, kept["definition"], kept["added"], where)
+        sweep, more = agreed(sweep, ready.words, kept["definition"], kept["added"], str(self.folder))
         kept["added"] += [[*more]] if more else []
-        while len(kept["runs"]) < (began.total() or 0):
+        while len(kept["runs"]) < (sweep.total() or 0):
             kept["runs"].append(secrets.token_hex(6))
-        return began, kept
+        return replace(ready, sweep=sweep), kept
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
         """Keep this, in a file of that name."""
@@ -80,22 +78,15 @@ class Array:
             file.write(json.dumps(content).encode())
         return path
 
-    def rows(
-        self,
-        sweep: Sweep,
-        kept: Mapping[str, Any],
-        told: Mapping[str, Any] | None,
-        jobs: Mapping[str, Sequence[str]],
-    ) -> list[Row]:
+    def rows(self, ready: Prepared, kept: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> list[Row]:
         """Every run by its index: a function of the sweep and of what is kept of it, as its jobs ask nobody;
-        running where `jobs`, those in the queue, have it. `told` is what of the plan every run is told.
+        running where `jobs`, those in the queue, have it.
         """
-        found, seed = [], seed_of(sweep, kept["definition"])
-        for place, run_id in enumerate(kept["runs"][: sweep.total()]):
+        found, seed = [], seed_of(ready.sweep, kept["definition"])
+        for place, run_id in enumerate(kept["runs"][: ready.sweep.total()]):
             state = RUNNING if run_id in jobs else ended(self.folder, run_id) or QUEUED
-            row = row_at(sweep, seed, told, place)
-            starts = 0 if state == QUEUED else 1
-            found.append(dataclasses.replace(row, run_id=run_id, state=state, starts=starts))
+            row = row_at(ready.sweep, seed, ready.told, place)
+            found.append(replace(row, run_id=run_id, state=state, starts=0 if state == QUEUED else 1))
         return found
 
     def lock(self, run_id: str) -> Path:

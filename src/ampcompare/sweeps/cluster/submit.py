@@ -16,7 +16,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -78,16 +77,16 @@ def submit_sweep(
             queue = array.in_queue()
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
-        sweep, kept = array.agreed(ready)
-        runs = array.rows(sweep, kept, ready.told, queue)
+        ready, kept = array.agreed(ready)
+        runs = array.rows(ready, kept, queue)
         if fill:  # as new runs: those that failed stay in the record
             for run in (run for run in runs if run.state == "failed"):
                 kept["runs"][run.place] = secrets.token_hex(6)
-            runs = array.rows(sweep, kept, ready.told, queue)
+            runs = array.rows(ready, kept, queue)
         array.write("sweep", kept)
         of = Counter(run.state for run in runs)
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
-        said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
+        said = [f"{ready.sweep.name}: {ready.sweep.method}, {plural(len(runs), 'run')}"]
         said += [f"{of['finished']} of them done before"] if of["finished"] else []
         said += [f"{of['failed']} failed"] if of["failed"] else []
         said += [f"{of[RUNNING]} waiting or running as job {', '.join(jobs)}"] if jobs else []
@@ -108,13 +107,13 @@ def submit_sweep(
             print_line(console, one_line(line))
         if jobs and (left or REPORT not in queue):
             behind_all = {**of_report(options), "dependency": f"afterany:{':'.join(jobs)}"}
-            last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, array.folder)])
+            last = _submit(array, REPORT, behind_all, [], [partial(make_report, ready.sweep, array.folder)])
             where = array.folder / "report"
             print_line(console, one_line(f"report: job {last}, behind the last of them, into {where}"))
     if jobs:
         return 0
     print_failed(console, [run.run_id for run in runs if run.state == "failed"], len(runs), array.folder)
-    status = report(console, sweep, array.folder)
+    status = report(console, ready.sweep, array.folder)
     return EXIT_FAILED_RUNS if of["failed"] else status
 
 
@@ -177,7 +176,7 @@ def _submit(
 
 def _check(ready: Prepared, request: Request) -> None:
     """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
-    that has the database of a sweep.
+    in which the sweep was run without.
     """
     sweep, output = ready.sweep, ready.output
     needs = {
@@ -195,8 +194,11 @@ def _check(ready: Prepared, request: Request) -> None:
     said, place = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in place or "\\" in place or not place.isprintable():
         raise UserError(f"{said}: expected a printable path without % and \\, which mean something to sbatch")
-    if Path(output, "sweep.db").exists():
-        todo = "go on with --fill" if Array(output).has_begun else "leave --cluster out"
+    has_begun = Array(output).has_begun
+    # With --storage its database is elsewhere; the parameters of its runs are here.
+    was_run = not has_begun and any((output / "wandb" / f"sweep-{sweep.name}").glob("config-*.yaml"))
+    if was_run or (output / "sweep.db").exists():
+        todo = "go on with --fill" if has_begun else "leave --cluster out"
         raise UserError(f"{said}: a sweep was run there without --cluster; name another folder, or {todo}")
 
 

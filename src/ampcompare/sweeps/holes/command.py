@@ -22,6 +22,7 @@ from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.holes.look import Seen, look, word_of
+from ampcompare.sweeps.process import last_words
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.run import Request, command_again, make_output, queue_of, run_to_report
 from ampcompare.sweeps.table import RUNNING, Row
@@ -30,6 +31,7 @@ EXIT_HOLES = 3
 MOST_ROWS = 200
 WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
 STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
+WHY = {"crashed": "its worker went away", "stopped": "queued again: the sweep's command goes on with it"}
 AS_KEPT = {RUNNING: ELSEWHERE, "interrupted": "failed", "refused": "failed"}  # of what others ran
 
 
@@ -115,10 +117,11 @@ def _print_table(seen: Seen, console: Console) -> None:
     for head in ("state", "point", "run", "why", "log"):
         table.add_column(head, overflow="fold")
     for row in seen.open[:MOST_ROWS]:
-        word, arm = word_of(row), row.plan.get("arm")
+        word, arm, why = word_of(row), row.plan.get("arm"), seen.why.get(row.run_id)
         values = " ".join(f"{key}={lookup(row.parameters, key)}" for key in seen.keys)
         log = seen.ready.output / "logs" / f"{row.run_id}.log"
-        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, seen.why.get(row.run_id, "")]
+        why = why or (last_words(log) if word == "failed" else WHY.get(word, ""))
+        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, why]
         cells.append(str(log) if row.run_id and log.is_file() else "")
         table.add_row(Text(word, style=STYLES.get(word, "")), *(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)

@@ -29,7 +29,6 @@ from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
 from ampcompare.sweeps.points import SEED
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
-from ampcompare.sweeps.process import last_words
 from ampcompare.sweeps.queue import ELSEWHERE
 from ampcompare.sweeps.run import Request, url_of
 from ampcompare.sweeps.search import row_at
@@ -40,16 +39,15 @@ BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperban
 WHOLE = ("finished", "stopped early")
 STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
 OF_ROWS = {"stopped": "stopped early", "lost": "crashed", "interrupted": "stopped", ELSEWHERE: "running"}
-WHY = {"crashed": "its worker went away", "stopped": "queued again: the sweep's command goes on with it"}
 ABSENT = "\0"  # which no value can be
 DIGITS = 10  # that numbers have to share: a multiple of 0.1 has noise in its last ones
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep as it stands: the row of each point with the run that tells, and `why` it is so by that run's
-    id. Of a search whose draws are not known (`is_drawn`) there are the runs that were begun, and `not_begun`
-    counts those that are to be. `unasked`: why nobody knows which runs of an array wait.
+    """A sweep as it stands: the row of each point with the run that tells, and by that run's id what is known
+    of `why` it is so. Of a search whose draws are not known (`is_drawn`) there are the runs that were begun,
+    and `not_begun` counts those that are to be. `unasked`: why nobody knows which runs of an array wait.
     """
 
     ready: Prepared
@@ -127,11 +125,6 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
         if sweep.run_cap is None:
             remarks.append("a search without run_cap has no end, so that no point of it is missing")
     not_begun = 0 if is_known else max(0, (sweep.run_cap or 0) - len(points))
-    for row in points:
-        if row.state == "failed" and not why.get(row.run_id):
-            why[row.run_id] = last_words(ready.output / "logs" / f"{row.run_id}.log")
-        elif row.run_id:
-            why.setdefault(row.run_id, WHY.get(word_of(row), ""))
     seen = Seen(ready, keys, bool(written), points, why, not is_known, not_begun, unasked, remarks)
     if unasked and not seen.is_whole:
         remarks.append(f"{unasked}: some of them may run")
@@ -155,8 +148,8 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     read = sweep_of(Path(source), known)
-    of_server: dict[str, Any] = {"entity": entity, "project": project, "control": False, "on_server": True}
-    return prepared(replace(read, name=name, **of_server), words), runs
+    read = replace(read, name=name, entity=entity, project=project, on_server=True)
+    return prepared(read, words), runs
 
 
 def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
@@ -166,15 +159,16 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     array, jobs, unasked = Array(ready.output.resolve()), {}, ""
     if not array.has_begun:
         return ready.sweep, [], {}, ""
-    sweep, kept = array.agreed(ready)
-    rows = array.rows(sweep, kept, ready.told, {})
-    if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
+    ready, kept = array.agreed(ready)
+    if any(
+        row.state == QUEUED for row in array.rows(ready, kept, {})
+    ):  # else it may be far from Slurm by now
         try:
             jobs = array.in_queue()
         except UserError as problem:
             unasked = str(problem)
     why = {run_id: f"in the queue as job {ids[0]}" for run_id, ids in jobs.items()}
-    return sweep, array.rows(sweep, kept, ready.told, jobs), why, unasked
+    return ready.sweep, array.rows(ready, kept, jobs), why, unasked
 
 
 def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
