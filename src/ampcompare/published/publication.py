@@ -18,7 +18,6 @@ gflop: 7.78           # counted work of forward and backward, an image
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,7 @@ from pydantic import (
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.program.checked import Above0, Checked, checked, refused
 from ampcompare.program.place import find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_yaml
+from ampcompare.program.yaml_file import flat, read_yaml
 from ampcompare.published.printed import Printed
 
 FOLDER = "configs/published"
@@ -90,21 +89,13 @@ def _name(name: str) -> str:
     return name
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 Words = Annotated[str, PlainValidator(_words)]
 Name = Annotated[str, AfterValidator(_name)]
+# Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it.
 Options = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
-    AfterValidator(lambda tree: dict(_flat(tree))),
+    AfterValidator(lambda tree: dict(flat(tree))),
 ]
 Count = Annotated[int, Field(ge=1)]
 
