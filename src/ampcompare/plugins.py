@@ -76,7 +76,9 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True)
 class Plugin:
-    """What was found, the first digits of the SHA-256 of the file that it is written in, and that file."""
+    """What was found, what tells one version of it from another (the first digits of the SHA-256 of the file
+    that it is written in), and that file.
+    """
 
     value: Any
     source: str

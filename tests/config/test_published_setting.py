@@ -8,9 +8,9 @@ import pytest
 
 from ampcompare.config.arguments import parse
 from ampcompare.config.build import build
-from ampcompare.config.canonical import flat
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
+from ampcompare.program.yaml_file import flat
 from ampcompare.published.publication import load, names
 
 PAPER = """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ampcompare.config.options import Role, listed
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.program.yaml_file import read_word
+from ampcompare.program.yaml_file import flat, read_word
 
 GROUP = "precision."
 SCALE_KEYS = tuple(
@@ -48,16 +48,6 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
         else:
             found[key] = _names(value) if leaf.names else value
     return found
-
-
-def flat(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a tree, an empty one inside it as a value, nothing of an empty one."""
-    for name, value in tree.items():
-        inner = f"{key}.{name}" if key else name
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, inner)
-        else:
-            yield inner, value
 
 
 def written(value: Any) -> str:

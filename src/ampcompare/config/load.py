@@ -12,13 +12,12 @@ from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
 from ampcompare.config.build import Given, build
-from ampcompare.config.canonical import flat
 from ampcompare.config.check import check
 from ampcompare.config.publication import repeated
 from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_word, read_yaml
+from ampcompare.program.yaml_file import flat, read_word, read_yaml
 
 
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:

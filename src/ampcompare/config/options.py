@@ -24,7 +24,7 @@ BOUNDS = {
     "high": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
-LISTS = {  # what a list of such is called, and one
+LISTS: dict[Any, tuple[str, str]] = {  # what a list of such is called, and one
     float: ("numbers", "[0.5,0.5,0.5]"),
     int: ("whole numbers", "[3,6,10]"),
     str: ("texts", "[a,b]"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,18 +14,7 @@ from ampcompare import plugins
 from ampcompare.errors import UserError, did_you_mean, kind_of
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.ours import OURS, RESNETS
-from ampcompare.plugins import MODELS
-
-
-@dataclass(frozen=True)
-class Builder:
-    """What makes the network. `source` tells one version of it from another: the first digits of its file's
-    SHA-256, or the library with its version.
-    """
-
-    build: Callable[..., Any]
-    source: str
-    file: Path | None = None
+from ampcompare.plugins import MODELS, Plugin
 
 
 def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
@@ -35,11 +23,11 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     Raises UserError for a name that leads nowhere, for arguments that the builder does not take, and for
     whatever goes wrong as it is called.
     """
-    builder = builder_of(name)
+    builder = found(name)
     ours = {} if num_classes is None else {"num_classes": num_classes}
     what = f"no network for num_classes={num_classes}" if ours else "no network"
     with plugins.blame(MODELS, name, what, builder.file):
-        model = plugins.call(builder.build, kwargs, key="model.kwargs", name=name, ours=ours)
+        model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, ours=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
         raise MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")
@@ -53,11 +41,11 @@ def record_of(name: str, model: nn.Module) -> dict[str, Any]:
     if name in OURS or name in RESNETS:
         return {}
     count = sum(p.numel() for p in model.parameters())
-    return {"model_source": builder_of(name).source, MODEL_PARAMETERS: count}
+    return {"model_source": found(name).source, MODEL_PARAMETERS: count}
 
 
-def builder_of(name: str) -> Builder:
-    """What makes the network of that name. Raises UserError."""
+def found(name: str) -> Plugin:
+    """What makes the network of that name; of a library's `source` is its version. Raises UserError."""
     library, _, short = name.partition(":")
     if library == "timm":
         if find_spec("timm") is None:
@@ -67,7 +55,7 @@ def builder_of(name: str) -> Builder:
 
         if not timm.is_model(short.partition(".")[0]):
             raise _unknown(name, timm.list_models())
-        return Builder(partial(timm.create_model, short), f"timm {timm.__version__}")
+        return Plugin(partial(timm.create_model, short), f"timm {timm.__version__}", Path(timm.__file__))
     if library == "torchvision":
         import torchvision
         from torchvision import models
@@ -75,9 +63,9 @@ def builder_of(name: str) -> Builder:
         if short not in (known := models.list_models()):
             raise _unknown(name, known)
         version = torchvision.__version__.partition("+")[0]
-        return Builder(models.get_model_builder(short), f"torchvision {version}")
-    found = plugins.load(MODELS, name)
-    return Builder(found.value, found.source, found.file)
+        builder = models.get_model_builder(short)
+        return Plugin(builder, f"torchvision {version}", Path(torchvision.__file__))
+    return plugins.load(MODELS, name)
 
 
 def _unknown(name: str, known: Collection[str]) -> UserError:

@@ -7,6 +7,7 @@ of thousands of values, are refused.
 from __future__ import annotations
 
 from ast import literal_eval
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def read_word(key: str, text: str) -> Any:
         todo = f"write it as YAML does, a text in quotes: {key}='\"...\"'"
         raise UserError(f"{key}={text[:MOST_SAID]!r}: not YAML ({why}); {todo}") from None
     return text if value is None else value  # `#ff0000` is a comment
+
+
+def flat(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree, an empty one inside it as a value, nothing of an empty one."""
+    for name, value in tree.items():
+        inner = f"{key}.{name}" if key else name
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, inner)
+        else:
+            yield inner, value
 
 
 def _plain(text: str) -> Any:

@@ -38,7 +38,7 @@ from ampcompare.config.canonical import flat
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.program.checked import Above0, Checked, checked, refused
 from ampcompare.program.place import find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_yaml
+from ampcompare.program.yaml_file import flat, read_yaml
 from ampcompare.published.printed import Printed
 
 FOLDER = "configs/published"
@@ -92,6 +92,7 @@ def _name(name: str) -> str:
 
 Words = Annotated[str, PlainValidator(_words)]
 Name = Annotated[str, AfterValidator(_name)]
+# Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it.
 Options = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),

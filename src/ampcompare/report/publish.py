@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import __version__
-from ampcompare.config.canonical import flat
 from ampcompare.config.options import Role
 from ampcompare.config.schema import LEAVES, with_role
 from ampcompare.errors import UserError
+from ampcompare.program.yaml_file import flat
 from ampcompare.published.publication import MEASURED, load
 from ampcompare.records.tree import as_text
 from ampcompare.report.analysis.analysis import Analysis

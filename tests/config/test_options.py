@@ -1,0 +1,310 @@
+"""The options of a run: what files, words and W&B's macros become, and the one line that a mistake gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.quick import ROOT
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+from wandb.sdk.lib.config_util import save_config_file_from_dict
+
+from ampcompare.config.arguments import parse
+from ampcompare.config.canonical import canonical
+from ampcompare.config.load import check_chosen, check_parameters, load_config
+from ampcompare.config.schema import Config
+from ampcompare.errors import UserError
+from ampcompare.program.place import names_shipped, shipped
+
+
+def message(*words: str, name: str | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(name, words)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_reference_is_the_seed_experiment():
+    config = load_config("reference")
+    assert (config.model.name, config.model.stem, config.data.source) == ("resnet50", "cifar", "cifar10")
+    assert (config.batch_size, config.epochs, config.seed) == (128, 100, 223)
+    assert (config.optimizer.name, config.optimizer.lr) == ("sgd", 0.1)
+    assert (config.optimizer.momentum, config.optimizer.weight_decay) == (0.0, 0.0)
+    assert (config.schedule.name, config.schedule.warmup_epochs) == ("cosine", 0.0)
+    assert config.data.mean == [0.4914, 0.4822, 0.4465]
+    assert config.data.std == [0.2023, 0.1994, 0.2010]
+    assert config.data.augment is True
+    assert config.tf32 is False
+    assert config.wandb.project == "comparison-amp"
+
+
+@pytest.mark.parametrize("name", names_shipped("configs"))
+def test_every_config_file_loads(name: str):
+    assert isinstance(load_config(name), Config)
+    assert load_config(str(shipped("configs") / f"{name}.yaml")) == load_config(name)
+
+
+def test_words_become_values(subtests: pytest.Subtests):
+    for word, key, value in [
+        ("deterministic=True", "deterministic", True),  # str() of a bool, as W&B's agent writes it
+        ("deterministic=off", "deterministic", False),
+        ("optimizer.lr=1e-05", "optimizer.lr", 1e-05),
+        ("max_steps=None", "max_steps", None),
+        ("max_steps=1e3", "max_steps", 1000),
+        ("optimizer={'lr': 0.25, 'momentum': 0.5}", "optimizer.lr", 0.25),  # nested parameters of a sweep
+        ("wandb.tags=[a, b]", "wandb.tags", ["a", "b"]),
+        ("wandb.name=a=b: [c] {d} #e", "wandb.name", "a=b: [c] {d} #e"),  # a text stays as it was typed
+        ("wandb.name=123", "wandb.name", "123"),
+        ("precision.loss_scale=128", "precision.loss_scale", 128.0),
+        ("precision.loss_scale=Dynamic", "precision.loss_scale", "dynamic"),
+        ("data.root=/tmp/a folder/été", "data.root", "/tmp/a folder/été"),
+    ]:
+        with subtests.test(word=word, key=key, value=value):
+            found = load_config(None, [word]).value(key)
+            assert found == value
+            assert type(found) is type(value)
+
+
+def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):
+    for content, expected in [
+        ("backend: native\n\tseed: 1\n", "line 2: not valid YAML"),
+        ("- a\n- b\n", "expected lines of the form key: value"),
+        ("seed: 1\nseed: 2\n", "line 2: not valid YAML: found duplicate key seed"),
+        ("optimizer:\n  rate: 0.1\n", "optimizer.rate: no such key"),
+        ("optimizer:\n  lr: fast\n", "optimizer.lr='fast': expected a number above 0"),
+        ("backend: null\n", "backend=None: expected one of none"),
+        ("method: grid\nparameters: {}\n", "ampcompare sweep "),
+        ("wandb:\n  notes: ${oc.env:HOME}\n", "of ${...} only another option's key is understood"),
+        ("model: &a [*a]\n", "recursive aliases"),
+    ]:
+        with subtests.test(content=content, expected=expected):
+            path = tmp_path / "mine.yaml"
+            path.write_text(content)
+            text = message(name=str(path))
+            assert "mine.yaml" in text
+            assert expected in text
+
+
+def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert "binary.yaml" in message(name=str(path))
+    assert "no such file; expected a path or one of demo, reference, strong" in message(name="nowhere")
+    assert message(name="a\0b")
+
+
+def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "wandb: {group: 'strong-${backend}', name: '${wandb.group}-${seed}', tags: ['${model.name}', b]}\n"
+        "data: {mean: '${data.std}'}\nepochs: ${batch_size}\nbatch_size: ???\n"
+    )
+    config = load_config(str(path), ["backend=native", "batch_size=1e1", "data.std=[1,2,3]"])
+    assert (config.wandb.group, config.wandb.name, config.epochs) == (
+        "strong-native",
+        "strong-native-223",
+        10,
+    )
+    assert type(config.wandb.tags) is list
+    assert (config.wandb.tags, config.data.mean) == (["resnet50", "b"], [1.0, 2.0, 3.0])
+    with pytest.raises(
+        UserError, match=r"batch_size=\?\?\?: has to be given; expected a whole number at least 1"
+    ):
+        load_config(str(path))
+
+
+@pytest.mark.parametrize("content", ["", "optimizer:\nseed: 223\n"])
+def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, content: str):
+    (tmp_path / "empty.yaml").write_text(content)
+    assert load_config(str(tmp_path / "empty.yaml")) == Config()
+
+
+def test_settings_are_the_same_that_train_the_same():
+    def same(one: str, other: str, **environment: str) -> bool:
+        configs = (load_config(None, words.split()).to_dict() for words in (one, other))
+        return len({repr(canonical(config, environment)) for config in configs}) == 1
+
+    assert same("output_dir=a plan.margin=1", "wandb.tags=[a]")  # bookkeeping
+    assert same("precision.keep_fp32=fc,bn1 backend=native", "precision.keep_fp32=bn1,fc backend=native")
+    assert same("", "task.metrics=[accuracy,top5_accuracy] task.metric=accuracy")  # what null comes to
+    assert same("memory_format=auto", "memory_format=contiguous", memory_format="contiguous")
+    assert same("backend=bf16 precision.init_scale=2", "backend=bf16")  # which scales no loss
+    assert not same("backend=native precision.init_scale=2", "backend=native")
+    assert not same("model.kwargs.a=1", "model.kwargs.a='1'")
+    assert canonical({}) == canonical(Config().to_dict())  # what a record lacks has the default
+
+
+def test_the_schema_and_the_reports_settings_load_without_torch():
+    code = "import sys, ampcompare.config.check, ampcompare.report.runs.settings; "
+    code += "assert not {'torch', 'omegaconf'} & set(sys.modules), sorted(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+# What a sweep may hand over; W&B's agent writes lists and groups with `str()`, as Python literals.
+SWEPT = {
+    "backend": "native",
+    "batch_size": 64,
+    "tf32": True,
+    "max_steps": None,
+    "precision.init_scale": 1e-05,
+    "data": {"root": "a 'quoted' \"folder\": [x], None", "augment": False, "mean": [0.5, 0.4, 0.3]},
+    "optimizer": {"lr": 1e-05, "fused": True},
+    "wandb.tags": ["a", "b c", "d,e", "f: g", 'it\'s "h"'],
+    "wandb.notes": """it's "x"=1, --seed=3""",
+}
+MACROS = ("args", "args_no_hyphens", "args_json", "args_append_hydra", "args_override_hydra")
+
+
+@pytest.mark.parametrize("macro", MACROS)
+def test_every_macro_of_wandb_gives_the_same_config(macro):
+    forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
+    config = parse(forms[macro])
+    for key, value in SWEPT.items():
+        for inner, wanted in value.items() if isinstance(value, dict) else [("", value)]:
+            assert config.value(f"{key}.{inner}".rstrip(".")) == wanted
+    assert config.optimizer.name == "sgd"
+
+
+def test_flags_without_false_ones():
+    forms = create_sweep_command_args({"args": {"tf32": {"value": True}, "deterministic": {"value": False}}})
+    assert forms["args_no_boolean_flags"] == ["--tf32"]
+    config = parse([*forms["args_no_boolean_flags"], "backend=native"])
+    assert (config.tf32, config.deterministic, config.backend) == (True, False, "native")
+
+
+def test_json_file(tmp_path):
+    path = tmp_path / "given.json"
+    path.write_text('{"backend": "fp16", "optimizer.lr": 0.5}')
+    config = parse([str(path), "optimizer.lr=0.25"])
+    assert (config.backend, config.optimizer.lr) == ("fp16", 0.25)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--precision.keep_fp32=layer4.2, *.bn3, fc,",
+        "precision.keep_fp32=[layer4.2,*.bn3,fc]",
+        "--precision={'keep_fp32': ['layer4.2', '*.bn3', 'fc']}",
+        '{"precision.keep_fp32": ["layer4.2", "*.bn3", "fc"]}',
+    ],
+)
+def test_names_of_modules_arrive_as_they_were_typed_stars_and_commas(word):
+    assert parse(["backend=native", word]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
+
+
+def kwargs(*words: str) -> dict[str, object]:
+    return parse(words).model.kwargs
+
+
+def test_a_word_is_typed_by_yaml(subtests: pytest.Subtests):
+    for word, value in [
+        ("64", 64),
+        ("1e-5", 1e-5),  # a text to YAML 1.1
+        ("true", True),
+        ("None", None),
+        ("", None),
+        ("gelu", "gelu"),
+        ('"64"', "64"),
+        ("none", "none"),
+        ("2024-01-01", "2024-01-01"),
+        ("#ff0000", "#ff0000"),
+        ("[1, 2.5, x]", [1, 2.5, "x"]),
+        ("['a', None, True]", ["a", None, True]),
+        ("{a: {b: [1e-3]}}", {"a": {"b": [1e-3]}}),
+        ("{'a': {'b': None}}", {"a": {"b": None}}),
+    ]:
+        with subtests.test(word=word, value=value):
+            found = kwargs(f"model.kwargs.x={word}")["x"]
+            assert json.dumps(found) == json.dumps(value)
+
+
+def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("model:\n  kwargs:\n    width: 1e2\n    act: {kind: relu, slope: 1}\ndata.kwargs.n: 5\n")
+    config = load_config(str(file), ["model.kwargs.act.slope=2", "model.kwargs={depth: 3}"])
+    assert config.model.kwargs == {"width": 100.0, "act": {"kind": "relu", "slope": 2}, "depth": 3}
+    assert config.data.kwargs == {"n": 5}
+    assert load_config(str(file), ["model.kwargs=null", "model.kwargs.a=1"]).model.kwargs == {"a": 1}
+
+
+def test_what_is_in_a_tree_may_refer_to_what_else_is_there():
+    words = ["model.kwargs={a: '${model.kwargs.b.c}', b: {c: '${seed}'}}", "data.kwargs.d=${model.kwargs.a}"]
+    config = parse([*words, "seed=3"])
+    assert (config.model.kwargs, config.data.kwargs) == ({"a": 3, "b": {"c": 3}}, {"d": 3})
+
+
+def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
+    for word in [
+        "model.kwargs.=1",
+        "model.kwargs.a..b=1",
+        "model.kwargs.a=\0",
+        "model.kwargs.a=\udcff",
+        "model.kwargs.\udcff=1",
+        "model.kwargs={null: 2}",
+        "model.kwargs.a=" + "[" * 100_000,
+        "model.kwargs.a=[&a [*a]]",
+        "model.kwargs.a=!!python/object:os.system x",
+        "model.kwargs.a=[1j]",
+        "model.kwargs.a=b: c: d",
+        "model.kwargs.a=${oc.env:HOME}",
+        "model.kwargs.a=${model.kwargs}",
+        "model.kwargs={a: '${model.kwargs.b}', b: '${model.kwargs.a}'}",
+        "model.kwargs.a=???",
+        "model.kwargs=64",
+        "model.kwarg.a=1",
+        "--model.kwargs.a",
+    ]:
+        with subtests.test(word=word):
+            with pytest.raises(UserError) as caught:
+                parse([word])
+            assert str(caught.value).isprintable()
+            assert len(str(caught.value)) < 3000
+
+
+def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
+    config = parse(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
+    file = tmp_path / "recorded.yaml"
+    for write in (yaml.safe_dump, json.dumps):
+        file.write_text(write(config.to_dict()))
+        assert load_config(str(file)) == config
+
+
+CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
+
+
+def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
+    check_chosen(load_config())
+    file = tmp_path / "sweep-x" / "config-y.yaml"
+    save_config_file_from_dict(str(file), {key: {"value": value} for key, value in CHOSEN.items()})
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
+    passed = ["data.augment=False", "optimizer={'lr': 1e-05}"]
+    check_chosen(load_config(None, passed))
+    for words, said in [
+        (passed[1:], "data.augment=True: the sweep chose False"),
+        (passed[:1], "optimizer.lr=0.1: the sweep chose 1e-05"),
+        ([*passed, "max_steps=3"], "max_steps=3: the sweep chose None"),
+    ]:
+        with pytest.raises(UserError, match=f"^{said}"):
+            check_chosen(load_config(None, words))
+
+
+def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to():
+    config = load_config(None, ["wandb.group=strong-${backend}", "backend=native"])
+    check_parameters(config, {"wandb.group": "strong-${backend}"})
+    with pytest.raises(UserError, match=r"wandb\.group='strong-native': the sweep chose 'weak-native'"):
+        check_parameters(config, {"wandb": {"group": "weak-${backend}"}})
+
+
+def test_what_is_in_a_tree_is_compared_with_its_type():
+    config = load_config(None, ["model.kwargs={width: 64, act: gelu, drop: 1e-5}"])
+    check_parameters(config, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}})
+    check_parameters(config, {"model.kwargs.drop": "1e-5"})  # as `wandb sweep` reads it
+    for chosen in ({"model.kwargs.width": 32}, {"model.kwargs": {"width": True}}, {"model.kwargs.depth": 3}):
+        with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
+            check_parameters(config, chosen)

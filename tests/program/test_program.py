@@ -1,0 +1,178 @@
+"""What a program needs to behave well: files that are whole, lines, commands and children."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.pasting import paste
+from support.wandb_server.clients import wait_until
+
+from ampcompare.errors import UserError
+from ampcompare.program.child import see_through
+from ampcompare.program.console import print_line
+from ampcompare.program.files import make_folder, replacing
+from ampcompare.program.place import as_typed
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_new_file_takes_the_old_ones_place_at_the_end(tmp_path: Path):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_what_goes_wrong_leaves_the_old_file_alone(tmp_path: Path, problem: BaseException):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise problem
+
+    with pytest.raises(type(problem)):
+        write()
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("taken", "File exists"), ("taken/below", "Not a directory"), ("a\0b", "null byte")]
+)
+def test_a_folder_that_cannot_be_is_said_in_a_line_with_its_option(tmp_path: Path, name: str, why: str):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UserError, match=rf"^--out here: cannot be written to \(.*{why}.*\); name another"):
+        make_folder(tmp_path / name, "--out here")
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+    def fileno(self) -> int:
+        return self.copy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[bold]no markup[/bold] :smile: 1,234.5 samples/s",
+        "Größe 好 🙂 " + "long " * 60,
+        "a\tb\x07c\rd\x1b[31me\nf",
+        "",
+    ],
+)
+def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
+    plain, rich = io.StringIO(), io.StringIO()
+    print_line(Console(file=plain, width=40), line)
+    how = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
+    Console(file=rich, width=40).print(line, **how)
+    assert plain.getvalue() == rich.getvalue()
+
+
+def test_a_line_that_cannot_be_written_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path):
+    with (tmp_path / "out").open("wb") as out:
+        file = Full()
+        file.copy = out.fileno()
+        console = Console(file=file)
+        print_line(console, "first")
+        print_line(console, "second")
+    assert console.quiet
+    assert sys.stderr is not None
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an environment below it, whose one program prints its words."""
+    scripts = tmp_path / "my project" / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "wandb").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    (scripts / "wandb").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(scripts / "python"))
+    return tmp_path / "my project"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_printed_command_works_pasted_without_an_activated_environment(
+    environment: Path, inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = environment if inside else tmp_path
+    monkeypatch.chdir(folder)
+    line = as_typed("wandb", "sync", tmp_path / "it's $HOME; *")
+    assert line.startswith(".venv/bin/wandb ") == inside
+    assert paste(line, folder).stdout == f"<sync><{tmp_path}/it's $HOME; *>"
+
+
+def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    for program, said in (("ampcompare", "ampcompare 0"), ("wandb", "python -m wandb, version")):
+        assert paste(as_typed(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(said)
+
+
+# It ends in order, and says so in a file; until then it says where it is.
+ORDERLY = """
+import os, pathlib, signal, sys, time
+def end(number, frame):
+    pathlib.Path(sys.argv[1], "heard").write_text(str(int(number)))
+    raise SystemExit(128 + number)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, end)
+pathlib.Path(sys.argv[1], "child.new").write_text(str(os.getpid()))
+pathlib.Path(sys.argv[1], "child.new").rename(pathlib.Path(sys.argv[1], "child"))
+time.sleep(600)
+"""
+PARENT = """
+import os, sys
+from ampcompare.program import child
+raise SystemExit(child.see_through([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_a_signal_to_the_parent_alone_ends_both(tmp_path: Path, number: signal.Signals):
+    words = [sys.executable, "-c", PARENT, ORDERLY, str(tmp_path)]
+    ready = tmp_path / "child"
+
+    def hears() -> None:  # the tests may run under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    parent = subprocess.Popen(words, preexec_fn=hears, stderr=subprocess.PIPE)
+    try:
+        wait_until(ready.exists)
+        parent.send_signal(number)
+        _, errors = parent.communicate()
+        assert parent.returncode == 128 + number
+        assert errors == b""
+        assert (tmp_path / "heard").read_text() == str(int(number))
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(ready.read_text()), 0)
+    finally:
+        parent.kill()
+
+
+def test_exit_codes():
+    assert see_through([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
+    killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert see_through([sys.executable, "-c", killed], os.environ) == 137
