@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 from support.quick import QUICK  # noqa: E402
 from support.wandb_server import Server  # noqa: E402
 from support.wandb_server.clients import environment, wait_until  # noqa: E402
-from support.zygote import Zygote, children_of  # noqa: E402
+from support.zygote import Zygote  # noqa: E402
 
 Figure = tuple[str, float, float]  # what, seconds, the aim in seconds
 ENDLESS = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null")
@@ -69,7 +69,6 @@ def killed(folder: Path) -> Iterator[Figure]:
         ended = time.time()
         (record,) = load_runs([out])
         ages.append(ended - record.history["_timestamp"].max())
-    zygote.close()
     yield "age of the newest row on the disk at a kill", max(ages), 2
 
 
@@ -80,26 +79,27 @@ def stopped(folder: Path) -> Iterator[Figure]:
         ("SIGTERM to the end, the server hanging", [signal.SIGTERM], 10),
         ("second Ctrl-C to the end, the server hanging", [signal.SIGINT, signal.SIGINT], 3),
     ):
-        server, zygote, sent = Server(), Zygote(), []
+        server, sent = Server(), list[float]()
 
-        def act(
-            server: Server = server, zygote: Zygote = zygote, numbers: list[int] = numbers, sent: list = sent
-        ) -> None:
-            wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
+        def act(pid: int, server: Server = server, numbers: list[int] = numbers, sent: list = sent) -> None:
+            wait_until(lambda: any(run.history for run in server.runs.values()))
             server.hang()
-            (pid,) = children_of(zygote.pid)
             for number in numbers:
                 os.kill(pid, number)
                 sent.append(time.monotonic())
                 time.sleep(0.5 if len(sent) < len(numbers) else 0)
 
-        threading.Thread(target=act, daemon=True).start()
         words = [word for word in ENDLESS if not word.startswith("wandb.")]
         out = folder / what.partition(" ")[0]
         out.mkdir()
-        zygote.run(*words, "wandb.mode=online", f"output_dir={out}", env=environment(server, out))
+        Zygote().run(
+            *words,
+            "wandb.mode=online",
+            f"output_dir={out}",
+            env=environment(server, out),
+            begun=lambda pid, act=act: threading.Thread(target=act, args=(pid,), daemon=True).start(),
+        )
         yield what, time.monotonic() - sent[-1], aim
-        zygote.close()
         server.close()
 
 

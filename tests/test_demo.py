@@ -12,7 +12,6 @@ from ampcompare import demo
 from ampcompare.bench import compare
 from ampcompare.bench.compare import Benchmark, Row
 from ampcompare.cli import main
-from ampcompare.config.arguments import parse
 from ampcompare.program import child
 from ampcompare.records import load_runs
 from ampcompare.report import command
@@ -20,15 +19,6 @@ from ampcompare.sweeps.order import in_blocks
 
 ABOUT = {"dtype": "float32", "is_emulated": False}
 ABOUT |= {"environment": {"device_name": "x", "device_type": "cpu", "cpu_threads": 2, "torch": "2"}}
-
-
-@pytest.mark.parametrize("rung", demo.RUNGS)
-def test_the_options_of_a_rung_give_that_many_steps_and_a_scale_that_grows(rung: int):
-    batch = parse([*demo.CONFIG]).batch_size
-    config = parse([*demo.CONFIG, *demo.words_of(rung, batch)])
-    assert config.data.train_limit == rung * batch
-    assert config.epochs * rung > config.precision.growth_interval + config.log.every
-    assert 1 <= rung / config.log.every <= demo.ROWS_AN_EPOCH
 
 
 class Played:

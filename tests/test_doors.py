@@ -49,27 +49,6 @@ def records(out: str = "runs") -> list[RunRecord]:
     return sorted(load_runs([out]), key=lambda record: record.name)
 
 
-def change(here: Path) -> None:
-    """The plug-in in another version: another source of the same behaviour."""
-    with (here / "mine.py").open("a") as file:
-        file.write("# as improved\n")
-
-
-def test_it_trains_and_is_recorded_under_its_own_label_and_type():
-    result, said = train(MINE)
-    assert result.exit_code == 0
-    (record,) = records()
-    assert record.config["backend"] == "./mine.py:Mine"
-    assert record.config["environment"]["precision_dtype"] == "bfloat16"
-    assert record.name == "mine_bf16_tiny_synthetic"
-    assert "mine_bf16" in record.tags
-    assert "mine_bf16: tiny on" in said
-    environment = record.config["environment"]
-    assert environment["backend_label"] == "mine_bf16"
-    assert environment["backend_words"] == "autocast, no scaling"
-    assert len(environment["backend_source"]) == 16
-
-
 def test_what_it_does_not_take_or_give_is_one_line(here: Path):
     with pytest.raises(UserError, match=r"loss_scale=128: backend=\./mine\.py:Mine does not scale the"):
         train(MINE, "precision.loss_scale=128")
@@ -82,9 +61,17 @@ def test_what_it_does_not_take_or_give_is_one_line(here: Path):
         train(MINE)
 
 
-def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: Path):
+def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_source_only(here: Path):
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
-        train(*words)
+        result, said = train(*words)
+        assert result.exit_code == 0
+    assert "mine_bf16: tiny on" in said
+    record = records()[0]
+    environment = record.config["environment"]
+    assert (record.config["backend"], record.name) == ("./mine.py:Mine", "mine_bf16_tiny_synthetic")
+    assert "mine_bf16" in record.tags
+    told = [environment[key] for key in ("precision_dtype", "backend_label", "backend_words")]
+    assert told == ["bfloat16", "mine_bf16", "autocast, no scaling"]
     analysis = analyse_runs(load_runs(["runs"]))
     assert [(group.label, len(group.all_rows)) for group in analysis.groups] == [
         ("none", 1),
@@ -94,7 +81,8 @@ def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: 
     (comparison,) = analysis.comparisons
     assert not comparison.refusal
     assert not comparison.loose  # that it is another backend is what is compared
-    change(here)
+    with (here / "mine.py").open("a") as file:
+        file.write("# another source of the same behaviour\n")
     train(MINE, "seed=2")
     labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
     assert labels[0] == "none"
@@ -114,9 +102,8 @@ def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
         SWEEP.format(program=ROOT / "run_experiment.py", backend="./mine.py:Mine")
     )
     check = (
-        "import sys; from ampcompare.sweeps.check import problems_of; "
-        "from ampcompare.sweeps.file import read_sweep; "
-        "assert problems_of(read_sweep('sweep.yaml'), []) == []; assert 'torch' not in sys.modules"
+        "import sys; from ampcompare.sweeps.prepare import prepare; "
+        "prepare('sweep.yaml', []); assert 'torch' not in sys.modules"
     )
     done = command(sys.executable, "-c", check)
     assert not done.returncode, done.stderr

@@ -132,38 +132,3 @@ def test_a_type_that_is_emulated_is_said_before_the_first_step(quick, monkeypatc
     _, _, printed = quick("backend=native", "max_steps=1")
     assert printed.index("float16 is emulated on this processor") < printed.index("step 1/1")
     assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[2]
-
-
-@pytest.mark.parametrize("backend", ["native", "apex_o1"])
-def test_a_collapsed_scale_is_reported_once(quick, backend: str):
-    words = (
-        f"backend={backend}",
-        "precision.init_scale=65536",
-        "data.std=[1e-30,1e-30,1e-30]",
-        "log.every=1",
-    )
-    result, record, printed = quick(*words, "epochs=6", "training.on_nan=continue")
-    assert printed.count("look at inputs") == 1
-    assert record.summary["amp/scale_collapsed_at_step"] > 0
-    assert result.summary["amp/scale_collapsed_at_step"] == record.summary["amp/scale_collapsed_at_step"]
-
-
-def test_an_interrupted_run_keeps_its_record(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch):
-    from ampcompare.train import step as engine
-
-    calls = iter(range(100))
-    step = engine.Trainer.step
-
-    def interrupted(self, *args, **kwargs):
-        if next(calls) == 5:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(engine.Trainer, "step", interrupted)
-    text = io.StringIO()
-    result = run(load_config(None, [*quick_overrides, f"output_dir={tmp_path}"]), Console(file=text))
-    assert result.exit_code == 130
-    (record,) = load_runs([tmp_path])
-    assert record.state == "failed"
-    assert record.history["global_step"].max() == 4
-    assert "interrupted at step" in text.getvalue()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import io
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -48,11 +50,8 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pages_backend_and_network_train(inside: None):
-    record = train(Path("mine"), "backend=./bf16_forward.py:Bf16Forward")
-    assert record.config["environment"]["backend_label"] == "bf16_forward"
-    record = train(Path("wide"), "model.name=./wide.py:build", "backend=native")
-    assert record.name == "native_wide-py-build_synthetic"
-    assert len(record.config["environment"]["model_source"]) == 16
+    words = ("backend=./bf16_forward.py:Bf16Forward", "model.name=./wide.py:build")
+    assert train(Path("mine"), *words).name == "bf16_forward_wide-py-build_synthetic"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +75,15 @@ def test_the_pages_metric_is_computed_and_drawn(folder: Path):
     assert not done.returncode, done.stderr
     assert re.fullmatch(r"none seed 223: gap \S+ points\nnative seed 223: gap \S+ points\n", done.stdout)
     assert "training minus test accuracy" in (folder / "gap.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_example_of_a_trace_has_the_steps_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["", *QUICK, "backend=native_bf16"])
+    runpy.run_path(str(ROOT / "docs" / "examples" / "trace_steps.py"))
+    names = [event.get("name", "") for event in json.loads(Path("trace.json").read_bytes())["traceEvents"]]
+    assert sum(name.startswith("Optimizer.step") for name in names) == 3
 
 
 @pytest.mark.parametrize("function", [load_runs, analyse_runs, build_precision, amp.initialize])

@@ -170,17 +170,6 @@ def test_precision_needs_nothing_of_ours_but_the_loader_of_plug_ins():
     assert not offenders(of("precision"), lambda path: rooms_used(path) - {"plugins"})
 
 
-def test_who_waits_for_a_report_waits_for_no_scipy_stats():
-    """It takes a second to import; `scipy.special` has the distributions."""
-    assert not offenders(
-        of("report"), lambda path: {name for name in imports(path) if name.startswith("scipy.stats")}
-    )
-
-
-def test_the_entrypoint_is_short():
-    assert len((ROOT / "run_experiment.py").read_text().splitlines()) <= 80
-
-
 def test_installing_is_left_to_the_machines_own_package_index():
     files = ["Makefile", "README.md", "pyproject.toml", "constraints.txt", ".ci/run"]
     assert not [f for f in files if re.search("://|index-url", (ROOT / f).read_text())]

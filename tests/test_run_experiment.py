@@ -24,16 +24,6 @@ def launch(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def test_help_needs_no_torch_and_a_mistake_is_one_line():
-    code = "import run_experiment, sys; run_experiment.main(['--help']); "
-    code += "assert not {'torch', 'wandb', 'pandas'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
-    done = launch("backend=O1")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: backend='O1': expected one of none, native, native_bf16")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_overrides: tuple[str, ...]):
     out = tmp_path / "a folder with spaces"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.zygote import Zygote
 
 
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Zygote:
     empty = tmp_path_factory.mktemp("no-account")
-    made = Zygote(NETRC=str(empty / "netrc"), WANDB_CONFIG_DIR=str(empty), WANDB_CACHE_DIR=str(empty))
-    yield made
-    made.close()
+    return Zygote(NETRC=str(empty / "netrc"), WANDB_CONFIG_DIR=str(empty), WANDB_CACHE_DIR=str(empty))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.quick import DROPOUT, QUICK, ROOT
-from support.same_run import assert_same_run, end_of, record_of
+from support.same_run import assert_same_run, end_of, record_of, steps_of
 
 pytestmark = pytest.mark.slow
 # 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 1, 2, 3, 6, 8, 9, 12, 15,
@@ -84,10 +84,8 @@ def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpo
     went_on = [line.rpartition(" ")[2] for line in said.splitlines() if "going on with run" in line]
     assert went_on == ["3", "6", "9"]
     assert_same_run(whole, tmp_path)
-    record = record_of(tmp_path)
-    assert record.state == "finished"
-    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
-    assert steps.tolist() == [3, 6, 8, 9, 12, 15, 16]
+    assert record_of(tmp_path).state == "finished"
+    assert steps_of(tmp_path) == [3, 6, 8, 9, 12, 15, 16]
 
 
 # Process 1 has no image of the second, last batch: it is asked with none. Log intervals end with epochs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
+import pty
 import signal
 import subprocess
 import sys
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from support.quick import QUICK, ROOT
-from support.terminal import Terminal
+from support.same_run import steps_of
 from support.zygote import Zygote
 
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import load_runs
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
@@ -33,44 +33,6 @@ def assert_whole(folder: Path, *, cut: bool = False) -> None:
     ]
     assert (record.state, problems) == ("finished", [])
     assert record.history["global_step"].max() == 8
-
-
-@pytest.mark.slow
-def test_rows_on_the_disk_survive_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
-    """W&B's client dies with the training, as when the machine goes; alone it would write what it has."""
-    words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
-    words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
-    places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / "0", tmp_path / "1")}
-    dice = random.Random(20)
-    for kill in range(3):
-        resume = "resume=auto" if kill else "resume=never"
-        jobs = [
-            {"words": (*w, resume), "kill_later": dice.random(), "once_saved": str(folder), "all": True}
-            for folder, w in places.items()
-        ]
-        for folder, done in zip(places, zygote.run_all(jobs), strict=True):
-            assert done["code"] == -signal.SIGKILL, done
-            assert ("going on with run" in done["said"]) == bool(kill)
-            (record,) = load_runs([folder])
-            assert len(record.paths) == kill + 1
-            assert_every_second_step(record)
-    goals = {
-        folder: int(load_runs([folder])[0].numbers("global_step").max()) // 2 * 2 + 400 for folder in places
-    }
-    jobs = [
-        {"words": (*places[folder], "resume=auto", f"max_steps={goal}")} for folder, goal in goals.items()
-    ]
-    for (folder, goal), done in zip(goals.items(), zygote.run_all(jobs), strict=True):
-        assert done["code"] == 0, done
-        (record,) = load_runs([folder])
-        assert record.state == "finished"
-        assert assert_every_second_step(record) == goal
-
-
-def assert_every_second_step(record: RunRecord) -> float:
-    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
-    assert steps == list(range(2, int(steps[-1]) + 1, 2))
-    return steps[-1]
 
 
 @pytest.mark.slow
@@ -97,9 +59,7 @@ def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(zy
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert_whole(tmp_path)
-    (record,) = load_runs([tmp_path])
-    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
-    assert steps.tolist() == list(range(1, 9))
+    assert steps_of(tmp_path) == list(range(1, 9))
 
 
 def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
@@ -162,10 +122,16 @@ def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together
 def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path):
     """A lost connection: the kernel sends SIGHUP, and what is printed meets an error."""
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
-    command = [sys.executable, "run_experiment.py", *words]
-    terminal = Terminal(command, ROOT, PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1")
-    terminal.wait_for(b"samples/s")
-    assert terminal.hang_up() == 129, terminal.said
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+        os.execve(sys.executable, [sys.executable, str(ROOT / "run_experiment.py"), *words], env)
+    said = b""
+    while b"samples/s" not in said:
+        said += os.read(terminal, 65_536)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129, said
     (record,) = load_runs([tmp_path])
     assert (record.state, record.exit_code) == ("failed", 255)
     assert list((tmp_path / "checkpoints").rglob("*.pt"))

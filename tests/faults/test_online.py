@@ -14,7 +14,7 @@ import pytest
 from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
-from support.zygote import Zygote, children_of
+from support.zygote import Zygote
 
 from ampcompare.records import load_runs
 
@@ -38,20 +38,17 @@ def env(server: Server, folder: Path, run_id: str) -> dict[str, str]:
     return environment(server, folder, WANDB_RUN_ID=run_id)
 
 
-def when(true: Callable[[], bool], action: Callable[[int], None], zygote: Zygote) -> None:
-    """Have something done, with the process of the run, once something is true."""
+def when(true: Callable[[], bool], action: Callable[[int], None]) -> Callable[[int], None]:
+    """Have something done, with the process of a run, once something is true."""
 
-    def wait() -> None:
-        wait_until(true)
-        (pid,) = children_of(zygote.pid)
-        action(pid)
+    def begun(pid: int) -> None:
+        def wait() -> None:
+            wait_until(true)
+            action(pid)
 
-    threading.Thread(target=wait, daemon=True).start()
+        threading.Thread(target=wait, daemon=True).start()
 
-
-def when_it_has_rows(server: Server, action: Callable[[int], None], zygote: Zygote) -> None:
-    """Have something done, with the process of the run, once the server has rows of it."""
-    when(lambda: "run" in server.runs and bool(server.runs["run"].history), action, zygote)
+    return begun
 
 
 @pytest.mark.slow
@@ -73,12 +70,11 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
 
     # The checkpoint is that of the first epoch; the server gets what came after it, too.
     beyond = next(n for n, row in enumerate(expected) if row[STEP] > 8) + 1
-    when(
+    begun = when(
         lambda: "ahead" in wandb_server.runs and len(rows(wandb_server, "ahead")) > beyond,
         lambda pid: os.kill(pid, signal.SIGKILL),
-        zygote,
     )
-    assert play("ahead", signal_at=[14, signal.SIGSTOP])["code"] == -9
+    assert play("ahead", signal_at=[14, signal.SIGSTOP], begun=begun)["code"] == -9
     assert play("ahead", "resume=auto")["code"] == 0
     assert rows(wandb_server, "ahead") == expected
 
@@ -116,10 +112,12 @@ def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_serv
         wandb_server.hang()
         os.kill(pid, signal.SIGTERM)
 
-    when_it_has_rows(wandb_server, terminate, zygote)
+    def has_rows() -> bool:
+        return "run" in wandb_server.runs and bool(wandb_server.runs["run"].history)
+
     words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
     given = env(wandb_server, tmp_path, "run") | {"WANDB_FINISH_TIMEOUT": "9000"}
-    done = zygote.run(*words, f"output_dir={tmp_path}", env=given)
+    done = zygote.run(*words, f"output_dir={tmp_path}", env=given, begun=when(has_rows, terminate))
     assert done["code"] == 143, done
     assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
     (record,) = load_runs([tmp_path])
@@ -153,9 +151,9 @@ def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
         sizes = [path.stat().st_size for path in tmp_path.rglob("run-*.wandb")]
         return max(sizes, default=0) > 16_000 and bool(wandb_server.runs["run"].history)
 
-    when(has_rows_here_and_there, interrupt_twice, zygote)
     words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
-    done = zygote.run(*words, env=env(wandb_server, tmp_path, "run"))
+    begun = when(has_rows_here_and_there, interrupt_twice)
+    done = zygote.run(*words, env=env(wandb_server, tmp_path, "run"), begun=begun)
     assert len(sent) == 2
     assert done["code"] == 130, done
     assert "Traceback" not in done["said"], done

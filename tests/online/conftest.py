@@ -103,8 +103,7 @@ def compare_backends() -> dict[str, Any]:
 
 
 VALUES = {
-    "method": "bayes",
-    "run_cap": 1,
+    "method": "grid",
     "metric": {"name": "eval/accuracy", "goal": "maximize"},
     "parameters": {
         "deterministic": {"value": True},
@@ -112,7 +111,7 @@ VALUES = {
         "data.augment": {"value": False},
         "optimizer": {
             "parameters": {
-                "lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-4},
+                "lr": {"values": [1.5e-05]},
                 "momentum": {"value": 0.9},
                 "nesterov": {"value": True},
             }

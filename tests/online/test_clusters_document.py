@@ -68,10 +68,11 @@ def said(slurm: Slurm, jobs: list[Job]) -> str:
     return "\n".join(f"{job.name} {job.history}\n{slurm.output(job).read_text()}" for job in jobs)
 
 
-def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm: Slurm, tmp_path: Path):
+def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(
+    slurm: Slurm, tmp_path: Path, wandb_server: Server
+):
     """Once as the time is up, once for another job (`send_user_signal`): one curve."""
-    server = Server()
-    env = environment(server, tmp_path) | {"HOLD": str(tmp_path / "hold"), "HELD_AT": f"{HELD},119"}
+    env = environment(wandb_server, tmp_path) | {"HOLD": str(tmp_path / "hold"), "HELD_AT": f"{HELD},119"}
     held = ["${env}", "${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}"]
     definition = {
         "program": "run_experiment.py",
@@ -80,7 +81,7 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm
         "parameters": {"backend": {"values": ["native"]}},
         "command": [*held, "${args_no_hyphens}", *WORDS, f"output_dir={tmp_path / 'runs'}"],
     }
-    sweep = create_sweep(server, definition, env, tmp_path)
+    sweep = create_sweep(wandb_server, definition, env, tmp_path)
     (tmp_path / "hold").touch()
     jobs = submit(slurm, tmp_path, "agents", f"{ENTITY}/p/{sweep.id}", env=env, array="1-2")
     for starts, step in enumerate((HELD, 119), 1):
@@ -92,9 +93,6 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm
     (run,) = sweep.runs
     assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, jobs)
     assert {job.state for job in jobs} == {"COMPLETED"}
-    server.close()
-    assert not server.errors
-
     assert steps(run) == list(range(4, STEPS + 1, 4))  # at the end of each epoch
 
 

@@ -24,29 +24,17 @@ with wandb.init(config=given, settings=wandb.Settings(console="off")) as run:
 
 
 def ampcompare(*words: str, env: dict[str, str], folder: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ampcompare", *words],
-        env=env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ampcompare", *words]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture
-def server():
-    made = Server()
-    yield made
-    made.close()
-    assert not made.errors
-
-
-def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(tmp_path: Path, server: Server):
+def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(
+    tmp_path: Path, wandb_server: Server
+):
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "fail").touch()
-    env = environment(server, tmp_path)
+    env = environment(wandb_server, tmp_path)
     nested = {"parameters": {"nesterov": {"values": [True, False]}}}
     definition = {
         "program": str(tmp_path / "train.py"),
@@ -55,7 +43,7 @@ def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(tmp_
         "metric": {"name": "score", "goal": "maximize"},
         "parameters": {"lr": {"values": [0.1, 0.01]}, "optimizer": nested},
     }
-    sweep = create_sweep(server, definition, env, tmp_path)
+    sweep = create_sweep(wandb_server, definition, env, tmp_path)
     agent = start_agent(sweep, env, tmp_path / "log")
     wait_until(lambda: len(sweep.runs) == 3 and sweep.runs[2].state == "failed")
     agent.kill()  # before it asks for the last point

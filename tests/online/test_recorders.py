@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,14 +44,6 @@ else:
 """
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
-    assert not server.errors
-
-
 def end_of(server: Server, folder: Path, *words: str) -> tuple[Run, int]:
     """What the server has of the loop, and the exit code."""
     with subprocess.Popen(
@@ -78,9 +69,9 @@ def end_of(server: Server, folder: Path, *words: str) -> tuple[Run, int]:
     ],
 )
 def test_a_loop_that_is_told_to_end_is_preempted_by_a_warning_alone(
-    server: Server, tmp_path: Path, kind: str, at: str, number: str, state: str, code: int
+    wandb_server: Server, tmp_path: Path, kind: str, at: str, number: str, state: str, code: int
 ):
     """Of a lent run the end is its owner's: here the end of the program, of which W&B's client is told."""
-    run, exit_code = end_of(server, tmp_path, kind, at, number)
+    run, exit_code = end_of(wandb_server, tmp_path, kind, at, number)
     assert exit_code == 128 + signal.Signals[number]
     assert (run.state, run.preempting, run.exit_code) == (state, state == "preempted", code)

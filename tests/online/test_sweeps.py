@@ -24,15 +24,15 @@ def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(sweep
 
 def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(sweeps):
     scene = sweeps["values"]
-    (run,), (tried,) = scene.runs, scene.sweep.tried
+    (run,) = scene.runs
     assert run.state == "finished", scene.output
     config = run.config
     assert config["deterministic"] is True
     assert config["max_steps"] is None
     assert config["data"]["augment"] is False
     assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
-    assert 1e-5 <= config["optimizer"]["lr"] == tried["optimizer"]["lr"] <= 1e-4
-    assert (config["optimizer"]["momentum"], config["optimizer"]["nesterov"]) == (0.9, True)
+    given = {"lr": 1.5e-05, "momentum": 0.9, "nesterov": True}
+    assert config["optimizer"].items() >= given.items()
     assert config["optimizer"]["name"] == "sgd"
     assert config["precision"]["loss_scale"] == 1e-05
     assert config["wandb"]["tags"] == ["a", "b c"]

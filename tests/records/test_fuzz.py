@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.log_writer import frame
-from support.odd_records import ODD
+from support.odd_records import ODD, records
 from support.properties import examples
 from wandb.proto.wandb_internal_pb2 import Record
 
@@ -17,21 +17,10 @@ from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
 
-KEYS = tuple("global_step train/loss eval/accuracy epoch amp/scale_factor memory/peak_mib".split())
+KEYS = tuple(
+    "global_step train/loss eval/accuracy epoch amp/scale_factor memory/peak_mib environment".split()
+)
 OPTIONS = tuple("backend seed batch_size epochs model data environment max_steps _wandb".split())
-
-
-def record(kind: str, keys: tuple[str, ...], data: st.DataObject) -> bytes:
-    made = Record()
-    part = getattr(made, kind)
-    items = part.item if kind == "history" else part.update
-    for key in data.draw(st.lists(st.sampled_from(keys) | st.text(max_size=5), max_size=6)):
-        item = items.add(value_json=data.draw(ODD))
-        if data.draw(st.booleans()):
-            item.key = key
-        else:
-            item.nested_key.extend(key.split("/"))
-    return made.SerializeToString()
 
 
 def payloads(data: st.DataObject) -> list[bytes]:
@@ -39,11 +28,11 @@ def payloads(data: st.DataObject) -> list[bytes]:
     begin.run.run_id = data.draw(st.sampled_from(["one", "", "a b/é"]))
     begin.run.display_name = data.draw(st.text(max_size=8))
     begin.run.start_time.seconds = data.draw(st.integers(-(2**63), 2**63 - 1))
+    for key in data.draw(st.lists(st.sampled_from(OPTIONS) | st.text(max_size=5), max_size=6)):
+        begin.run.config.update.add(key=key, value_json=data.draw(ODD))
     end.exit.exit_code = data.draw(st.sampled_from([0, 1, -1, 255]))
-    rows = [record("history", KEYS, data) for _ in range(data.draw(st.integers(0, 8)) or 3)]
-    summary = record("summary", (*KEYS, *OPTIONS), data)
-    first = [begin.SerializeToString(), record("config", OPTIONS, data)]
-    return [*first, *rows, summary, end.SerializeToString()]
+    rows = data.draw(st.lists(records(KEYS), min_size=1, max_size=8))
+    return [begin.SerializeToString(), *rows, end.SerializeToString()]
 
 
 @examples(100, 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import math
 import struct
 from argparse import Namespace
@@ -34,6 +33,21 @@ def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None
                 writer.add_scalar(tag, number, step, walltime=1000.0 + step)
 
 
+def _file(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def _is_said_of_one_run(folder: Path) -> None:
+    """What is wrong below `bad` is said in lines of its run, beside which another is read."""
+    _file(folder / "good" / "metrics.csv", "step,loss\n1,2\n")
+    runs = [*_load(folder / "bad")[0], *_load(folder / "good")[0]]
+    assert len(runs) == 2
+    assert runs[0].problems
+    assert all("\n" not in problem for problem in runs[0].problems)
+
+
 # TensorBoard
 
 
@@ -59,15 +73,20 @@ def test_scalars_of_both_styles_are_columns_and_what_is_no_scalar_is_passed_over
             writer.add_scalar(
                 "score", step / 2, step, new_style=True, double_precision=True
             )  # TensorFlow 2's
+            writer.add_scalar("anew", step)  # at one step, each in a row of its own
         writer.add_histogram("weights", np.arange(10.0), 0)
         writer.add_image("picture", np.zeros((3, 4, 4)), 0)
         writer.add_text("note", "words", 0)
-        writer.add_scalar("acc", 0.5, 0)
+        writer.add_scalars("of", {"a": 1.0, "b": 2.0}, 0)
+        writer.add_hparams({"lr": 0.1, "bf16": True, "name": "x"}, {"hparam/acc": 0.9})
     (run,), _ = _load(tmp_path)
-    assert {*run.history} == {"global_step", "_timestamp", "loss", "score", "acc"}
-    assert run.history["score"].tolist() == [0.0, 0.5, 1.0]
-    assert run.nonfinite("loss").tolist() == [1, 2]
-    assert (run.history["loss"][2], run.nonfinite("acc").tolist()) == (math.inf, [])
+    assert {*run.history} == {"global_step", "_timestamp", "loss", "score", "anew", "of/a", "of/b"}
+    assert run.values("score").tolist() == [0.0, 0.5, 1.0]
+    assert run.values("anew").tolist() == [0, 1, 2]
+    assert math.inf in run.values("loss").tolist()
+    assert len(run.nonfinite("loss")) == 2
+    assert run.config == {"lr": 0.1, "bf16": True, "name": "x"}
+    assert run.summary_number("hparam/acc") == pytest.approx(0.9)
 
 
 def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path):
@@ -82,21 +101,12 @@ def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path
     assert run.values("val").tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_settings_of_add_hparams_are_the_config_of_its_run(tmp_path):
-    with SummaryWriter(str(tmp_path / "run")) as writer:
-        writer.add_scalar("acc", 0.9, 1)
-        writer.add_hparams({"lr": 0.1, "bf16": True, "name": "x"}, {"hparam/acc": 0.9})
+def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
+    _write(tmp_path, {"acc": [0.1, 0.2, 0.3]})
+    path = next(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:-10])
     (run,), _ = _load(tmp_path)
-    assert run.config == {"lr": 0.1, "bf16": True, "name": "x"}
-    assert run.summary_number("hparam/acc") == pytest.approx(0.9)
-    assert run.values("acc").tolist() == pytest.approx([0.9])
-
-
-def _hostile(content: bytes, folder: Path) -> Path:
-    folder.mkdir()
-    path = folder / "events.out.tfevents.1.host"
-    path.write_bytes(content)
-    return path
+    assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
 
 
 def _record(payload: bytes) -> bytes:
@@ -108,36 +118,16 @@ def _record(payload: bytes) -> bytes:
     return length + sums[0] + payload + sums[1]
 
 
-HOSTILE = {
-    "empty": b"",
-    "text": b"step,loss\n1,2\n",
-    "noise": bytes(range(256)) * 50,
-    "huge record": struct.pack("<Q", 2**60) + b"\0" * 12,
-    "no protobuf": "record",
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", ["empty", "text", "noise", "huge record", "no protobuf"])
 def test_hostile_event_file_is_a_sentence_of_its_run(kind, tmp_path):
-    content = HOSTILE[kind]
-    bad = _hostile(_record(b"\xff\xff\xff") if isinstance(content, str) else content, tmp_path / "bad")
-    _write(tmp_path / "good", {"acc": [0.5]})
-    runs, _ = _load(tmp_path)
-    assert len(runs) == 2
-    broken = next(run for run in runs if run.name.endswith("bad"))
-    assert broken.problems
-    assert all("\n" not in problem for problem in broken.problems)
+    contents = {"empty": b"", "text": b"step,loss\n1,2\n", "noise": bytes(range(256)) * 50}
+    contents |= {"huge record": struct.pack("<Q", 2**60) + b"\0" * 12}
+    bad = tmp_path / "bad" / "events.out.tfevents.1.host"
+    _file(bad, contents.get(kind) if kind in contents else _record(b"\xff\xff\xff"))
+    _is_said_of_one_run(tmp_path)
     with pytest.raises(UserError, match="no run can be read from it") as problem:
         load_runs([bad])
     assert "\n" not in str(problem.value)
-
-
-def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
-    _write(tmp_path, {"acc": [0.1, 0.2, 0.3]})
-    path = next(tmp_path.iterdir())
-    path.write_bytes(path.read_bytes()[:-10])
-    (run,), _ = _load(tmp_path)
-    assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
 
 
 def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
@@ -184,13 +174,9 @@ def test_timms_summary_has_its_arguments(tmp_path):
     folder = tmp_path / "20260101-000000-vit_tiny-32"
     folder.mkdir()
     for epoch in range(2):
-        timm.update_summary(
-            epoch,
-            {"loss": 2.0 - epoch},
-            {"loss": 1.5, "top1": 50.0 + epoch},
-            filename=str(folder / "summary.csv"),
-            write_header=epoch == 0,
-        )
+        scores = {"loss": 1.5, "top1": 50.0 + epoch}
+        where = str(folder / "summary.csv")
+        timm.update_summary(epoch, {"loss": 2.0 - epoch}, scores, filename=where, write_header=epoch == 0)
     arguments = Namespace(amp=True, amp_dtype="float16", lr=0.1, mean=None)
     (folder / "args.yaml").write_text(yaml.safe_dump(vars(arguments)))
     (run,), _ = _load(tmp_path)
@@ -204,14 +190,12 @@ def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
     from transformers.integrations import TensorBoardCallback
 
     state = transformers.TrainerState()
-    state.log_history = [
-        {"loss": 1.5, "epoch": 0.5, "step": 10},
-        {"eval_accuracy": 0.5, "epoch": 1.0, "step": 20},
-    ]
-    state.global_step = 20
-    for name in ("checkpoint-10", "checkpoint-20"):
-        (tmp_path / "state" / name).mkdir(parents=True)
-        state.save_to_json(str(tmp_path / "state" / name / "trainer_state.json"))
+    rows = [{"loss": 1.5, "epoch": 0.5, "step": 10}, {"eval_accuracy": 0.5, "epoch": 1.0, "step": 20}]
+    for state.global_step in (10, 20):
+        state.log_history = rows[: state.global_step // 10]
+        folder = tmp_path / "state" / f"checkpoint-{state.global_step}"
+        folder.mkdir(parents=True)
+        state.save_to_json(str(folder / "trainer_state.json"))
     (run,), _ = _load(tmp_path / "state")
     assert run.name.endswith("/state")
     assert run.values("global_step").tolist() == [10, 20]
@@ -221,7 +205,6 @@ def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
     writer = SummaryWriter(str(tmp_path / "events"))
     callback = TensorBoardCallback(writer)
     callback.on_train_begin(arguments, state, transformers.TrainerControl())
-    state.global_step = 10
     callback.on_log(arguments, state, transformers.TrainerControl(), logs={"loss": 1.5})
     writer.close()
     (run,), _ = _load(tmp_path / "events")
@@ -232,32 +215,20 @@ def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
 # CSV
 
 
-def _csv(folder: Path, content: str | bytes, name: str = "metrics.csv") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-@pytest.mark.parametrize("step", ["global_step", "step", "Step", "_step", "iteration", "iter", "epoch"])
-def test_column_of_steps_is_found_by_its_usual_names(step, tmp_path):
-    _csv(tmp_path, f"loss,{step}\n3,10\n2,20\n", "anything.csv")
-    (run,), _ = _load(tmp_path)
+@pytest.mark.parametrize("step", ["global_step", "Step", "_step", "iteration", "iter", "epoch", "tick"])
+def test_column_of_steps_is_found_by_its_usual_names_or_by_the_one_that_is_given(step, tmp_path):
+    _file(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
+    if step == "tick":
+        with pytest.raises(UserError, match="no runs in this folder"):
+            load_runs([tmp_path])
+    (run,), _ = _load(tmp_path, step="tick" if step == "tick" else None)
     assert run.history["global_step"].tolist() == [10, 20]
     assert run.history["loss"].tolist() == [3, 2]
 
 
-def test_column_of_steps_may_be_named(tmp_path):
-    _csv(tmp_path, "tick,loss\n1,3\n2,2\n", "log.csv")
-    with pytest.raises(UserError, match="no runs in this folder"):
-        load_runs([tmp_path])
-    (run,), _ = _load(tmp_path, step="tick")
-    assert run.history["global_step"].tolist() == [1, 2]
-
-
 def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
-    _csv(tmp_path, 'step,loss,word,flag\n1,,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
-    (run,), _ = _load(tmp_path)
+    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
+    (run,) = load_runs([path])
     assert run.values("loss").tolist() == [0.001]
     assert run.nonfinite("loss").tolist() == [1]
     assert run.history["word"].tolist() == ["a, b", None, "c"]
@@ -265,64 +236,48 @@ def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
 
 
 def test_every_folder_and_every_other_file_is_a_run(tmp_path):
-    for folder in ("a", "b"):
-        _csv(tmp_path / folder, "step,loss\n1,2\n")
-    _csv(tmp_path, "step,loss\n1,2\n", "one.csv")
-    _csv(tmp_path, "step,loss\n1,2\n", "two.csv")
-    _csv(tmp_path, "pixel,label\n1,2\n", "data.csv")
-    _csv(tmp_path / "c", "step,loss\n1,2\n")
-    _csv(tmp_path / "c", "step,loss\n1,3\n", "progress.csv")  # beside another of the trainers'
+    for name in ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv"):
+        _file(tmp_path / name, "step,loss\n1,2\n")
+    _file(tmp_path / "data.csv", "pixel,label\n1,2\n")
     runs, _ = _load(tmp_path)
     assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
 
 
-HOSTILE_CSV: dict[str, bytes] = {
-    "empty": b"",
-    "names alone": b"step,loss\n",
-    "binary": bytes(range(256)) * 100,
-    "quotes that never close": b'step,loss\n1,"2\n' + b"x," * 100_000,
-    "a million columns": b"step," + b"a," * 1_000_000 + b"\n1,2\n",
-    "ragged rows": b"step,loss\n1\n2,3,4,5\n",
-    "a name twice": b"step,loss,loss,\n1,2,3,4\n",
-    "no step": b"a,b\n1,2\n",
-}
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"step,loss\n", id="names alone"),
+        pytest.param(bytes(range(256)) * 100, id="binary"),
+        pytest.param(b'step,loss\n1,"2\n' + b"x," * 100_000, id="quotes that never close"),
+        pytest.param(b"step," + b"a," * 1_000_000 + b"\n1,2\n", id="a million columns"),
+        pytest.param(b"step,loss\n1\n2,3,4,5\n", id="ragged rows"),
+        pytest.param(b"step,loss,loss,\n1,2,3,4\n", id="a name twice"),
+        pytest.param(b"a,b\n1,2\n", id="no step"),
+    ],
+)
+def test_hostile_table_is_a_sentence_of_its_run(content, tmp_path):
+    _file(tmp_path / "bad" / "metrics.csv", content)
+    _is_said_of_one_run(tmp_path)
 
 
-@pytest.mark.parametrize("kind", HOSTILE_CSV)
-def test_hostile_table_is_a_sentence_of_its_run(kind, tmp_path):
-    _csv(tmp_path / "bad", HOSTILE_CSV[kind])
-    _csv(tmp_path / "good", "step,loss\n1,2\n")
-    runs, _ = _load(tmp_path)
-    assert len(runs) == 2
-    broken = next(run for run in runs if run.name.endswith("bad"))
-    assert broken.problems
-    assert all("\n" not in problem for problem in broken.problems)
+BOMB = [
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+]
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ("a: !!python/object/apply:os.system ['touch hacked']\nlr: 1\n", ""),
-        ("[1, 2]", "cannot be read"),
-        ("a: [", "cannot be read"),
-        ("a: !!bool maybe", "cannot be read"),
-        ('a: !!int ""', "cannot be read"),
-        ('a: !!float ""', "cannot be read"),
-        ("a: !!timestamp foo", "cannot be read"),
-        ("&a\nself: *a\n", "cannot be read"),
-        (
-            "a: &a [1,1,1,1,1,1,1,1,1]\n"
-            + "".join(
-                f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n"
-                for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-            ),
-            "values",
-        ),
+        *((text, "cannot be read") for text in ("[1, 2]", "a: [", "a: !!bool maybe", 'a: !!int ""')),
+        *((text, "cannot be read") for text in ('a: !!float ""', "a: !!timestamp foo", "&a\nself: *a\n")),
+        ("\n".join(["a: &a [1,1,1,1,1,1,1,1,1]", *BOMB]), "values"),
     ],
 )
 def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _csv(tmp_path, "step,loss\n1,2\n")
+    _file(tmp_path / "metrics.csv", "step,loss\n1,2\n")
     (tmp_path / "hparams.yaml").write_text(content)
     (run,), _ = _load(tmp_path)
     assert run.values("loss").tolist() == [2.0]
@@ -339,32 +294,19 @@ def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path
 )
 def test_hostile_trainer_state_is_a_sentence_of_its_run(content, tmp_path):
     for folder in (".", "checkpoint-1"):  # of two states the one that got further is asked for
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "trainer_state.json").write_text(content)
+        _file(tmp_path / folder / "trainer_state.json", content)
     (run,), _ = _load(tmp_path)
     assert run.problems or not len(run.history) or run.history["global_step"].tolist() == ["x"]
 
 
-# Several kinds beside each other
-
-
-def test_wandbs_record_comes_first_and_the_others_are_named(tmp_path):
+def test_wandbs_record_comes_first_and_the_others_are_named_and_read_where_they_are(tmp_path):
     write_runs(tmp_path, [plan("none", seed=0)])
-    _csv(tmp_path / "logs", "step,loss\n1,2\n")
+    path = _file(tmp_path / "logs" / "metrics.csv", "step,loss\n1,2\n")
     _write(tmp_path / "events", {"acc": [0.5]})
     runs, said = _load(tmp_path)
     assert [run.option("backend") for run in runs] == ["none"]
     assert len(said) == 2
     assert "there is 1 file of TensorBoard event files too, not read" in said[0]
     assert "there is 1 file of CSV files with a step column too, not read" in said[1]
-    (table,), _ = _load(tmp_path / "logs")
-    assert table.values("loss").tolist() == [2.0]
-
-
-def test_a_file_may_be_named_for_itself(tmp_path):
-    path = _csv(tmp_path, "step,loss\n1,2\n")
-    _write(tmp_path / "run", {"acc": [0.5]})
-    assert load_runs([path])[0].values("loss").tolist() == [2.0]
-    both = load_runs([path, next((tmp_path / "run").iterdir())])
-    assert len(both) == 2
-    assert json.dumps([run.config for run in both]) == "[{}, {}]"
+    runs = load_runs([path, next((tmp_path / "events").iterdir())])
+    assert {key for run in runs for key in run.logged} == {"step", "global_step", "_timestamp", "loss", "acc"}

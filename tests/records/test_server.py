@@ -62,45 +62,37 @@ def test_a_run_has_all_that_the_server_knows_of_it(server: Server):
     assert run.started_at.utcoffset().total_seconds() == 0
 
 
-def test_the_history_is_whole_however_long(server: Server):
+def test_the_history_is_whole_however_long_and_reads_as_from_a_file(server: Server):
     add_run(server, "long", rows=2345)
-    (run,) = load_runs([SOURCE])
-    assert run.history["global_step"].tolist() == list(range(2345))
-    assert run.problems == []
-
-
-def test_texts_for_nan_and_infinity_nested_values_and_gaps_read_as_from_a_file(server: Server):
-    run = add_run(server, "odd", rows=0)
-    run.rows = {
+    rows = {
         0: {"_step": 0, "a": "NaN", "deep": {"b": {"c": 1}}},
         1: {"_step": 1, "a": "-Infinity", "text": "x"},
         5000: {"_step": 5000, "a": 2, "list": [1, "NaN"]},
     }
-    (read,) = load_runs([SOURCE])
-    assert read.history["_step"].tolist() == [0, 1, 5000]
-    pd.testing.assert_series_equal(read.history["a"], pd.Series([math.nan, -math.inf, 2.0], name="a"))
-    assert read.nonfinite("a").tolist() == [0, 1]
-    assert read.values("deep.b.c").tolist() == [1]
-    assert read.history["text"].tolist() == [None, "x", None]
+    add_run(server, "odd").rows = rows
+    long, odd = load_runs([SOURCE])
+    assert long.history["global_step"].tolist() == list(range(2345))
+    assert long.problems == []
+    assert odd.history["_step"].tolist() == [0, 1, 5000]
+    pd.testing.assert_series_equal(odd.history["a"], pd.Series([math.nan, -math.inf, 2.0], name="a"))
+    assert odd.nonfinite("a").tolist() == [0, 1]
+    assert odd.values("deep.b.c").tolist() == [1]
+    assert odd.history["text"].tolist() == [None, "x", None]
 
 
-@pytest.mark.parametrize(
-    ("said", "state"),
-    [
-        ("finished", "finished"),
-        ("failed", "failed"),
-        ("running", "running"),
-        ("killed", "failed"),
-        ("preempted", "crashed"),
-        ("pending", "running"),
-        ("something new", "crashed"),
-    ],
-)
-def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str):
-    add_run(server, "one", state=said)
-    (run,) = load_runs([SOURCE])
-    assert run.state == state
-    assert run.ended_as == (said if said in ("killed", "preempted", "pending") else "")
+def test_each_state_of_the_servers_is_one_of_ours(server: Server):
+    states = {
+        **{said: said for said in ("finished", "failed", "running")},
+        "killed": "failed",
+        "preempted": "crashed",
+        "pending": "running",
+        "something new": "crashed",
+    }
+    for said in states:
+        add_run(server, said, state=said)
+    runs = {run.id: run for run in load_runs(SOURCE)}
+    assert {said: run.state for said, run in runs.items()} == states
+    assert {run.ended_as for run in runs.values()} == {"", "killed", "preempted", "pending"}
 
 
 def test_a_sweep_has_its_own_runs_alone(server: Server):
@@ -124,12 +116,7 @@ def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: 
     (run,) = load_runs([SOURCE])
     assert (run.id, run.name, run.started_at, run.tags) == ("bare", "bare", None, ())
     assert run.history["global_step"].tolist() == [0, 1, 2]
-
-
-def test_rows_that_the_server_keeps_to_itself_are_a_problem_in_words(server: Server, monkeypatch):
-    full = Run.node
     monkeypatch.setattr(Run, "node", lambda run, url: full(run, url) | {"historyLineCount": 9})
-    add_run(server, "one")
     (run,) = load_runs([SOURCE])
     assert run.problems == ["W&B's server has 9 rows of it and gave 3."]
 
@@ -153,12 +140,8 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
     (both,) = load_runs([f"wandb:tester/{project.name}", on_disk])
     assert (both.paths != ()) == (source == "disk")
     assert len(both.history) == max(rows, len(disk.history))
-
-
-def test_the_same_id_in_another_project_is_another_run(server: Server, on_disk: Path):
-    (disk,) = load_runs([on_disk])
     add_run(server, disk.id)
-    assert len(load_runs([SOURCE, on_disk])) == 2
+    assert len(load_runs([SOURCE, on_disk])) == 2  # the same id in another project
 
 
 @pytest.mark.parametrize(
@@ -207,18 +190,12 @@ def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(
     add_run(wandb_server, "one")
     command = [sys.executable, "-m", "ampcompare.cli", "report", SOURCE, "--out", str(tmp_path / "report")]
     env = environment(wandb_server, tmp_path, WANDB_HTTP_TIMEOUT="2")
-    wrong = {**env, "WANDB_API_KEY": "short"}
-    assert ask(command, wrong) == "error: wandb:tester/p: W&B's server cannot be asked: WANDB_API_KEY invalid"
+    asked = "error: wandb:tester/p: W&B's server cannot be asked: "
+    assert ask(command, env | {"WANDB_API_KEY": "short"}) == f"{asked}WANDB_API_KEY invalid"
     wandb_server.fail(401)
-    assert (
-        ask(command, env)
-        == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
-    )
+    assert ask(command, env) == f"{asked}Failed to verify credentials"
     wandb_server.die()
-    assert (
-        ask(command, env)
-        == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
-    )
+    assert ask(command, env) == f"{asked}Failed to verify credentials"
 
 
 def ask(command: list[str], env: dict[str, str]) -> str:

@@ -1,3 +1,5 @@
+"""Which runs are found in what a user names: folders, files, projects."""
+
 from __future__ import annotations
 
 import os
@@ -16,11 +18,8 @@ def run_file(
     folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run"
 ) -> Path:
     record = Record()
-    record.run.run_id, record.run.project, record.run.start_time.seconds = (
-        run_id,
-        project,
-        1_700_000_000 + seconds,
-    )
+    record.run.run_id, record.run.project = run_id, project
+    record.run.start_time.seconds = 1_700_000_000 + seconds
     record.run.display_name = f"{project} {run_id}"
     file = folder / f"{kind}-20260101_00000{seconds}-{run_id}" / f"run-{run_id}.wandb"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -32,41 +31,33 @@ def ids(*sources) -> list[str]:
     return [run.id for run in load_runs(sources)]
 
 
-def test_runs_are_found_at_any_depth_online_ones_too_oldest_first(tmp_path):
-    run_file(tmp_path / "a" / "b" / "wandb", "late", seconds=9)
-    run_file(tmp_path, "early", seconds=1, kind="run")
-    (tmp_path / "offline-run-x").mkdir()
-    (tmp_path / "offline-run-x" / "notes.txt").write_text("")
+def test_runs_are_found_at_any_depth_online_ones_too_oldest_first_wherever_the_folder_is(tmp_path):
+    run_file(tmp_path / "here" / "b" / "wandb", "late", seconds=9)
+    run_file(tmp_path / "here", "early", seconds=1, kind="run")
+    (tmp_path / "here" / "offline-run-x").mkdir()
+    (tmp_path / "here" / "offline-run-x" / "notes.txt").write_text("")
     assert ids(tmp_path) == ["early", "late"]
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    assert ids(tmp_path / "there") == ["early", "late"]
 
 
-def test_run_folder_and_run_file_are_sources_too(tmp_path):
-    file = run_file(tmp_path, "one")
+def test_run_folder_and_run_file_are_sources_too_and_what_is_found_twice_is_read_once(tmp_path):
+    file = run_file(tmp_path / "wandb", "one")
     assert ids(file) == ids(file.parent) == ids(str(file)) == ["one"]
     assert [run.id for run in load_runs(str(tmp_path))] == ["one"]
-
-
-def test_file_found_twice_is_read_once(tmp_path):
-    file = run_file(tmp_path / "wandb", "one")
     (tmp_path / "wandb" / "latest-run").symlink_to(file.parent, target_is_directory=True)
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     runs = load_runs([tmp_path, tmp_path, file, tmp_path / "loop"])
-    assert [len(run.paths) for run in runs] == [1]
-    assert runs[0].problems == []
+    assert [(len(run.paths), run.problems) for run in runs] == [(1, [])]
 
 
-def test_files_of_one_id_are_one_run(tmp_path):
-    run_file(tmp_path, "one", seconds=1)
-    run_file(tmp_path, "one", seconds=2)
-    assert [len(run.paths) for run in load_runs([tmp_path])] == [2]
-
-
-def test_one_id_in_two_projects_is_two_runs(tmp_path):
+def test_files_of_one_id_are_one_run_and_one_id_in_two_projects_is_two(tmp_path):
     run_file(tmp_path, "one", project="a", seconds=1)
+    run_file(tmp_path, "one", project="a", seconds=4)
     run_file(tmp_path, "one", project="b", seconds=2)
     torn = run_file(tmp_path, "one", seconds=3)
     torn.write_bytes(torn.read_bytes()[:7])
-    assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 1), ("b one", 2)]
+    assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 2), ("b one", 2)]
 
 
 def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
@@ -80,8 +71,7 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("wandb:entity/project", "No API key configured"),
-        ("wandb:entity/project", "wandb.mode=offline"),
+        ("wandb:entity/project", "No API key configured.*wandb.mode=offline"),
         *(
             (f"wandb:{path}", "expected wandb:ENTITY/PROJECT")
             for path in ("", "x", "x/", "/x", "a/b/c/d", "a/b/ c")
@@ -109,9 +99,3 @@ def test_folder_that_may_not_be_read_is_one_line(tmp_path):
     locked.mkdir(mode=0)
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
         load_runs([locked])
-
-
-def test_folder_moved_to_another_machine_still_reads(tmp_path):
-    file = run_file(tmp_path / "here", "one")
-    shutil.move(file.parent, tmp_path / "there" / "deep" / file.parent.name)
-    assert ids(tmp_path / "there") == ["one"]

@@ -3,75 +3,55 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from support.log_writer import frame
 from support.wandb_server import Server, Sweep
 from support.wandb_server.clients import asking
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare.records import load_runs
+from ampcompare.records import RunRecord, load_runs
 
 PROCESS, GPU = "gpu.process.{}.memoryAllocatedBytes", "gpu.{}.memoryAllocatedBytes"
 EVENTS = [
     {"_timestamp": 5.0, "system.gpu.0.memoryAllocatedBytes": 2**31, "system.cpu": 3.0},
     {"_timestamp": 20.0, "system.gpu.0.memoryAllocatedBytes": 2**30},
 ]
-METADATA = {
-    "gpu": "NVIDIA A100",
-    "gpu_nvidia": [{"name": "NVIDIA A100", "uuid": "GPU-1"}],
-    "host": "box",
-    "os": "Linux",
-}
+NAME = "NVIDIA A100"
+METADATA = {"gpu": NAME, "gpu_nvidia": [{"name": NAME, "uuid": "GPU-1"}], "host": "box", "os": "Linux"}
 
 
-def write(folder: Path, *records: Any) -> None:
-    file = folder / "offline-run-20260101_000000-a" / "run-a.wandb"
-    file.parent.mkdir(parents=True)
-    begin = Record()
+def read(folder: Path, gpus: int, samples: Sequence[dict[str, float]] = ()) -> RunRecord:
+    """The run of a file with samples of a machine that has so many GPUs."""
+    file = folder / f"run-{gpus}.wandb"
+    begin, machine = Record(), Record()
     begin.run.run_id = "a"
-    file.write_bytes(frame([r.SerializeToString() for r in (begin, *records)]))
-
-
-def stats(**items: float) -> Any:
-    record = Record()
-    for key, value in items.items():
-        record.stats.item.add(key=key, value_json=json.dumps(value))
-    return record
-
-
-def machine_of(gpus: int) -> Any:
-    record = Record()
-    environment = record.environment
-    environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
+    environment = machine.environment
+    environment.host, environment.gpu_type, environment.cuda_version = "box", NAME, "13.0"
     for number in range(gpus):
-        environment.gpu_nvidia.add(name="NVIDIA A100", uuid=f"GPU-{number}")
-    return record
+        environment.gpu_nvidia.add(name=NAME, uuid=f"GPU-{number}")
+    stats = [Record() for _ in samples]
+    for record, sample in zip(stats, samples, strict=True):
+        for key, value in sample.items():
+            record.stats.item.add(key=key, value_json=json.dumps(value))
+    file.write_bytes(frame([record.SerializeToString() for record in (begin, machine, *stats)]))
+    (run,) = load_runs([file])
+    return run
 
 
 def test_the_peak_of_each_kind_of_memory_is_that_of_a_sample_over_all_gpus(tmp_path: Path):
-    one, two = (
-        {PROCESS.format(0): 3 * 2**20, GPU.format(0): 9 * 2**20},
-        {PROCESS.format(1): 2**20, "cpu": 3.0},
-    )
-    write(
-        tmp_path,
-        stats(**one, **two),
-        stats(cpu=1.0),
-        stats(**{PROCESS.format(0): float("nan")}),
-        stats(**two),
-    )
-    (run,) = load_runs([tmp_path])
+    one = {PROCESS.format(0): 3 * 2**20, GPU.format(0): 9 * 2**20}
+    two = {PROCESS.format(1): 2**20, "cpu": 3.0}
+    run = read(tmp_path, 2, [one | two, {"cpu": 1.0}, {PROCESS.format(0): math.nan}, two])
     assert run.machine.peaks == {"process": 4, "gpus": 9}
     assert run.problems == []
 
 
 def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):
-    for gpus in (1, 2):
-        write(tmp_path / str(gpus), machine_of(gpus))
-    one, two = (load_runs([tmp_path / str(gpus)])[0].machine.facts for gpus in (1, 2))
-    assert (one["device_name"], one["device_type"], one["cuda"]) == ("NVIDIA A100", "cuda", "13.0")
+    one, two = (read(tmp_path, gpus).machine.facts for gpus in (1, 2))
+    assert (one["device_name"], one["device_type"], one["cuda"]) == (NAME, "cuda", "13.0")
     assert set(one["machine"]) == {"host", "gpu_uuid"}
     assert set(two["machine"]) == {"host"}
     assert "box" not in json.dumps(one)
@@ -88,7 +68,7 @@ def test_the_server_is_asked_for_the_machine_of_other_programs_runs(wandb_server
         found = {run.id: run for run in load_runs("wandb:tester/p")}
     machine = found["theirs"].machine
     assert machine.peaks == {"gpus": 2048}
-    assert (machine.facts["device_name"], machine.facts["platform"]) == ("NVIDIA A100", "Linux")
+    assert (machine.facts["device_name"], machine.facts["platform"]) == (NAME, "Linux")
     assert found["ours"].machine.facts == {}
     assert found["theirs"].problems == []
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.client_form import client_records
 from support.log_writer import frame
 from support.odd_records import ODD, VALUES, records
 from support.offline_runs import plan
@@ -28,6 +29,8 @@ from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
+
+BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of the moment
 
 
 def read(path: Path) -> RunRecord:
@@ -94,45 +97,35 @@ def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
     assert ours.exit_code == theirs["exit_code"]
 
 
-@pytest.mark.parametrize("share", [0.2, 0.77])
-def test_truncated_file_reads_like_in_the_public_reader(real_runs, tmp_path, share):
-    whole = real_runs["usual"].read_bytes()
-    cut = tmp_path / "offline-run-20260101_000000-cut" / "run-cut.wandb"
-    cut.parent.mkdir()
-    cut.write_bytes(whole[: int(len(whole) * share)])
-    theirs = [without_nulls(row) for row in leet_rows(cut)]
-    ours = read(cut)
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda content: content[: len(content) // 5], "ends inside a record"),
+        (lambda content: content[: int(len(content) * 0.77)], "ends inside a record"),
+        (
+            lambda content: content[:20_000] + bytes([content[20_000] ^ 0xFF]) + content[20_001:],
+            "damaged at 1",
+        ),
+    ],
+)
+def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path, spoil, said):
+    spoilt = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
+    spoilt.parent.mkdir()
+    spoilt.write_bytes(spoil(real_runs["usual"].read_bytes()))
+    theirs = [without_nulls(row) for row in leet_rows(spoilt)]
     assert 0 < len(theirs) < len(leet_rows(real_runs["usual"]))
-    assert our_rows(ours) == theirs
-    assert "ends inside a record" in ours.problems[0]
-
-
-def test_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path):
-    damaged = bytearray(real_runs["usual"].read_bytes())
-    damaged[20_000] ^= 0xFF
-    file = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
-    file.parent.mkdir()
-    file.write_bytes(damaged)
-    theirs = [without_nulls(row) for row in leet_rows(file)]
-    ours = read(file)
-    assert our_rows(ours) == theirs
-    assert ours.state == "finished"
-    assert "damaged at 1 place" in ours.problems[0]
+    assert our_rows(read(spoilt)) == theirs
+    assert said in read(spoilt).problems[0]
 
 
 def test_run_record_of_a_usual_run(real_runs):
     run = read(real_runs["usual"])
     assert (run.name, run.group, run.job_type, run.notes) == ("usual", "together", "train", "a note")
-    assert run.tags == ("one", "two")
-    assert run.project == "comparison-amp"
-    assert run.state == "finished"
-    assert run.problems == []
+    assert (run.tags, run.project) == (("one", "two"), "comparison-amp")
+    assert (run.state, run.problems, run.paths) == ("finished", [], (real_runs["usual"],))
     assert run.started_at is not None
-    assert run.paths == (real_runs["usual"],)
-    assert run.option("backend") == "native"
-    assert run.option("model.name") == "resnet50"
-    assert run.option("late.added") == 1
-    assert run.option("batch_size") == 256  # the update, not what init was given
+    options = [run.option(key) for key in ("backend", "model.name", "late.added", "batch_size")]
+    assert options == ["native", "resnet50", 1, 256]  # the update, not what init was given
     assert run.summary["environment"]["device_name"] == "Test Device 9000"
     assert run.summary_number("throughput/images_per_second_median") == 76.0
     assert run.history["global_step"].dtype == np.float64
@@ -147,51 +140,42 @@ def test_rows_with_one_step_are_all_kept_and_logged_nan_is_known(real_runs):
     assert list(run.values("third")) == [1 / 3]
 
 
+def test_tests_own_writer_writes_what_the_client_does(real_runs, tmp_path):
+    """What is measured on its records is true of real ones."""
+    ours = written(tmp_path, client_records(plan("native", name="usual"), "native223"))
+    theirs = read(real_runs["usual"])
+    assert ours.logged.keys() == theirs.logged.keys()
+    for name in set(ours.logged) - set(BY_CLOCK):
+        assert ours.logged[name][0].tolist() == theirs.logged[name][0].tolist()
+        assert ours.values(name).tolist() == theirs.values(name).tolist()
+    assert (ours.name, ours.exit_code, ours.problems) == (theirs.name, theirs.exit_code, theirs.problems)
+    own = {key: value for key, value in ours.summary.items() if key not in BY_CLOCK}
+    assert own == {key: value for key, value in theirs.summary.items() if key in own}
+
+
 def set_back(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_states_follow_from_exit_code_and_age(real_runs, tmp_path):
+def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     assert (read(real_runs["failed"]).state, read(real_runs["failed"]).exit_code) == ("failed", 3)
-    killed = Path(shutil.copy(real_runs["killed"], tmp_path))
+    killed = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
+    killed.parent.mkdir(parents=True)
+    shutil.copy(real_runs["killed"], killed)
     for seconds, state in ((50, "running"), (70, "crashed")):
         set_back(killed, seconds)
         assert (read(killed).state, read(killed).rows) == (state, len(plan("none", 3)["rows"]))
-
-
-def test_run_with_rows_far_apart_is_running_for_three_of_them(tmp_path):
-    moments = [row(_timestamp=str(250 * n + late)) for n in range(9) for late in (0, 0.5)]
-    path = tmp_path / "run-one.wandb"
-    path.write_bytes(frame(moments))
-    for seconds, state in ((700, "running"), (800, "crashed")):
-        set_back(path, seconds)
-        assert read(path).state == state
-
-
-def test_run_is_running_while_its_checkpoints_are_locked(tmp_path):
-    path = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(frame([row(a="1")]))
-    set_back(path, 1e6)
-    store = Store(tmp_path / "checkpoints" / "one")
+    store = Store(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
-    assert read(path).state == "running"
+    assert read(killed).state == "running"
     store.unlock()
-    assert read(path).state == "crashed"
+    assert read(killed).state == "crashed"
     assert store.lock()  # and looking has not taken it
-
-
-def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):
-    whole = real_runs["odd"].read_bytes()
-    file = tmp_path / "run-cut.wandb"
-    rows_before = 0
-    for cut in [*range(200, len(whole), 29), len(whole)]:  # every byte: see test_framing
-        file.write_bytes(whole[:cut])
-        with contextlib.suppress(UserError):  # too little to be a run
-            run = read(file)
-            assert run.rows >= rows_before, cut
-            rows_before = run.rows
-    assert rows_before == 4
+    killed.write_bytes(frame([row(_timestamp=str(250 * n + late)) for n in range(9) for late in (0, 0.5)]))
+    store.unlock()
+    for seconds, state in ((700, "running"), (800, "crashed")):  # three rows of its own
+        set_back(killed, seconds)
+        assert read(killed).state == state
 
 
 @pytest.mark.parametrize(
@@ -214,7 +198,7 @@ def test_file_without_a_run_becomes_a_sentence(tmp_path, content, words):
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
 
 
-def test_pipe_and_folder_under_such_a_name_are_not_opened(tmp_path):
+def test_pipe_under_such_a_name_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "run-pipe.wandb")
     with pytest.raises(UserError, match="not a plain file"):
         read(tmp_path / "run-pipe.wandb")
@@ -227,30 +211,19 @@ def row(**values: str) -> bytes:
     return record.SerializeToString()
 
 
-def test_one_value_that_is_no_number_leaves_the_others_exact(tmp_path):
+def test_a_value_that_is_no_number_costs_itself_alone_and_null_is_nothing(tmp_path):
+    texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400, "1,2"]
     numbers = [repr(n / 7) for n in range(50)]
-    payloads = [row(a=n, b=n, c="1") for n in numbers] + [row(a="1,2", b='"NaN"', c="tr\\u00fce")]
-    run = written(tmp_path, payloads + [row(a=n) for n in numbers])
-    assert run.values("a").tolist() == [float(n) for n in numbers] * 2
-    assert run.nonfinite("b").tolist() == [50]
-    assert "2 values were not valid JSON" in " ".join(run.problems)
-
-
-def test_a_column_may_hold_anything_and_null_is_nothing(tmp_path):
-    texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400]
-    run = written(tmp_path, [row(a=text) for text in texts] + [row(a__b="3")])
-    cells = run.history["a"].tolist()
-    assert cells[:6] + cells[7:] == [1.5, None, "x", 2, True, [1, 2], {"a": math.inf}, math.inf, None]
-    assert (run.nonfinite("a").tolist(), run.values("a.b").tolist()) == ([6, 8], [3])
-
-
-def test_text_that_is_not_utf8_costs_its_value_and_no_other(tmp_path):
-    payloads = [row(a="1", b='"x"')] * 9
-    payloads[3] = payloads[3].replace(b'"x"', b'"\xff"')
+    payloads = [*(row(a=text, b='"x"') for text in texts), row(a__b="3"), *(row(c=n) for n in numbers)]
+    payloads[3] = payloads[3].replace(b'"x"', b'"\xff"')  # not UTF-8
     payloads[5] = payloads[5].replace(b"\x01b", b"\x01\xff")
     run = written(tmp_path, payloads)
-    assert (run.rows, len(run.values("a")), len(run.logged["b"][0])) == (9, 9, 7)
-    assert "2 values were not valid JSON" in " ".join(run.problems)
+    cells = run.history["a"].tolist()
+    assert cells[:6] + cells[7:11] == [1.5, None, "x", 2, True, [1, 2], {"a": math.inf}, math.inf, None, None]
+    assert (run.nonfinite("a").tolist(), run.values("a.b").tolist()) == ([6, 8], [3])
+    assert run.values("c").tolist() == [float(n) for n in numbers]
+    assert len(run.logged["b"][0]) == 8
+    assert "3 values were not valid JSON" in " ".join(run.problems)
 
 
 def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):

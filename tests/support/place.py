@@ -28,6 +28,7 @@ def note(**fields):
     with open(os.path.join(os.environ["WANDB_DIR"], "events.jsonl"), "a") as file:
         file.write(line)
 kept = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT", "CUDA_VISIBLE_DEVICES")
+kept += ("AMPCOMPARE_RESUME",)
 note(event="began", given=given, environment={k: os.environ.get(k) for k in kept})
 def waits():
     if given.get("hold") in (given.get("x", ""), "all") and os.path.exists("hold"):
@@ -74,6 +75,11 @@ class Place:
             yaml.safe_dump({"program": "program.py", "method": "grid", **content}, sort_keys=False)
         )
         return path
+
+    def begins_with(self, text: str) -> None:
+        """What the program does first."""
+        program = self.folder / "program.py"
+        program.write_text(text + program.read_text())
 
     def command(self, *words: str, out: Path | None = None) -> list[str]:
         code = f"{self.before}\nimport sys; from ampcompare.cli import main; main(sys.argv[1:])"

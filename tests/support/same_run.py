@@ -25,6 +25,12 @@ def record_of(folder: Path) -> RunRecord:
     return record
 
 
+def steps_of(folder: Path) -> list[float]:
+    """The steps with a loss in the record."""
+    rows = record_of(folder).history
+    return rows.loc[rows["train/loss"].notna(), "global_step"].tolist()
+
+
 def history(record: RunRecord) -> pd.DataFrame:
     """What does not depend on the clock."""
     return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(

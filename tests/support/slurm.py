@@ -40,19 +40,15 @@ from pathlib import Path
 from typing import Any
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "PREEMPTED")
-COMMANDS = ("sbatch", "srun", "scontrol", "squeue", "scancel")
 LOOK_SECONDS = 0.02
-FLAGS = set("exclusive no-requeue parsable requeue unbuffered".split())
-VALUED = set(
-    "array comment cpu-bind cpus-per-gpu cpus-per-task dependency error gpu-bind gpus-per-node".split()
+FLAGS = {"exclusive", "no-requeue", "parsable", "requeue", "unbuffered"}
+KNOWN = FLAGS | set(
+    "array comment cpu-bind cpus-per-gpu cpus-per-task dependency error gpu-bind gpus-per-node gpus-per-task "
+    "gres job-name mem nodes ntasks ntasks-per-node open-mode output partition signal time wckey".split()
 )
-VALUED |= set(
-    "gpus-per-task gres job-name mem nodes ntasks ntasks-per-node open-mode output partition".split()
-)
-VALUED |= set("signal time wckey".split())
 
 
-class BadOption(Exception):
+class Refused(Exception):
     """What Slurm would refuse, in its words."""
 
 
@@ -63,24 +59,19 @@ def parse(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         name, given, value = word.removeprefix("--").partition("=")
-        if name not in FLAGS | VALUED:
-            raise BadOption(f"unrecognized option '{word}'")
+        if name not in KNOWN:
+            raise Refused(f"unrecognized option '{word}'")
         found[name] = value if given or name in FLAGS else rest.pop(0)
     return found, rest
 
 
 def of_script(text: str) -> list[str]:
     """The words of its `#SBATCH` lines, which end at the first command."""
-    words: list[str] = []
-    for line in text.splitlines()[1:]:
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            words += shlex.split(line.removeprefix("#SBATCH"), comments=True)
-    return words
+    lines = re.match(r"(?:(?:#.*|\s*)\n)*", text)[0].splitlines()  # type: ignore[index]
+    return [word for line in lines for word in shlex.split(line.partition("#SBATCH")[2], comments=True)]
 
 
-def file_name(pattern: str, names: dict[str, object]) -> str:
+def file_name(pattern: str, **names: object) -> str:
     """A pattern such as `%A_%a.out`."""
     return re.sub(r"%([a-zA-Z])", lambda found: str(names.get(found[1], found[0])), pattern)
 
@@ -88,13 +79,12 @@ def file_name(pattern: str, names: dict[str, object]) -> str:
 def of_job(cluster: str, job_id: int, *, in_steps: bool = False) -> list[int]:
     """Every process whose environment says that it belongs to the job; only those of its steps, if asked."""
     wanted = {f"SLURM_CLUSTER_NAME={cluster}".encode(), f"SLURM_JOB_ID={job_id}".encode()}
+    wanted |= {b"SLURM_STEP_ID=0"} if in_steps else set()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = set((folder / "environ").read_bytes().split(b"\0"))
-            ended = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            is_step = any(word.startswith(b"SLURM_STEP_ID=") for word in words)
-            if wanted <= words and not ended and (is_step or not in_steps):
+            words = {*(folder / "environ").read_bytes().split(b"\0")}
+            if wanted <= words and ") Z " not in (folder / "stat").read_text():
                 found.append(int(folder.name))
     return found
 
@@ -113,13 +103,11 @@ class Job:
 
     id: int
     options: dict[str, str]
-    script: Path
-    words: list[str]
+    command: list[str]
     env: dict[str, str]
     folder: str
     array_id: int | None = None
     index: int | None = None
-    most: int = 0  # of its array at a time; 0: any number
     state: str = "PENDING"
     restarts: int = 0
     history: list[str] = field(default_factory=list)
@@ -133,8 +121,9 @@ class Job:
         return str(self.id) if self.array_id is None else f"{self.array_id}_{self.index}"
 
     def turn(self, state: str) -> None:
-        self.state = state
+        self.state, self.goes = state, ""
         self.history.append(state)
+        self.restarts += state == "PENDING"
 
 
 class Slurm:
@@ -153,14 +142,14 @@ class Slurm:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                asked = json.loads(self.rfile.readline())
-                self.wfile.write(json.dumps(slurm.answer(**asked)).encode() + b"\n")
+                answer = slurm.answer(**json.loads(self.rfile.readline()))
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         (self.folder / "bin").mkdir(parents=True)
-        for name in COMMANDS:
+        for name in ("sbatch", "srun", "scontrol", "squeue", "scancel"):
             command, port = self.folder / "bin" / name, self._server.server_address[1]
             command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" {port} {name} "$@"\n')
             command.chmod(0o755)
@@ -185,22 +174,15 @@ class Slurm:
         return kept | {"PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}"} | more
 
     def find(self, word: str | int) -> list[Job]:
-        """The jobs that an id names: one, a task, or all tasks of an array."""
-        with self.lock:
-            exact = [job for job in self.jobs if job.name == str(word)]
-            array = [job for job in self.jobs if str(job.array_id) == str(word)]
-            return exact or array or [job for job in self.jobs if str(job.id) == str(word)]
-
-    def job(self, word: str | int) -> Job:
-        (found,) = self.find(word)
-        return found
+        """The jobs that an id names: all tasks of an array, or one."""
+        array = [job for job in self.jobs if str(job.array_id) == str(word)]
+        return array or [job for job in self.jobs if str(word) in (job.name, str(job.id))]
 
     def output(self, job: Job, option: str = "output") -> Path:
         """The file of what it prints."""
         usual = "slurm-%j.out" if job.array_id is None else "slurm-%A_%a.out"
         pattern = job.options.get(option) or job.options.get("output") or usual
-        names = {"j": job.id, "A": job.array_id or job.id, "a": job.index, "t": 0}
-        return Path(job.folder) / file_name(pattern, names)
+        return Path(job.folder) / file_name(pattern, j=job.id, A=job.array_id or job.id, a=job.index, t=0)
 
     def wait(self, what: Callable[[], bool]) -> None:
         """Until something is so."""
@@ -232,7 +214,7 @@ class Slurm:
             time.sleep(LOOK_SECONDS)
         with self.lock:
             if job.state == "RUNNING" and job.restarts == starts:
-                self.end(job, "REQUEUED" if "requeue" in job.options else "PREEMPTED")
+                self.end(job, "PENDING" if "requeue" in job.options else "PREEMPTED")
 
     def end(self, job: Job, goes: str) -> None:
         """Have what runs of it ended: SIGCONT, SIGTERM, after KillWait SIGKILL; then it is as `goes` says."""
@@ -241,17 +223,10 @@ class Slurm:
                 job.goes, job.killed_at = goes, time.monotonic() + self.kill_wait
                 job.history.append("SIGTERM")
                 send(of_job(self.cluster, job.id), signal.SIGCONT, signal.SIGTERM)
-            elif job.state == "PENDING" and goes != "REQUEUED":
+            elif (job.state == "PENDING") != (goes == "PENDING"):  # it waits, or it has ended
                 job.turn(goes)
-            elif job.state in ENDED and goes == "REQUEUED":
-                self._again(job)
 
     # The queue. One thread looks at all of it.
-
-    def _again(self, job: Job) -> None:
-        job.restarts += 1
-        job.process, job.goes = None, ""
-        job.turn("PENDING")
 
     def _schedule(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
@@ -266,40 +241,30 @@ class Slurm:
     def _look(self, job: Job) -> None:
         """See whether it has ended. What a script has left behind ends with it."""
         assert job.process
-        code = job.process.poll()
-        if job.goes:
-            left = of_job(self.cluster, job.id)
-            if left and time.monotonic() < job.killed_at:
-                return
-            send(left, signal.SIGKILL)
-            job.process.wait()
-            self._again(job) if job.goes == "REQUEUED" else job.turn(job.goes)
-        elif code is not None:
-            send(of_job(self.cluster, job.id), signal.SIGKILL)
-            job.turn("COMPLETED" if code == 0 else "FAILED")
+        code, left = job.process.poll(), of_job(self.cluster, job.id) if job.goes else []
+        if (job.goes and left and time.monotonic() < job.killed_at) or (not job.goes and code is None):
+            return
+        send(of_job(self.cluster, job.id), signal.SIGKILL)
+        code = job.process.wait()
+        job.turn(job.goes or ("FAILED" if code else "COMPLETED"))
 
     def _may_start(self, job: Job) -> bool:
         running = [other for other in self.jobs if other.state == "RUNNING"]
-        of_array = sum(other.array_id == job.array_id for other in running)
+        most = int(job.options.get("array", "").partition("%")[2] or len(self.jobs))
         _, *ids = job.options.get("dependency", "").split(":")  # afterany:12:13
-        has_room = len(running) < self.slots and not (job.most and of_array >= job.most)
+        has_room = len(running) < self.slots and sum(o.array_id == job.array_id for o in running) < most
         return has_room and all(other.state in ENDED for word in ids for other in self.find(word))
 
     def _start(self, job: Job) -> None:
         mode = "ab" if job.options.get("open-mode") == "append" else "wb"
         out, errors = self.output(job), self.output(job, "error")
-        own: dict[str, Any] = {
-            "CLUSTER_NAME": self.cluster,
-            "JOB_ID": job.id,
-            "NTASKS": 1,
-            "JOB_NUM_NODES": 1,
-        }
-        own |= dict.fromkeys(("NODEID", "PROCID", "LOCALID"), 0) | {"JOB_NODELIST": "localhost"}
+        own: dict[str, Any] = {"CLUSTER_NAME": self.cluster, "JOB_ID": job.id, "JOB_NODELIST": "localhost"}
+        own |= {"NTASKS": 1, "JOB_NUM_NODES": 1, "NODEID": 0, "PROCID": 0, "LOCALID": 0}
         if job.array_id is not None:
             own |= {"ARRAY_JOB_ID": job.array_id, "ARRAY_TASK_ID": job.index}
         with open(out, mode) as stdout, open(errors, "ab" if errors == out else mode) as stderr:
             job.process = subprocess.Popen(
-                ["/bin/sh", "-c", 'exec "$0" "$@"', job.script, *job.words],
+                ["/bin/sh", "-c", 'exec "$0" "$@"', *job.command],
                 cwd=job.folder,
                 env=job.env | {f"SLURM_{name}": str(value) for name, value in own.items()},
                 stdin=subprocess.DEVNULL,
@@ -316,55 +281,43 @@ class Slurm:
         try:
             with self.lock:
                 return {"out": getattr(self, f"_{name}")(words, cwd, env), "err": "", "code": 0}
-        except BadOption as problem:
+        except Refused as problem:
             return {"out": "", "err": f"{name}: error: {problem}\n", "code": 1}
-
-    def _named(self, words: list[str]) -> list[Job]:
-        if found := [job for word in words for job in self.find(word)]:
-            return found
-        raise BadOption("Invalid job id specified")
 
     def _sbatch(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
         """Put a job, or each task of an array, into the queue."""
         given, (script, *rest) = parse(words)
         text = (Path(cwd) / script).read_text()
-        options = parse(of_script(text))[0] | given
-        listed, _, most = options.get("array", "").partition("%")
-        begin, _, end = listed.partition("-")
+        options = {"job-name": Path(script).name} | parse(of_script(text))[0] | given
+        begin, _, end = options.get("array", "").partition("%")[0].partition("-")
         first = 101 + len(self.jobs)
         spooled = self.folder / f"script-{first}"
         spooled.write_text(text)
         spooled.chmod(0o700)
-        options.setdefault("job-name", Path(script).name)
         env = {name: value for name, value in env.items() if not name.startswith("SLURM")}
-        for index in range(int(begin), int(end or begin) + 1) if listed else [None]:
-            own = () if index is None else (first, index, int(most or 0))
-            self.jobs.append(Job(101 + len(self.jobs), options, spooled, rest, env, cwd, *own))
+        for index in range(int(begin), int(end or begin) + 1) if begin else [None]:
+            task = () if index is None else (first, index)
+            self.jobs.append(Job(101 + len(self.jobs), options, [str(spooled), *rest], env, cwd, *task))
         return f"{first}\n" if "parsable" in options else f"Submitted batch job {first}\n"
 
     def _scontrol(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
         """`requeue ID`."""
-        if words[0] != "requeue":
-            raise BadOption(f"this stand-in does not know: scontrol {shlex.join(words)}")
-        for job in self._named(words[1:]):
-            self.end(job, "REQUEUED")
+        assert words[0] == "requeue"
+        for job in self.find(words[1]):
+            self.end(job, "PENDING")
         return ""
 
     def _squeue(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
         """`-h -r -a -o FORMAT`: what waits and runs. An option goes before its variable."""
         pattern = words[words.index("-o") + 1] if "-o" in words else env.get("SQUEUE_FORMAT", "%i %j %T")
         states = env.get("SQUEUE_STATES", "PENDING,RUNNING").split(",")
-        lines = []
-        for job in self.jobs:
-            user = job.env.get("LOGNAME")
-            if job.state in states and env.get("SQUEUE_USERS", user) == user:
-                names = {"i": job.name, "j": job.options["job-name"], "T": job.state}
-                lines.append(f"{file_name(pattern, names)}\n")
-        return "".join(lines)
+        seen = [job for job in self.jobs if job.state in states]
+        seen = [job for job in seen if env.get("SQUEUE_USERS") in (None, job.env.get("LOGNAME"))]
+        return "".join(f"{file_name(pattern, i=j.name, j=j.options['job-name'], T=j.state)}\n" for j in seen)
 
     def _scancel(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
         """End jobs for good."""
-        for job in self._named(words):
+        for job in self.find(words[0]):
             self.end(job, "CANCELLED")
         return ""
 
@@ -375,7 +328,7 @@ def srun(words: list[str]) -> int:
     given = os.environ.get
     names = {"j": given("SLURM_JOB_ID"), "A": given("SLURM_ARRAY_JOB_ID"), "a": given("SLURM_ARRAY_TASK_ID")}
     opened: dict[str, Any] = {
-        stream: open(file_name(options[name], names | {"t": 0}), "ab")  # noqa: SIM115
+        stream: open(file_name(options[name], t=0, **names), "ab")  # noqa: SIM115
         for stream, name in (("stdout", "output"), ("stderr", "error"))
         if name in options
     }

@@ -1,66 +1,74 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
-Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when
-this part of the run has rows and a checkpoint there), "pace": seconds a step takes at least,
-"end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
-"stdout": path; answers with a list of {"code": exit code or -signal, "said": output}.
+What is to happen to a run is said by name: "kill_at": step, "kill_later": seconds from its first step ("all":
+true: W&B's service, too; "once_saved": folder: and when this part of the run has rows and a checkpoint
+there), "pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all",
+too), "twice": true, "file_limit": bytes, "stdout": path.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from support.quick import ROOT
 
 AT_ONCE = 4
+FORKS = multiprocessing.get_context("forkserver")
+# What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
+FORKS.set_forkserver_preload(["torch._inductor", "wandb.sdk.launch", "ampcompare.experiment"])
 
 
 class Zygote:
-    """The process that forks, from a test's side."""
+    """What forks. `env` is for every run."""
 
     def __init__(self, **env: str) -> None:
+        self._env = env
+
+    def run(
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        begun: Callable[[int], None] | None = None,
+        **job: Any,
+    ) -> dict[str, Any]:
+        """One run, to its end: its exit code or -signal, what it said. `begun` gets its process."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-        ours = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=kept | ours | env,
-            cwd=ROOT,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def run(self, *words: str, **job: Any) -> dict[str, Any]:
-        """One run, to its end."""
-        return self.run_all([{"words": words, **job}])[0]
+        start, end = FORKS.Pipe(duplex=False)
+        given = kept | {"OMP_NUM_THREADS": "1"} | self._env | (env or {})
+        process = FORKS.Process(target=child, args=([*words], given, job, end))
+        process.start()
+        end.close()
+        if begun:
+            begun(process.pid or 0)
+        # Through a pipe: a limit to the size of files must not fall on it. Its end does not come before that
+        # of W&B's client.
+        os.set_blocking(start.fileno(), False)
+        said = b""
+        is_over = False
+        while not is_over:
+            is_over = not process.is_alive()
+            with contextlib.suppress(BlockingIOError):
+                while part := os.read(start.fileno(), 65_536):
+                    said += part
+            process.join(0.02)
+        return {"code": process.exitcode, "said": said.decode("utf-8", "replace")}
 
     def run_all(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Several runs at the same time, as most of one is waiting for W&B's client."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(jobs) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(lambda job: self.run(*job.pop("words"), **job), map(dict, jobs)))
 
 
 def children_of(pid: int) -> list[int]:
@@ -89,13 +97,19 @@ def until_saved(folder: Path) -> str:
     return " ".join(waits)
 
 
-def child(job: dict[str, Any]) -> None:
+def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Connection) -> None:
     """One run, with its trouble."""
+    os.chdir(ROOT)
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(env)
+    os.dup2(os.open(job["stdout"], os.O_WRONLY) if "stdout" in job else out.fileno(), 1)
+    os.dup2(out.fileno(), 2)
+    sys.path.insert(0, str(ROOT))
     import run_experiment
     from ampcompare.program.stopping import leave
     from ampcompare.train.display import TrainingDisplay
 
-    os.environ.update(job.get("env", {}))
     shown = TrainingDisplay.step
 
     def step(self: TrainingDisplay, step: int) -> None:
@@ -110,7 +124,7 @@ def child(job: dict[str, Any]) -> None:
         from ampcompare.tracking import record_file
 
         record_file.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
-    leave(run_experiment.main(list(job["words"])))
+    leave(run_experiment.main(words))
 
 
 def cause(job: dict[str, Any], step: int) -> None:
@@ -140,80 +154,3 @@ def cause(job: dict[str, Any], step: int) -> None:
         for _ in range(1 + bool(job.get("twice"))):
             for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
                 os.kill(pid, number)
-
-
-def fork(job: dict[str, Any], output: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    os.dup2(os.open(job["stdout"], os.O_WRONLY) if "stdout" in job else output, 1)
-    os.dup2(output, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.setpgid(0, 0)
-    code: Any = 70
-    try:
-        child(job)
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
-
-
-class Output:
-    """What a run says, through a pipe: a limit to the size of files must not fall on it."""
-
-    def __init__(self) -> None:
-        self.start, self.end = os.pipe()
-        os.set_blocking(self.start, False)
-        self.parts: list[bytes] = []
-
-    def drain(self) -> None:
-        """Take what is there. The end of the pipe does not come before that of W&B's client."""
-        with contextlib.suppress(BlockingIOError):
-            while part := os.read(self.start, 65_536):
-                self.parts.append(part)
-
-
-def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    waiting, going, answers = list(enumerate(jobs)), {}, {}
-    while waiting or going:
-        while waiting and len(going) < AT_ONCE:
-            number, job = waiting.pop(0)
-            output = Output()
-            going[fork(job, output.end)] = number, output
-            os.close(output.end)
-        for _, output in going.values():
-            output.drain()
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            time.sleep(0.02)
-            continue
-        number, output = going.pop(pid)
-        output.drain()
-        os.close(output.start)
-        answers[number] = {
-            "code": os.waitstatus_to_exitcode(status),
-            "said": b"".join(output.parts).decode("utf-8", "replace"),
-        }
-    return [answers[number] for number in range(len(jobs))]
-
-
-def main() -> None:
-    sys.path.insert(0, str(ROOT))
-    # What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they
-    # begin.
-    import torch._inductor  # noqa: F401
-    import wandb.sdk.launch  # noqa: F401
-
-    import ampcompare.experiment  # noqa: F401
-
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(play(json.loads(line))) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -32,9 +32,12 @@ def test_what_is_done_counts_the_runs_of_other_workers(tmp_path, said):
             mine.end(row, "finished")
             job.state, job.seconds = "finished", 1.0
             display.change(job)
+        display.waiting(1)
+        display.waiting(1)
     first, last = [line for line in said.getvalue().splitlines() if "finished" in line]
     assert "(3 of 4 done, 1.0 s left)" in first
     assert last.endswith("(4 of 4 done)")
+    assert said.getvalue().count("waiting for 1 run of other workers") == 1
 
 
 def test_a_failed_program_is_told_with_its_error_not_with_the_good_bye_of_its_client(tmp_path, said):

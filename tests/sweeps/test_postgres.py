@@ -24,15 +24,9 @@ def refusal(url: str) -> str:
     return str(caught.value)
 
 
-def database_of(url: str) -> str:
-    return url.partition("@/")[2].partition("?")[0]
-
-
-@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgres+psycopg", "postgresql+psycopg"])
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgres+psycopg"])
 def test_a_url_opens_with_the_driver_of_the_extra(postgres, scheme):
-    queue = Queue(grid(2), postgres.database().replace("postgresql", scheme, 1), "s")
-    assert queue.database.engine.driver == "psycopg"
-    assert queue.claim() is not None
+    assert Queue(grid(2), postgres.database().replace("postgresql", scheme, 1), "s").claim()
 
 
 def test_a_missing_driver_is_named_with_the_words_to_install_it(postgres, monkeypatch):
@@ -58,19 +52,32 @@ def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     assert "permission denied for schema public" in rights
 
 
-def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres):
-    """Its UPDATE waits for the winner's commit and looks again: READ COMMITTED."""
-    url = postgres.database()
-    one, other = (Queue(grid(2), url, "s") for _ in range(2))
+def test_who_wants_a_run_while_another_takes_it_waits_and_gets_the_next(postgres):
+    one, other = (Queue(grid(2), url, "s") for url in [postgres.database()] * 2)
     for row in [one.claim(), one.claim()]:
         one.end(row, "interrupted")
     with one.database.engine.begin() as connection, ThreadPoolExecutor(1) as pool:
-        assert one._swap(connection, "winner", 0)
-        lost = pool.submit(other.claim)
+        connection.exec_driver_sql("SELECT name FROM ampcompare_sweeps FOR UPDATE")
+        connection.exec_driver_sql("UPDATE ampcompare_runs SET state = 'running' WHERE place = 0")
+        taken = pool.submit(other.claim)
         asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         wait_until(lambda: postgres.execute(asked) == [(1,)])
         connection.commit()
-        assert lost.result().place == 1
+        assert taken.result().place == 1
+
+
+def test_several_that_begin_a_sweep_at_once_take_each_of_its_runs_once(postgres):
+    url = postgres.database()
+
+    def take(number: int) -> list[int]:
+        queue, places = Queue(grid(40), url, "s"), []
+        while row := queue.claim():
+            places.append(row.place)
+            assert queue.end(row, "finished", float(row.place))
+        return places
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        assert sorted(place for places in pool.map(take, range(WORKERS)) for place in places) == [*range(40)]
 
 
 def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypatch):

@@ -17,7 +17,7 @@ from support.zygote import children_of, of_process
 
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Launch
+from ampcompare.sweeps.process import Launch, of_others
 
 # Two runs; then the process dies without a word.
 DIES = """
@@ -50,6 +50,14 @@ def test_a_run_whose_checkpoints_are_locked_goes_on(tmp_path: Path):
     with FileLock(lock):
         assert launch.is_going_on("r1")
     assert not launch.is_going_on("r1")
+
+
+def test_programs_of_others_are_told_to_stay_offline_where_there_is_no_account(tmp_path, monkeypatch):
+    netrc = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert of_others() == {"WANDB_MODE": "offline"}
+    netrc.write_text(f"machine api.wandb.ai login user password {'a' * 40}\n")
+    assert of_others() == {}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,10 +18,12 @@ from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
-from ampcompare.sweeps import devices
+from ampcompare.errors import UserError
+from ampcompare.sweeps import devices, run
 from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
+from ampcompare.sweeps.table import Row
 
 
 def values(events):
@@ -30,22 +31,26 @@ def values(events):
 
 
 @pytest.mark.slow
-def test_every_point_of_a_grid_is_run_once_in_the_environment_of_wandbs_agent(place):
-    place.file(name="mine", project="ours", parameters={"x": {"values": [1, 2.5, "a", None, True]}})
+def test_every_point_is_run_once_in_the_environment_of_wandbs_agent_whatever_its_values(place):
+    hostile = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
+    points = [1, 2.5, None, True, *hostile]
+    place.file(name="näme {0} 100%", project="ours", parameters={"x": {"values": points}})
     code, said = place.sweep("--workers", "2")
     assert code == 0, said
-    assert values(place.events("ended")) == sorted(["1", "2.5", "a", "None", "True"])
-    assert "5 of 5 done" in said
+    assert values(place.events("ended")) == sorted(map(str, points))
+    assert "12 of 12 done" in said
+    assert "\x1b" not in said
+    assert len([line for line in said.splitlines() if " started: " in line]) == 12
     for event in place.events("began"):
         environment = event["environment"]
-        assert (environment["WANDB_SWEEP_ID"], environment["WANDB_PROJECT"]) == ("mine", "ours")
+        assert (environment["WANDB_SWEEP_ID"], environment["WANDB_PROJECT"]) == ("näme {0} 100%", "ours")
         assert re.fullmatch(r"[0-9a-f]{8}", event["run"])
         with open(environment["WANDB_SWEEP_PARAM_PATH"]) as file:
             (value,) = yaml.safe_load(file)["x"].values()
         assert str(value) == event["given"]["x"]
     code, said = place.sweep("--workers", "2")
-    assert (code, "5 of them done before" in said) == (0, True)
-    assert len(place.events("began")) == 5
+    assert (code, "12 of them done before" in said) == (0, True)
+    assert len(place.events("began")) == 12
 
 
 @pytest.mark.slow
@@ -58,11 +63,16 @@ def test_failing_run_is_told_and_the_others_go_on(place):
     assert "1 of 3 runs failed" in said
 
 
+QUITS = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
-def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
-    held = [1, 2, 3][next(orders("mine", 3))[1]]  # the second to begin
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": held}})
+@pytest.mark.parametrize(("number", "first"), [(signal.SIGINT, ""), (signal.SIGUSR1, QUITS)])
+def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first):
+    """A program of others that ends well when it is interrupted has not come to its end either."""
+    place.begins_with(first)
+    points = [[1, 2, 3][at] for at in next(orders("mine", 3))]
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": points[1]}})
     place.hold()
     process = place.start("--name=mine")
     place.wait_for("began", 2)
@@ -71,14 +81,14 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     assert process.returncode == 128 + number
     assert "finished runs stay finished" in said
     command = said.rpartition("go on with: ")[2].splitlines()[0]
-    first, second = place.events("began")
+    second = place.events("began")[1]
     assert not is_alive(second["pid"])
     place.release()
     assert paste(command, place.folder).returncode == 0
     assert values(place.events("ended")) == ["1", "2", "3"]
-    again = [e["run"] for e in place.events("began") if e["given"]["x"] == str(held)]
-    assert again == [second["run"]] * 2  # the same run goes on
-    assert first["given"]["x"] == str([1, 2, 3][next(orders("mine", 3))[0]])
+    began = [(event["given"]["x"], event["run"]) for event in place.events("began")]
+    assert [x for x, _ in began] == [str(points[at]) for at in (0, 1, 1, 2)]
+    assert began[1] == began[2]  # the same run goes on
 
 
 @pytest.mark.slow
@@ -103,10 +113,7 @@ def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(p
 
 @pytest.mark.slow
 def test_second_interrupt_ends_at_once(place):
-    (place.folder / "program.py").write_text(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        + (place.folder / "program.py").read_text()
-    )
+    place.begins_with("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
     place.before = (
@@ -121,30 +128,6 @@ def test_second_interrupt_ends_at_once(place):
     process.communicate()
     assert process.returncode == 130
     assert not is_alive(place.events("began")[0]["pid"])
-
-
-@pytest.mark.slow
-def test_run_of_a_killed_worker_is_taken_over_by_another(place):
-    storage = f"sqlite:///{place.folder / 'shared.db'}"
-    place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "hold": {"value": "all"}})
-    place.hold()
-    words = ("--storage", storage, "--grace", "10")
-    other = place.folder / "other"
-    killed = place.start(*words, out=other)
-    place.wait_for("began", 1, other)
-    survivor = place.start(*words)
-    place.wait_for("began", 1)
-    killed.kill()
-    killed.wait()
-    (event,) = place.events("began", other)
-    wait_until(lambda: not is_alive(event["pid"]))
-    place.release()
-    said, _ = survivor.communicate()
-    assert survivor.returncode == 0, said
-    ended = place.events("ended") + place.events("ended", other)
-    assert values(ended) == ["1", "2", "3", "4"]  # none lost, none done twice
-    assert "attempt 2" in said
-    assert "waiting for 1 run of other workers" in said
 
 
 @pytest.mark.slow
@@ -194,66 +177,30 @@ def test_run_that_a_signal_ends_alone_is_made_once_more(place):
         os.kill(place.events("began")[-1]["pid"], signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == 1  # twice is enough
-    assert len({event["run"] for event in place.events("began")}) == 1
-    assert len(place.events("began")) == 2
+    (first, second) = place.events("began")
+    assert first["run"] == second["run"]
+    heard = [event["environment"]["AMPCOMPARE_RESUME"] for event in (first, second)]
+    assert heard == [None, "auto"]  # any program hears that it is tried again
     assert said.count("lost after") == 2
     assert "1 of 1 done" in said
 
 
 @pytest.mark.slow
-def test_run_whose_record_has_ended_is_finished_whatever_signal_ends_its_process(place):
+def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_is_ended(place):
     (place.folder / "program.py").write_text(
         f"import sys, time\nsys.path.append({str(ROOT / 'benchmarks')!r})\n"
         "import soak_program\nsoak_program.main()\n"
-        "open('behind', 'w').close()\ntime.sleep(300)\n"
+        "import subprocess\nchild = subprocess.Popen(['sleep', '300'])\n"
+        "print(child.pid, file=open('behind', 'w'), flush=True)\ntime.sleep(300)\n"
     )
     place.file(parameters={"x": {"value": 1}, "seconds": {"value": 0.1}})
     process = place.start()
-    wait_until((place.folder / "behind").exists)
+    wait_until(lambda: (place.folder / "behind").exists() and (place.folder / "behind").read_text())
     process.terminate()
     said, _ = process.communicate()
     assert "1 of 1 done" in said
     assert "interrupted" not in said
-
-
-@pytest.mark.slow
-def test_what_a_program_leaves_running_is_ended(place):
-    (place.folder / "program.py").write_text(
-        "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', "
-        "'w').write(str(child.pid))\n"
-    )
-    place.file(parameters={"x": {"value": 1}})
-    code, said = place.sweep()
-    assert code == 0, said
-    assert not is_alive(int((place.folder / "child").read_text()))
-
-
-@pytest.mark.slow
-def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
-    text = (place.folder / "program.py").read_text()
-    quits = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
-    (place.folder / "program.py").write_text(quits + text)
-    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start()
-    place.wait_for("began", 1)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    place.release()
-    code, _ = place.sweep()
-    assert code == 0
-    assert (len(place.events("began")), len(place.events("ended"))) == (2, 1)
-
-
-@pytest.mark.slow
-def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
-    values = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
-    place.file(name="näme {0} 100%", parameters={"x": {"values": values}})
-    code, said = place.sweep()
-    assert code == 0, said
-    assert {event["given"]["x"] for event in place.events("ended")} == set(values)
-    assert "\x1b" not in said
-    assert len([line for line in said.splitlines() if " started: " in line]) == len(values)
+    assert not is_alive(int((place.folder / "behind").read_text()))
 
 
 @pytest.mark.slow
@@ -284,48 +231,7 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
     assert re.search(r"run 1 stopped after .*, score 1\.\d+", said), said
     assert "best run: " in said
     assert "score 5.019: x=5 steps=20 endless=1" in said
-
-
-# A script that somebody else wrote: its own options, W&B used plainly, nothing of ours.
-FOREIGN = """
-import argparse, json, os, signal, sys, time
-import wandb
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, required=True)
-parser.add_argument("--seed", type=int, default=0)
-given = parser.parse_args()
-began = os.path.join(os.environ["WANDB_DIR"], "began.jsonl")
-said = {"lr": given.lr, "words": sys.argv[1:], "resume": os.environ.get("AMPCOMPARE_RESUME")}
-with open(began, "a") as file:
-    file.write(json.dumps(said) + "\\n")
-with wandb.init(config=vars(given), settings=wandb.Settings(x_transaction_log_flush_interval=1)) as run:
-    for step in range(20):
-        run.log({"val_score": 1 - given.lr / (step + 1) + given.seed / 1000, "samples_per_sec": 100.0})
-    with open(began) as file:
-        if given.lr == 0.3 and file.read().count('"lr": 0.3') == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def _foreign(place, **content) -> list[dict]:
-    (place.folder / "train.py").write_text(FOREIGN)
-    place.file(program="train.py", parameters={"lr": {"values": [0.1, 0.3]}}, **content)
-    code, place.said = place.sweep()
-    assert code == 0, place.said
-    return [json.loads(line) for line in (place.out / "began.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_foreign_program_that_was_killed_is_repeated_with_its_own_words(place):
-    """It hears of the repetition from its environment; the report goes by the sweep's metric."""
-    began = _foreign(place, metric={"name": "val_score", "goal": "maximize"})
-    assert [b["resume"] for b in began if b["lr"] == 0.1] == [None]
-    assert [b["resume"] for b in began if b["lr"] == 0.3] == [None, "auto"]
-    assert all(b["words"] == [f"--lr={b['lr']}"] for b in began)
-    assert "best run: " in place.said
-    assert "val score" in place.said
-    assert "No eval accuracy" not in place.said
-    assert "no run logged" not in place.said
+    assert "No eval accuracy" not in said  # the report goes by the sweep's metric
     assert (place.out / "report" / "index.html").is_file()
 
 
@@ -360,28 +266,22 @@ def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(place):
     assert re.search(r"best run: \w+, score ([\d.e-]+)", said)[1] == found
 
 
-def test_nothing_is_started_on_a_bad_file(place):
-    place.file(parameters={"x": {"values": []}})
-    code, said = place.sweep()
-    assert code == 2
-    assert said.startswith("error: sweep.yaml: parameters.x.values=[]: expected 1 or more")
-    assert not place.out.exists()
-
-
 @pytest.mark.slow
-def test_unusable_storage_is_one_line(place):
+def test_nothing_is_started_on_bad_input_and_one_line_says_so(place):
     place.file(parameters={"x": {"value": 1}})
     for url in ("nonsense", "sqlite:////no/such/folder/x.db", "oracle9://x"):
         code, said = place.sweep("--storage", url)
         assert (code, len(said.splitlines())) == (2, 1), said
         assert said.startswith(f"error: --storage {url}: cannot be used (")
+    assert not place.events("began")
+    place.out = place.folder / "none"
+    place.file(parameters={"x": {"values": []}})
+    assert place.sweep() == (2, "error: sweep.yaml: parameters.x.values=[]: expected 1 or more of them\n")
+    assert not place.out.exists()
 
 
 @pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
-
-    from ampcompare.sweeps import run
-
     monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
     monkeypatch.chdir(place.folder)
     place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
@@ -416,18 +316,15 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     """Accuracy at chance, or none at all, was not decided; more seeds would not help."""
     plans = [plan(backend, seed) for backend in ("none", "native", "fp16") for seed in (1, 2, 3)]
     for made in plans:
-        key, named = "eval/accuracy", made["config"]["backend"]
-        holders = [made["summary"], *made["rows"]]
-        for holder in [held for held in holders if key in held]:
-            if named != "fp16":
-                holder[key] = 0.1
-            elif named == "fp16":
-                del holder[key]
+        for holder in [made["summary"], *made["rows"]]:
+            if holder.pop("eval/accuracy", None) and made["config"]["backend"] != "fp16":
+                holder["eval/accuracy"] = 0.1
     write_runs(tmp_path, plans)
     parameters = {"backend": {"values": ["none", "native", "fp16"]}, "seed": {"values": [1, 2, 3]}}
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
-    look = look_at(read_sweep(file), tmp_path, [])
+    sweep = read_sweep(file)
+    look = look_at(sweep, tmp_path, [])
     decided, of_native, of_fp16 = sorted(look.said, key=lambda line: "nothing is claimed" in line)
     assert "quality" not in decided
     assert decided.endswith(", which is all that can be")
@@ -435,6 +332,8 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert "at chance" in of_native
     assert of_fp16.endswith("the quality of fp16: not recorded for fp16")
     assert look.is_over
+    with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
+        look_at(sweep, tmp_path, [Row(0, "elsewhere", state="finished")])
 
 
 def test_a_sweep_needs_no_torch():

@@ -85,30 +85,6 @@ def test_two_workers_add_the_same_seeds_and_one_decides(until):
 
 
 @pytest.mark.slow
-def test_a_metric_that_no_run_logged_is_told_with_those_that_are(until):
-    until(off=0.0)
-    right = (until.place.folder / "sweep.yaml").read_text()
-    (until.place.folder / "sweep.yaml").write_text(right + "metric: {name: eval/f1, goal: maximize}\n")
-    code, said = until.place.sweep("--until-decided")
-    assert (code, "Traceback" in said) == (2, False), said
-    line = " ".join(said.split())
-    assert "metric.name='eval/f1': no run logged it, so that nothing is decided by it; logged: " in line
-    assert "eval/accuracy" in line
-    assert f"ampcompare report {until.place.out} --metric KEY" in line
-
-
-@pytest.mark.slow
-def test_a_look_without_the_records_of_all_runs_is_refused(until):
-    until(off=0.0)
-    storage = f"sqlite:///{until.place.folder / 'shared.db'}"
-    elsewhere = until.place.start("--storage", storage, out=until.place.folder / "other")
-    assert elsewhere.wait() == 0
-    code, said = until.place.sweep("--until-decided", "--storage", storage)
-    assert code == 2
-    assert "the records of 6 finished runs are not all under output_dir" in said.splitlines()[-1]
-
-
-@pytest.mark.slow
 def test_our_training_records_its_place_its_block_and_its_arm(place):
     tail = ["${args_no_hyphens}", *QUICK, "epochs=1"]
     place.file(

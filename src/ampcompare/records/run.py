@@ -38,8 +38,8 @@ class RunRecord:
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
     sentences what was wrong with the record. `objective` is the metric of its sweep and the goal (`maximize`,
-    or nothing), where these are known; `sweep_config` the sweep as W&B's server has it; `machine` what W&B's
-    client saw of the machine. `is_named` says whether its file has the run's name and config.
+    or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
+    whether its file has the run's name and config.
     """
 
     id: str
@@ -64,7 +64,6 @@ class RunRecord:
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
     is_named: bool = True
-    sweep_config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -105,7 +105,7 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
                 rows = _last_row(run) if brief else _rows(run, problems)
             record = _record_of(run, rows, problems)
             if of_sweep:
-                record.objective, record.sweep_config = _objective(config), config
+                record.objective = _objective(config)
             if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
                 _take_machine(run, record)
             runs.append(record)

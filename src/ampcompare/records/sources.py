@@ -9,7 +9,7 @@ import os
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tables import STATE, is_table, read_csv_file, read_trainer_states
+from ampcompare.records.tables import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.tensorboard import is_event_file, read_event_files
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
@@ -41,19 +41,6 @@ MOST_ROWS, MOST_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far 
 log = logging.getLogger("ampcompare")
 
 Say = Callable[[str], None]
-
-
-# What else than W&B's records is read as runs, in order of preference: how a file of the kind is known by its
-# name, and what reads some of them.
-EVENTS, TABLES = "TensorBoard event files", "CSV files with a step column"
-READERS: dict[str, tuple[Callable[[str], bool], Callable[[list[Path], str | None], list[RunRecord]]]] = {
-    EVENTS: (is_event_file, lambda paths, step: read_event_files(paths)),
-    TABLES: (
-        lambda name: name.lower().endswith(".csv"),
-        lambda paths, step: [read_csv_file(path, step) for path in paths],
-    ),
-    STATE: (lambda name: name == STATE, lambda paths, step: read_trainer_states(paths)),
-}
 
 
 def load_runs(
@@ -83,17 +70,24 @@ def load_runs(
     none finished 2 losses
     native finished 2 losses
     """
-    named = [sources] if isinstance(sources, str | Path) else list(sources)
-    if any(arm for arm, _ in map(split_arm, named)):
-        return _load_arms(named, step, say)
-    on_server = [str(source) for source in named if str(source).startswith(API_PREFIX)]
-    for source in on_server:
-        parse_source(source)  # before anything is read
-    runs = _read_folders([source for source in named if not str(source).startswith(API_PREFIX)], step, say)
-    for source in on_server:
-        for run in read_server(source):
-            _add(runs, run)
-    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
+    arms: dict[str, list[str]] = {}
+    for arm, source in map(split_arm, [sources] if isinstance(sources, str | Path) else sources):
+        arms.setdefault(arm, []).append(source)
+    if "" in arms and len(arms) > 1:
+        nameless, known = arms[""][0], ", ".join(arm for arm in arms if arm)
+        raise UserError(f"{nameless}: has no name beside {known}; name it, too: NAME={nameless}")
+    found: list[RunRecord] = []
+    taken: dict[tuple[Path, ...] | str, str] = {}
+    for arm, places in arms.items():
+        for run in _load(places, step, say):
+            place = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
+            if place in taken:
+                raise UserError(f"{run.name}: this run is in {taken[place]} and in {arm}; name it once")
+            if arm:
+                taken[place] = arm
+                run = replace(run, config=run.config | {ARM: arm})
+            found.append(run)
+    return found
 
 
 def split_arm(source: str | Path) -> tuple[str, str]:
@@ -103,23 +97,16 @@ def split_arm(source: str | Path) -> tuple[str, str]:
     return (name.strip(), place) if is_named and not os.path.lexists(source) else ("", str(source))
 
 
-def _load_arms(named: Sequence[str | Path], step: str | None, say: Say) -> list[RunRecord]:
-    arms: dict[str, list[str]] = {}
-    for arm, source in map(split_arm, named):
-        arms.setdefault(arm, []).append(source)
-    if nameless := arms.get(""):
-        known = ", ".join(arm for arm in arms if arm)
-        raise UserError(f"{nameless[0]}: has no name beside {known}; name it, too: NAME={nameless[0]}")
-    found: list[RunRecord] = []
-    taken: dict[tuple[Path, ...] | str, str] = {}
-    for arm, sources in arms.items():
-        for run in load_runs(sources, step=step, say=say):
-            place = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
-            if place in taken:
-                raise UserError(f"{run.name}: this run is in {taken[place]} and in {arm}; name it once")
-            taken[place] = arm
-            found.append(replace(run, config=run.config | {ARM: arm}))
-    return found
+def _load(places: Sequence[str], step: str | None, say: Say) -> list[RunRecord]:
+    """The runs of some places, oldest first."""
+    on_server = [place for place in places if place.startswith(API_PREFIX)]
+    for place in on_server:
+        parse_source(place)  # before anything is read
+    runs = _read_folders([place for place in places if place not in on_server], step, say)
+    for place in on_server:
+        for run in read_server(place):
+            _add(runs, run)
+    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
 
 
 def _add(runs: list[RunRecord], new: RunRecord) -> None:
@@ -134,30 +121,29 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
     runs.append(new)
 
 
-def _read_folders(given: list[str | Path], step: str | None, say: Say) -> list[RunRecord]:
+def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunRecord]:
     """The runs of folders and files."""
-    found: dict[str | None, dict[str, Path]] = {None: {}}  # by what reads it, and by its real place
+    found: dict[str, dict[str, Path]] = {}  # by what they are, and by their real place
     for source in given:
-        paths, kind = _files(source, step, say)
+        kind, paths = _files(source, step, say)
         for path in paths:
             found.setdefault(kind, {}).setdefault(os.path.realpath(path), path)
     named = {os.path.realpath(source) for source in given}
     parts = []
-    for kind, files in found.items():
-        paths = list(files.values())
-        read = READERS[kind][1](paths, step) if kind else read_wandb_files(paths)
+    for kind, files in sorted(found.items(), key=lambda item: [*READERS].index(item[0])):
+        read = READERS[kind]([*files.values()], step)
         for part in read:
-            is_empty = not part.rows and (kind or not part.is_named)
+            is_empty = not part.rows and (kind != WANDB or not part.is_named)
             if is_empty and os.path.realpath(part.paths[0]) in named:
                 raise UserError(f"{part.paths[0]}: no run can be read from it: {' '.join(part.problems)}")
-        if kind:
+        if kind != WANDB:
             runs = "1 run" if len(read) == 1 else f"{len(read)} runs"
             say(f"read {runs} from {kind}; whether a run came to its end is not in them")
         parts += read
     return [merge(some) for some in _by_run(parts)]
 
 
-def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
+def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord]:
     """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
     safe to delete.
     """
@@ -173,6 +159,16 @@ def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
         if run.exit_code is None and _is_going_on(run, now):
             run.state = "running"
     return read
+
+
+# What is read as runs, in order of preference: by the words for it what reads files of the kind.
+WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
+READERS: Mapping[str, Callable[[Sequence[Path], str | None], list[RunRecord]]] = {
+    WANDB: _read_wandb_files,
+    EVENTS: read_event_files,
+    TABLES: read_csv_files,
+    STATE: read_trainer_states,
+}
 
 
 def _memory() -> joblib.Memory:
@@ -233,11 +229,9 @@ def _is_going_on(run: RunRecord, now: float) -> bool:
     return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, quiet)
 
 
-def _files(source: str | Path, step: str | None, say: Say) -> tuple[list[Path], str | None]:
-    """The files of a source, and the reader that takes them; None for W&B's own, which come first.
-
-    A program may log one run in several ways, so that a source is read in one of them; `say` is told what was
-    there beside it.
+def _files(source: str, step: str | None, say: Say) -> tuple[str, list[Path]]:
+    """What the files of a source are, and which. A program may log one run in several ways, so that a source
+    is read in one of them; `say` is told what was there beside it.
     """
     top = Path(source)
     try:
@@ -245,30 +239,31 @@ def _files(source: str | Path, step: str | None, say: Say) -> tuple[list[Path], 
             os.scandir(top).close()  # os.walk passes over what it may not read
             found = _search(top, step)
         elif top.exists():
-            found = {_kind_of(top.name): [top]}
+            found = {_kind_of(top.name) or WANDB: [top]}
         else:
             raise UserError(f"{source}: no such folder; name the output_dir of a run (runs by default)")
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
         raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
     if not found:
         what = "no runs in this folder (looked for offline-run-*/run-*.wandb at any depth"
-        more = f"also for {', '.join(READERS)})"
+        more = f"also for {', '.join([EVENTS, TABLES, STATE])})"
         todo = "name the output_dir of a run that was recorded with wandb.mode=offline or online"
         raise UserError(f"{source}: {what}; {more}; {todo}")
-    kinds = [kind for kind in (None, *READERS) if kind in found]
-    for kind in kinds[1:]:
+    first, *others = (kind for kind in READERS if kind in found)
+    for kind in others:
         count = len(found[kind])
         there = "is 1 file" if count == 1 else f"are {count:,} files"
-        read = kinds[0] or ".wandb files"
-        say(f"{source}: read {read}; there {there} of {kind} too, not read: name their folder or file for it")
-    return sorted(found[kinds[0]]), kinds[0]
+        say(
+            f"{source}: read {first}; there {there} of {kind} too, not read: name their folder or file for it"
+        )
+    return first, sorted(found[first])
 
 
-def _search(top: Path, step: str | None) -> dict[str | None, list[Path]]:
-    """The files of runs under a folder, by what reads them (None: W&B's own); linked folders are followed
-    (`latest-run`), each real one once.
+def _search(top: Path, step: str | None) -> dict[str, list[Path]]:
+    """The files of runs under a folder, by what they are; linked folders are followed (`latest-run`), each
+    real one once.
     """
-    found: dict[str | None, list[Path]] = {}
+    found: dict[str, list[Path]] = {}
     seen: set[str] = set()
     for folder, inner, files in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)
@@ -279,16 +274,19 @@ def _search(top: Path, step: str | None) -> dict[str | None, list[Path]]:
         inner[:] = sorted(name for name in inner if name not in SKIPPED_FOLDERS)
         is_run = os.path.basename(real).startswith(("offline-run-", "run-"))
         for name in files:
-            path = Path(folder, name)
+            path, kind = Path(folder, name), _kind_of(name)
             if is_run and name.startswith("run-") and name.endswith(".wandb"):
-                found.setdefault(None, []).append(path)
-            elif (kind := _kind_of(name)) and (kind != TABLES or is_table(path, step)):
+                found.setdefault(WANDB, []).append(path)
+            elif kind and (kind != TABLES or is_table(path, step)):
                 found.setdefault(kind, []).append(path)
     return found
 
 
 def _kind_of(name: str) -> str | None:
-    return next((kind for kind, (is_one, _) in READERS.items() if is_one(name)), None)
+    """What else than W&B's a file is by its name."""
+    if is_event_file(name):
+        return EVENTS
+    return TABLES if name.lower().endswith(".csv") else STATE if name == STATE else None
 
 
 def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

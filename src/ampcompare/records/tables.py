@@ -38,7 +38,11 @@ def is_table(path: Path, step: str | None) -> bool:
     return path.name in KNOWN or _step_column(_head(path), step) is not None
 
 
-def read_csv_file(path: Path, step: str | None = None) -> RunRecord:
+def read_csv_files(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
+    return [_read_csv_file(path, step) for path in paths]
+
+
+def _read_csv_file(path: Path, step: str | None) -> RunRecord:
     """One file as a run; what is wrong with it becomes a sentence in `problems`. `step` names the column."""
     is_alone = path.name in KNOWN and sum((path.parent / known).is_file() for known in KNOWN) < 2
     run = _run(path.parent if is_alone else path.with_suffix(""), path)
@@ -116,7 +120,7 @@ def _cell(text: str) -> Any:
         return {"": None, "true": True, "false": False}.get(word.lower(), word)
 
 
-def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:
+def read_trainer_states(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
     """A run for each output folder: the state that got furthest, of those of its checkpoints and its own."""
     runs: dict[Path, RunRecord] = {}
     for path in sorted(paths):

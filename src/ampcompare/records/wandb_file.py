@@ -1,9 +1,9 @@
 """One `.wandb` file read as a part of a run, however much of it is whole.
 
 The client writes a row and two summaries for every call of `log`, each with an item for every metric. Most
-items are a known key of one part and a short value: such an item stays bytes, cut in two, and adds one text
-to a column, which is read as one JSON list. Protobuf takes the others apart. Of summaries only the last value
-of each key is read.
+items are a known key and a short value: such an item stays bytes, cut where the value begins, and adds one
+text to a column, which is read as one JSON list. Protobuf takes the others apart. Of summaries only the last
+value of each key is read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
 AT_ONCE = 6_000  # records whose values are kept as texts: some MB
-KEYS, VALUE = (0x0A, 0x12), 0x82  # begin the fields of an item's key and value, by protobuf's encoding
-LONG = 128  # bytes from which a length takes more than one byte
+VALUE = b"\x82\x01"  # begins the field of an item's value, by protobuf's encoding; the keys stand before it
+MOST_KEYS = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD = object()
 
@@ -66,32 +67,23 @@ class _Column:
     def __init__(self) -> None:
         self.at: list[int] = []
         self.texts: list[bytes] = []
-        self.rows: list[np.ndarray] = []
-        self.values: list[np.ndarray] = []
+        self.parts: list[Column] = []
 
     def read(self) -> int:
         """Read the texts; returns how many of them were no JSON."""
-        at, found, bad = self.at, _numbers(self.texts), 0
-        if found is None:
-            at, values = [], []
-            for row, text in zip(self.at, self.texts, strict=True):
-                try:
-                    value = tree.parse_json(text, parse_int=float)
-                except ValueError:
-                    bad += 1
-                    continue
-                if value is not None:
-                    at.append(row)
-                    values.append(value)
-            found = as_array(values)
-        self.rows.append(np.array(at, np.int32))
-        self.values.append(found)
+        at, values, bad = self.at, _numbers(self.texts), 0
+        if values is None:
+            found = [_value(text, parse_int=float) for text in self.texts]
+            bad = sum(value is _BAD for value in found)
+            known = [n for n, value in enumerate(found) if value is not _BAD and value is not None]
+            at, values = [at[n] for n in known], as_array([found[n] for n in known])
+        self.parts.append((np.array(at, np.int32), values))
         self.at, self.texts = [], []
         return bad
 
     def finish(self) -> Column:
         """All of it. Of a key that is twice in one row the later value counts."""
-        rows, values = np.concatenate(self.rows), np.concatenate(self.values)
+        rows, values = (np.concatenate(some) for some in zip(*self.parts, strict=True))
         is_last = np.diff(rows, append=-1) != 0
         return (rows, values) if is_last.all() else (rows[is_last], values[is_last])
 
@@ -109,6 +101,13 @@ def _numbers(texts: list[bytes]) -> np.ndarray | None:
         return None
 
 
+def _value(text: str | bytes, **how: Any) -> Any:
+    try:
+        return tree.parse_json(text, **how)
+    except ValueError:
+        return _BAD
+
+
 class _Reading:
     """The records of one file on their way into its RunRecord."""
 
@@ -117,8 +116,6 @@ class _Reading:
         self.columns: dict[str, _Column] = {}
         self.by_head: dict[bytes, _Column] = {}
         self.summaries: list[Any] = []
-        self.config: dict[str, Any] = {}
-        self.summary: dict[str, Any] = {}
         self.bad_values = self.undecodable = 0
 
     def take(self, payloads: Iterable[bytes]) -> None:
@@ -141,18 +138,16 @@ class _Reading:
     def _take_row(self, items: Iterable[bytes]) -> None:
         row, by_head = self.run.rows, self.by_head
         for item in items:
-            try:
-                end = item[1] + 2
-                column = by_head.get(item[:end])
-                if column and item[end] == VALUE and item[end + 2] == len(item) - end - 3:
-                    text = item[end + 3 :]
-                else:
-                    path, text = _parsed(item)
-                    column = self.columns.setdefault(".".join(path), _Column())
-                    if _is_short(item, path):
-                        by_head[item[:end]] = column
-            except (DecodeError, IndexError):
-                self.bad_values += 1
+            head, _, rest = item.partition(VALUE)
+            column = by_head.get(head)
+            if column and rest and rest[0] == len(rest) - 1:  # the length of a short value, and all of it
+                text = rest[1:]
+            elif (parsed := self._parsed(item)) is not None:
+                path, text = parsed
+                column = self.columns.setdefault(".".join(path), _Column())
+                if _path(head) == path:
+                    by_head[head] = column
+            else:
                 continue
             column.at.append(row)
             column.texts.append(text)
@@ -163,7 +158,7 @@ class _Reading:
         if summary.remove:
             self._read_summaries()
             for item in summary.remove:
-                tree.remove(self.summary, tree.path_of(item))
+                tree.remove(self.run.summary, tree.path_of(item))
 
     def _take_other(self, record: Any) -> None:
         run = self.run
@@ -174,16 +169,15 @@ class _Reading:
         elif record.HasField("exit"):
             run.exit_code = record.exit.exit_code
         elif record.HasField("stats"):
-            run.machine.sample({item.key: self._value(item.value_json) for item in record.stats.item})
+            run.machine.sample({item.key: self._known(item.value_json) for item in record.stats.item})
         elif record.HasField("environment"):
             run.machine.facts |= facts_of_record(record.environment)
 
     def _take_config(self, config: Any) -> None:
         for item in config.update:
-            if (value := self._value(item.value_json)) is not _BAD:
-                tree.write(self.config, tree.path_of(item), value)
+            self._write(self.run.config, tree.path_of(item), item.value_json)
         for item in config.remove:
-            tree.remove(self.config, tree.path_of(item))
+            tree.remove(self.run.config, tree.path_of(item))
 
     def _take_run(self, said: Any) -> None:
         run = self.run
@@ -199,12 +193,23 @@ class _Reading:
         self._take_config(said.config)
         self._take_summary(said.summary)
 
-    def _value(self, text: str | bytes) -> Any:
+    def _write(self, told: dict[str, Any], path: tree.Path, text: str | bytes) -> None:
+        if (value := self._known(text)) is not _BAD:
+            tree.write(told, path, value)
+
+    def _known(self, text: str | bytes) -> Any:
+        value = _value(text)
+        self.bad_values += value is _BAD
+        return value
+
+    def _parsed(self, item: bytes) -> tuple[tree.Path, bytes] | None:
+        """Key and value of an item of any form, by protobuf; None of one that cannot be decoded."""
         try:
-            return tree.parse_json(text)
-        except ValueError:
+            found = Item.FromString(item)
+        except DecodeError:
             self.bad_values += 1
-            return _BAD
+            return None
+        return tree.path_of(found), found.value_json.encode()
 
     def _read(self) -> None:
         """Read what was kept as texts so far."""
@@ -212,30 +217,23 @@ class _Reading:
         self._read_summaries()
 
     def _read_summaries(self) -> None:
-        last: dict[bytes | tree.Path, tuple[tree.Path, bytes]] = {}
+        last: dict[bytes, bytes] = {}  # items, by what stands before their values where that is their key
         for items in reversed(self.summaries):
             for item in reversed(items):
-                try:
-                    head = item[: item[1] + 2]
-                    if head in last:  # it, or the group that it is in, was written later
-                        continue
-                    path, text = _parsed(item)
-                    last.setdefault(head if _is_short(item, path) else path, (path, text))
-                except (DecodeError, IndexError):
-                    self.bad_values += 1
+                head = item.partition(VALUE)[0]
+                last.setdefault(item if _path(head) is None else head, item)
         self.summaries = []
-        for path, text in reversed(last.values()):
-            if (value := self._value(text)) is not _BAD:
-                tree.write(self.summary, path, value)
+        for item in reversed(last.values()):
+            if (parsed := self._parsed(item)) is not None:
+                self._write(self.run.summary, *parsed)
 
     def finish(self) -> None:
         """Put what was read into the run."""
         self._read()
         run = self.run
         run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
-        for told in (self.config, self.summary):
+        for told in (run.config, run.summary):
             told.pop("_wandb", None)  # the client's own
-        run.config, run.summary = self.config, self.summary
         if run.exit_code is not None:
             run.state = "finished" if run.exit_code == 0 else "failed"
         if self.undecodable:
@@ -245,12 +243,10 @@ class _Reading:
             run.problems.append(f"{self.bad_values:,} values {why}.")
 
 
-def _parsed(item: bytes) -> tuple[tree.Path, bytes]:
-    """Key and value of an item of any form, by protobuf. Raises DecodeError."""
-    found = Item.FromString(item)
-    return tree.path_of(found), found.value_json.encode()
-
-
-def _is_short(item: bytes, path: tree.Path) -> bool:
-    """Whether it begins with its whole key, of one part and a byte of length. Raises IndexError."""
-    return len(path) == 1 and item[0] in KEYS and item[1] < LONG and item[item[1] + 2] == VALUE
+@lru_cache(MOST_KEYS)
+def _path(head: bytes) -> tree.Path | None:
+    """The key that is written in these bytes; None where they end within one, which has VALUE in it."""
+    try:
+        return tree.path_of(Item.FromString(head))
+    except DecodeError:
+        return None

@@ -12,11 +12,9 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
-from ampcompare.records import load_runs
 from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.reading import Logged
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here
@@ -26,7 +24,6 @@ from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
 from ampcompare.sweeps.table import Row
 
 PUBLISHED = "published.name"
-NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive that all workers share"
 
 
 def request_of(sweep: Sweep, folder: Path) -> Request:
@@ -73,7 +70,7 @@ def _metric(sweep: Sweep) -> str | None:
 
 def report(console: Console, sweep: Sweep, folder: Path) -> int:
     """The table and the page, where the runs left records; returns the report's exit code."""
-    if not has_records(folder):
+    if not _records(folder):
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return 0
     try:
@@ -83,9 +80,9 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         return 0
 
 
-def has_records(folder: Path) -> bool:
-    """Whether any run left a record."""
-    return any((folder / "wandb").glob("*run-*/run-*.wandb"))
+def _records(folder: Path) -> set[str]:
+    """The runs that left a record."""
+    return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
 
 
 def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
@@ -94,19 +91,11 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
     """
     seeds = plural(sweep.seeds, "seed")
     ended = [row.run_id for row in rows if row.state == "finished"]
-    found = {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
+    found = _records(folder)
     if missing := [run for run in ended if run not in found]:
-        which = f"run {missing[0]}" if len(missing) == 1 else f"run {missing[0]} and {len(missing) - 1} more"
-        raise UserError(f"{folder}: the records of {len(ended)} finished runs {NOT_ALL} (without: {which})")
-    request = request_of(sweep, folder)
-    metric = _metric(sweep) or ""
-    runs = load_runs([str(folder)]) if ended and metric else []
-    if runs and not any(metric in run.logged or run.summary_number(metric) is not None for run in runs):
-        known = Logged(runs).named()
-        what = f"metric.name={metric!r}: no run logged it, so that nothing is decided by it"
-        todo = f"compare these runs by one of those (ampcompare report {folder} --metric KEY), or start anew"
-        raise UserError(f"{sweep.path}: {what}; logged: {known}; {todo}")
-    analysis = request.analyse()
+        what = f"the records of {len(ended)} finished runs are not all under output_dir (not: {missing[0]})"
+        raise UserError(f"{folder}: {what}; --until-decided needs it on a drive that all workers share")
+    analysis = request_of(sweep, folder).analyse()
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
     decided, undecided, silent = [], [], []

@@ -21,10 +21,8 @@ class Follower:
 
     def values(self, *, now: bool = False) -> list[float]:
         """Every value logged so far, NaN included, in order. Reads again only when it is time, or `now`."""
-        if self.metric is None:
-            return []
         began = time.monotonic()
-        if not now and began < self._next:
+        if self.metric is None or (began < self._next and not now):
             return self._values
         files = self.files()
         if files and (size := sum(f.stat().st_size for f in files)) != self._size:
@@ -35,6 +33,11 @@ class Follower:
                 self._values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
         self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
         return self._values
+
+    def last(self, *, now: bool = False) -> float | None:
+        """The newest value, None while there is none."""
+        values = self.values(now=now)
+        return values[-1] if values else None
 
     def exit_code(self) -> int | None:
         """How the run ended by its newest record, None if there is none or it did not end."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -83,19 +83,15 @@ class Run:
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: Path, guard: Guard) -> None:
         self._guard = guard
-        self._log: IO[bytes] = log.open("ab")
-        try:
+        with log.open("ab") as file:
             self._process = subprocess.Popen(
                 words,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        except BaseException:
-            self._log.close()
-            raise
         guard.say("+", self._process.pid)
 
     def wait(self, seconds: float) -> int | None:
@@ -104,23 +100,15 @@ class Run:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        if not self._log.closed:
-            self._end_rest()
-            self._guard.say("-", self._process.pid)
-            self._log.close()
+        # What it left running: W&B's service ends by itself in a moment, anything else is ended.
+        until = time.monotonic() + REST_SECONDS
+        while self._signal(0):
+            if time.monotonic() > until:
+                self.kill()
+                break
+            time.sleep(0.02)
+        self._guard.say("-", self._process.pid)
         return code
-
-    def _end_rest(self) -> None:
-        """What the program left running: W&B's service ends by itself in a moment, anything else is ended."""
-        for number in (0, signal.SIGTERM, signal.SIGKILL):
-            self._signal(number)
-            until = time.monotonic() + REST_SECONDS
-            while self._signal(0):
-                if time.monotonic() > until:
-                    break
-                time.sleep(0.02)
-            else:
-                return
 
     def tell(self, number: int) -> None:
         """Send the program a signal, and not its helpers: W&B's service is needed for a whole record."""
@@ -134,10 +122,8 @@ class Run:
         """Whether there was anybody to get it."""
         try:
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
+        except OSError:  # nobody, or a zombie on macOS
             return False
-        except PermissionError:  # a zombie on macOS
-            pass
         return True
 
 
@@ -159,26 +145,22 @@ class Launch:
     def start(self, row: Row, guard: Guard, gpu: str | None = None) -> Run | None:
         """Start a run. None, with the reason in its log, for what cannot be started."""
         sweep, log = self.sweep, self.log(row.run_id)
+        # The file from which W&B's client takes a run's sweep parameters.
+        file = self.folder / "wandb" / f"sweep-{sweep.name}" / f"config-{row.run_id}.yaml"
+        content = {"wandb_version": 1, **{key: {"value": value} for key, value in planned(row).items()}}
         try:
-            files = self.folder / "wandb" / f"sweep-{sweep.name}"
-            files.mkdir(parents=True, exist_ok=True)
-            parameters_file = files / f"config-{row.run_id}.yaml"
-            # The file from which W&B's client takes a run's sweep parameters.
-            values = {key: {"value": value} for key, value in planned(row).items()}
-            content = yaml.safe_dump({"wandb_version": 1, **values}, allow_unicode=True, sort_keys=False)
-            parameters_file.write_text(content, encoding="utf-8")
-            json_file = parameters_file.with_suffix(".json")
-            words = build_command(sweep.command, sweep.program, row.parameters, json_file)
-            own = {key: value for key, value in row.plan.items() if key in PlanConfig.__dataclass_fields__}
-            words += [
-                *self.words,
-                *([f"plan.{key}={value}" for key, value in own.items()] if self.here else ()),
-            ]
-            environment = self._environment(row, parameters_file, gpu)
-            return Run([*self.front, *words], environment, log, guard)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+            file.write_text(text, encoding="utf-8")
+            words = build_command(sweep.command, sweep.program, row.parameters, file.with_suffix(".json"))
+            words += self.words
+            if self.here:
+                known = PlanConfig.__dataclass_fields__
+                words += [f"plan.{key}={value}" for key, value in row.plan.items() if key in known]
+            return Run([*self.front, *words], self._environment(row, file, gpu), log, guard)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                print(f"cannot be started: {problem}", file=file)
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as said:
+                print(f"cannot be started: {problem}", file=said)
             return None
 
     def _environment(self, row: Row, parameters_file: Path, gpu: str | None) -> dict[str, str]:
@@ -247,14 +229,20 @@ def of_others() -> dict[str, str]:
 
     Our own training says so itself. Raises UserError for credentials of the wrong form.
     """
-    if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_DISABLED") or os.environ.get("WANDB_API_KEY"):
+    if any(os.environ.get(f"WANDB_{name}") for name in ("MODE", "DISABLED", "API_KEY")):
         return {}
-    from ampcompare.wandb_client.client import end_service, has_account
+    # Half of the CPU time of a worker's start is W&B's client: it is asked where there is something to find.
+    config = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
+    places = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc", f"{config}/settings"]
+    is_there = any(Path(place).expanduser().exists() for place in places)
+    if is_there or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        from ampcompare.wandb_client.client import end_service, has_account
 
-    try:
-        return {} if has_account() else {"WANDB_MODE": "offline"}
-    finally:
-        end_service()  # it would live as long as the sweep, and be missed at the end if a signal had ended it
+        try:
+            return {} if has_account() else {"WANDB_MODE": "offline"}
+        finally:
+            end_service()  # it would live as long as the sweep, and be missed at the end if a signal ended it
+    return {"WANDB_MODE": "offline"}
 
 
 def last_words(log: Path) -> str:

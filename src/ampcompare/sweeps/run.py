@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +26,11 @@ from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.prepare import Prepared, prepare
-from ampcompare.sweeps.process import Guard, Launch, of_others
+from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
-from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.storage import sqlite_url
-from ampcompare.sweeps.worker import Pulse, Stop, Workers
+from ampcompare.sweeps.storage import Address, shown, sqlite_url
+from ampcompare.sweeps.worker import Stop, Workers
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -105,7 +102,7 @@ def run_to_report(
     return EXIT_FAILED_RUNS if bad else status
 
 
-def url_of(ready: Prepared, request: Request) -> str:
+def url_of(ready: Prepared, request: Request) -> Address:
     """Of the sweep's database, by default in its folder."""
     return sqlite_url(ready.output) if request.storage is None else request.storage
 
@@ -125,47 +122,33 @@ def work_through(
     gpus = [] if ready.on_cpu else visible_gpus()
     words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
     launch = Launch(queue.sweep, folder, words, {} if ready.here else of_others(), ready.here)
-    stop, database = Stop(), queue.database
-    display = SweepDisplay(console, queue, queue.progress(patient=True))
+    stop, display = Stop(), SweepDisplay(console, queue, queue.progress(patient=True))
 
     def workers() -> int:
         total, most = queue.sweep.total(), request.workers or max(1, len(gpus))
         return min(most, max(1, total - display.progress.done)) if total else most
-
-    def see_round() -> None:
-        display.workers = count = workers()
-        crew = Workers(queue, launch, guard, pulse, stop, display.change, display.waiting)
-        with ThreadPoolExecutor(count) as pool:
-            going_on = [pool.submit(crew.work, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
-            while wait(going_on, 0.2).not_done:  # without a limit signals would wait
-                pass
-        for worker in going_on:
-            worker.result()
 
     def look() -> Look:
         from ampcompare.sweeps.answer import look_at
 
         return look_at(queue.sweep, folder, queue.rows())
 
-    _say_what_runs(display, folder, workers(), len(gpus), ready.planned)
-    with (
-        stopped_by_signals(stop.asked, stop.at_once, display.say) as received,
-        contextlib.closing(Guard()) as guard,
-        display,
-    ):
-        database.say, database.patience = display.say, stop.patience
-        with Pulse(queue, display.update) as pulse:
+    for line in _begins(display, folder, workers(), len(gpus), ready.planned):
+        display.say(line)
+    with stopped_by_signals(stop.asked, stop.at_once, display.say) as received, display:
+        queue.database.say, queue.database.patience = display.say, stop.patience
+        with Workers(queue, launch, stop, display) as crew:
             decisions = Decisions(queue, ready.looks, look, display.say)
-            see_round()
+            crew.see_round(workers(), gpus)
             while ready.looks and not stop.asked.is_set() and decisions.go_on():
-                see_round()
+                crew.see_round(workers(), gpus)
         if not received:
-            display.update(queue.progress(patient=True))
             display.close()
     return received
 
 
-def _say_what_runs(display: SweepDisplay, folder: Path, workers: int, gpus: int, planned: str) -> None:
+def _begins(display: SweepDisplay, folder: Path, workers: int, gpus: int, planned: str) -> Iterator[str]:
+    """What runs here, as it begins."""
     sweep, done = display.queue.sweep, display.progress.done
     total = sweep.total()
     parts = [f"{sweep.name}: {sweep.method}", f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"]
@@ -174,9 +157,9 @@ def _say_what_runs(display: SweepDisplay, folder: Path, workers: int, gpus: int,
     if workers > max(1, gpus):
         shared = plural(gpus, "GPU") if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
-    display.say(f"{', '.join(parts)}, in {folder}")
+    yield f"{', '.join(parts)}, in {folder}"
     if planned:
-        display.say(f"planned: {planned}")
+        yield f"planned: {planned}"
 
 
 def print_failed(console: Console, run_ids: Sequence[str], total: int, folder: Path) -> None:
@@ -200,7 +183,7 @@ def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> 
     """The command that goes on with what was asked for; `asked` are options without a value."""
     options = {
         "--workers": request.workers,
-        "--storage": request.storage and shown_url(request.storage),
+        "--storage": request.storage and shown(request.storage),
         "--name": request.name,
         "--grace": request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None,
         "--control": request.control,

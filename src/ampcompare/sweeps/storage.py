@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.console import clock
@@ -18,9 +18,7 @@ from ampcompare.program.console import clock
 PATIENCE_SECONDS = 3600.0  # for a database that does not answer
 PAUSE_SECONDS = 1.0
 TRIES = 4  # to open it: several workers may make its tables at once
-MOST_CONFLICTS = 1000  # with others who write the same row; more are no coincidence
 SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
-LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
 DRIVER = "psycopg"  # of PostgreSQL, where the URL names none
 # A machine that vanishes says nothing: without these its connection is waited for up to two hours.
 LIBPQ = {
@@ -32,13 +30,9 @@ LIBPQ = {
 }
 PLAIN = {"host", "port", "sslmode"}  # what of a URL's query is no secret
 # What is told of a driver's words where a password may be among them.
-TROUBLE: tuple[str, ...] = (
-    "password authentication failed",
-    "Connection refused",
-    "does not exist",
-    "permission denied",
-)
-TROUBLE += ("timeout expired", "could not translate host name", "too many clients")
+TROUBLE = ["password authentication failed", "Connection refused", "does not exist", "permission denied"]
+TROUBLE += ["timeout expired", "could not translate host name", "too many clients"]
+Address = str | URL  # of the command line, and of the sweep's own database
 T = TypeVar("T")
 
 
@@ -50,11 +44,11 @@ class Database:
     """All that one process asks of the database goes through here. Safe to use from several threads.
 
     A server is restarted, a network goes away for a while: runs go on meanwhile, and who has something to
-    write waits, `patience` seconds at most. `say` tells the user. `tables` are made if need be; with None
+    write waits, `patience` seconds at most. `say` tells the user. `tables` are made if need be; without any
     nothing is written at all. Raises UserError where it cannot be used.
     """
 
-    def __init__(self, url: str, tables: MetaData | None) -> None:
+    def __init__(self, url: Address, tables: MetaData | None = None) -> None:
         self.url = url
         self.say: Callable[[str], None] = lambda line: None
         self.patience: Callable[[], float] = lambda: PATIENCE_SECONDS
@@ -66,14 +60,12 @@ class Database:
             raise self._unusable(problem) from problem
 
     def once(self, act: Callable[[Connection], T]) -> T:
-        """What `act` gets from the database in one transaction. Raises Away where it does not answer,
-        IntegrityError where another was faster with the same row, else UserError.
+        """What `act` gets from the database in one transaction. Raises Away where it does not answer, else
+        UserError.
         """
         try:
             with self.engine.begin() as connection:
                 result = act(connection)
-        except IntegrityError:
-            raise
         except SQLAlchemyError as problem:
             if not _is_away(problem):
                 raise self._unusable(problem) from problem
@@ -89,17 +81,13 @@ class Database:
         return result
 
     def wait(self, act: Callable[[Connection], T]) -> T:
-        """As `once`, again and again until it answers. `act` may have done its work each time before, and
-        another may have written the row that it finds next time. Raises Away where patience is at its end.
+        """As `once`, again and again until it answers. `act` may have done its work each time before. Raises
+        Away where patience is at its end.
         """
-        began, conflicts = time.monotonic(), 0
+        began = time.monotonic()
         while True:
             try:
                 return self.once(act)
-            except IntegrityError as problem:
-                conflicts += 1
-                if conflicts > MOST_CONFLICTS:
-                    raise self._unusable(problem) from problem
             except Away as away:
                 if (waited := time.monotonic() - began) > self.patience():
                     todo = "what is not written is tried again when the sweep is started again"
@@ -111,7 +99,7 @@ class Database:
         return UserError(f"--storage {called}: cannot be used ({why(problem, self.url)})")
 
 
-def _engine(url: str, *, writes: bool) -> Engine:
+def _engine(url: Address, *, writes: bool) -> Engine:
     given = make_url(url)
     name, _, driver = given.drivername.partition("+")
     if name in ("postgres", "postgresql"):
@@ -170,40 +158,38 @@ def _is_away(problem: BaseException) -> bool:
                 return code & 0xFF in SQLITE_BUSY
             if cause.connection_invalidated or isinstance(cause, InterfaceError | OperationalError):
                 return True
-            if getattr(cause.orig, "sqlstate", None) in LOST_TO_ANOTHER:
-                return True
         cause = cause.__cause__ or cause.__context__
     return False
 
 
-def sqlite_url(folder: Path) -> str:
+def sqlite_url(folder: Path) -> URL:
     """The sweep's own database in its output folder, whatever characters its name has."""
-    # Quoted twice: SQLAlchemy takes one layer off, SQLite the other.
-    return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"
+    return URL.create("sqlite", database=str(folder.resolve() / "sweep.db"))
 
 
-def sqlite_path(url: str) -> Path | None:
+def sqlite_path(url: Address) -> Path | None:
     """The file of an SQLite database; None of any other."""
     given = _parsed(url)
     if given is None or given.get_backend_name() != "sqlite" or not given.database:
         return None
-    return Path(unquote(re.sub(r"^file:(//[^/]*)?", "", given.database)))
+    of_uri = re.match(r"file:(?://[^/]*)?(.*)", given.database)
+    return Path(unquote(of_uri[1]) if of_uri else given.database)
 
 
-def shown(url: str) -> str:
-    """The URL as it may be shown: a file by its path, else no more than `backend://host/database`."""
-    if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
-        return unquote(unquote(own[1]))
+def shown(url: Address) -> str:
+    """The URL as it may be shown: no more than `backend://host/database`; the sweep's own by its path."""
+    if isinstance(url, URL):
+        return str(url.database)
     if re.match(r"sqlite(\+\w+)?:", url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, or a slip
         return url
     if (given := _parsed(url)) is None:  # whatever it has may be a password
         return "***"
-    host = f"[{given.host}]" if ":" in (given.host or "") else given.host or ""
-    place = f"{host}/{given.database}" if given.database else host
-    return f"{given.drivername}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
+    bare = URL.create(given.drivername, host=given.host, database=given.database)
+    kind, _, place = bare.render_as_string().partition("://")
+    return f"{kind}://{place.rpartition('@')[2]}"  # a password may have an @ that was not quoted
 
 
-def why(problem: BaseException, url: str) -> str:
+def why(problem: BaseException, url: Address) -> str:
     """What is wrong with the database at this URL, in words that may be shown: the driver's own only where
     no password can be in them.
     """
@@ -221,7 +207,7 @@ def why(problem: BaseException, url: str) -> str:
     return f"{known}; more is told where the URL has no password, as with PGPASSWORD"
 
 
-def _parsed(url: str) -> URL | None:
+def _parsed(url: Address) -> URL | None:
     try:
         return make_url(url)
     except (SQLAlchemyError, ValueError):

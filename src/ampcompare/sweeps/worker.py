@@ -6,14 +6,16 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
+from ampcompare.sweeps.display import Job, SweepDisplay
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.process import ENDS, STOP_SECONDS, Guard, Launch, Run, ended, note_end
-from ampcompare.sweeps.queue import Progress, Queue
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import PATIENCE_SECONDS, Away
 from ampcompare.sweeps.table import Row
@@ -24,70 +26,6 @@ SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's 
 # By the machine (no memory left), by a scheduler, by someone's hand; 128 and more is a shell's way to say it.
 SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
 KILLED = tuple(code for number in SIGNALS for code in (-number, 128 + number))
-
-
-@dataclass
-class Job:
-    """What a run of this process looks like from outside."""
-
-    row: Row
-    began: float
-    gpu: str | None = None
-    log: Path = field(default_factory=Path)
-    state: str = "running"
-    value: float | None = None  # the newest of the metric
-    seconds: float = 0.0
-    exit_code: int | None = None
-
-
-class Pulse(threading.Thread):
-    """Signs of life for the rows of one process, from `with` to its end, from a thread of its own: a worker
-    may be waiting for the database, or reading a long record, and neither is silence. `told` gets what all
-    workers have done by now.
-    """
-
-    def __init__(self, queue: Queue, told: Callable[[Progress], None]) -> None:
-        super().__init__(name="pulse", daemon=True)
-        self._queue, self._told = queue, told
-        self._ended = threading.Event()
-        self._held: dict[str, Row] = {}
-        self._lost: frozenset[str] = frozenset()
-        self._problem: Exception | None = None
-
-    def __enter__(self) -> Pulse:
-        self.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._ended.set()
-        self.join()
-
-    @contextmanager
-    def holding(self, row: Row) -> Iterator[None]:
-        """Its worker is alive until its end is written, or will not be."""
-        self._held[row.owner] = row
-        try:
-            yield
-        finally:
-            del self._held[row.owner]
-
-    def is_lost(self, row: Row) -> bool:
-        """Whether another worker has taken it over. Raises what ended the signs of life, as a UserError for a
-        database that cannot be used: a run without them is taken over.
-        """
-        if self._problem:
-            raise self._problem
-        return row.owner in self._lost
-
-    def run(self) -> None:
-        try:
-            while not self._ended.wait(self._queue.heartbeat_seconds):
-                with suppress(Away):  # it was said; a beat later
-                    progress = self._queue.beat([*self._held.values()])
-                    self._lost |= progress.lost
-                    self._told(progress)
-        except Exception as problem:  # of whatever kind: told by the worker whose run goes on unheard
-            self._problem = problem
 
 
 @dataclass
@@ -114,9 +52,9 @@ def see_through(
     guard: Guard,
     stop: Stop,
     gpu: str | None = None,
-    falls_behind: Callable[[Run], bool] = lambda run: False,
+    look: Callable[[Run], bool] = lambda run: False,
 ) -> tuple[str, int | None]:
-    """Start a run and wait for its end, looking at it several times a second whether it `falls_behind`.
+    """Start a run and wait for its end, with a `look` at it several times a second: whether it falls behind.
 
     Returns how it ended and its exit code: finished, failed, stopped (it fell behind), interrupted (it was
     asked to end before its end), or lost (by a signal that nobody here knows of: once more).
@@ -127,7 +65,7 @@ def see_through(
     kill_at, early, asked = math.inf, False, False
     while (code := run.wait(POLL_SECONDS)) is None:
         now = time.monotonic()
-        early = (falls_behind(run) and not asked) or early
+        early = (look(run) and not asked) or early
         if (early or stop.asked.is_set()) and kill_at == math.inf:
             asked = not early
             run.tell(stop.number if asked else signal.SIGTERM)
@@ -145,94 +83,136 @@ def see_through(
     return ("interrupted" if asked else "failed"), code
 
 
-@dataclass(frozen=True)
 class Workers:
-    """The workers of one process: each has one run at a time, until there are no more."""
+    """The workers of one process: each has one run at a time, until there are no more.
 
-    queue: Queue
-    launch: Launch
-    guard: Guard
-    pulse: Pulse
-    stop: Stop
-    on_change: Callable[[Job], None]
-    on_waiting: Callable[[int], None]
+    From `with` to its end a thread of its own gives signs of life for their runs: a worker may be waiting for
+    the database, or reading a long record, and neither is silence.
+    """
 
-    def work(self, gpu: str | None) -> None:
-        """One of them; `gpu` is the only device that its runs see. Raises Away where the database stays away,
-        and the runs of others go on; what else it raises stops them all.
+    def __init__(self, queue: Queue, launch: Launch, stop: Stop, display: SweepDisplay) -> None:
+        self._queue, self._launch, self._stop, self._display = queue, launch, stop, display
+        self._held: dict[str, Row] = {}  # by their owners
+        self._lost: frozenset[str] = frozenset()  # owners whose runs others have taken over
+        self._problem: Exception | None = None  # what ended the signs of life
+        self._ended = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __enter__(self) -> Workers:
+        self._guard = Guard()
+        self._pulse.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ended.set()
+        self._pulse.join()
+        self._guard.close()
+
+    def see_round(self, count: int, gpus: Sequence[str]) -> None:
+        """So many workers, until nothing is left to do; each has one of the GPUs, if there are any. Raises
+        Away where the database stays away.
         """
+        self._display.workers = count
+        with ThreadPoolExecutor(count) as pool:
+            going_on = [pool.submit(self._work, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+            while wait(going_on, 0.2).not_done:  # without a limit signals would wait
+                pass
+        for worker in going_on:
+            worker.result()
+
+    def _beat(self) -> None:
         try:
-            while not self.stop.asked.is_set():
+            while not self._ended.wait(self._queue.heartbeat_seconds):
+                with suppress(Away):  # it was said; a beat later
+                    progress = self._queue.beat([*self._held.values()])
+                    self._lost |= progress.lost
+                    self._display.update(progress)
+        except Exception as problem:  # of whatever kind: told by the worker whose run goes on unheard
+            self._problem = problem
+
+    def _is_lost(self, row: Row) -> bool:
+        """Whether another worker has taken it over. Raises what ended the signs of life, as a UserError for a
+        database that cannot be used: a run without them is taken over.
+        """
+        if self._problem:
+            raise self._problem
+        return row.owner in self._lost
+
+    def _work(self, gpu: str | None) -> None:
+        """What it raises stops all of them, but for Away: the runs of the others go on."""
+        try:
+            while not self._stop.asked.is_set():
                 try:
-                    row = self.queue.claim()
-                    there = 0 if row else self.queue.progress(patient=True).open
+                    row = self._queue.claim()
+                    there = 0 if row else self._queue.progress(patient=True).open
                 except Away:
-                    if self.stop.asked.is_set():
+                    if self._stop.asked.is_set():
                         return
                     raise
                 if row:
-                    with self.pulse.holding(row):
+                    self._held[row.owner] = row
+                    try:
                         self._see_through(row, gpu)
+                    finally:
+                        del self._held[row.owner]
                 elif there:  # runs of other workers: should one of them die, its run has to be taken over
-                    self.on_waiting(there)
-                    self.stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
+                    self._display.waiting(there)
+                    self._stop.asked.wait(WAIT_FOR_OTHERS_SECONDS)
                 else:
                     return
         except Away:
             raise
         except BaseException:
-            self.stop.asked.set()
+            self._stop.asked.set()
             raise
 
     def _see_through(self, row: Row, gpu: str | None) -> None:
-        launch, metric, early = self.launch, self.launch.sweep.metric, self.launch.sweep.hyperband
+        launch, metric = self._launch, self._launch.sweep.metric
         job = Job(row, time.monotonic(), gpu, launch.log(row.run_id))
-        self.on_change(job)
+        self._display.change(job)
         follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
-        bands = [band for band in early.bands if str(band) not in row.bands] if early else []
-
-        def falls_behind(run: Run) -> bool:
-            job.seconds = time.monotonic() - job.began
-            if self.pulse.is_lost(row):  # we were silent too long: another worker repeats it
-                run.kill()
-            values = follower.values()
-            job.value = values[-1] if values else None
-            is_behind = False
-            with suppress(Away):  # the band is compared when the database is back
-                while bands and not is_behind and len(values) >= bands[0]:
-                    is_behind = self._falls_behind(row, values[: bands[0]], bands[0])
-                    del bands[0]
-            return is_behind
-
         state = self._before(row) if row.attempt > 1 else None
         if state is None:
-            state, job.exit_code = see_through(row, launch, self.guard, self.stop, gpu, falls_behind)
+            look = partial(self._look, job, follower, {*row.bands})
+            state, job.exit_code = see_through(row, launch, self._guard, self._stop, gpu, look)
             job.seconds = time.monotonic() - job.began
         if state in ENDS:
             with suppress(OSError):
                 note_end(launch.folder, row.run_id, state)
-            values = follower.values(now=True)
-            job.value = values[-1] if values else None
+            job.value = follower.last(now=True)
         value = job.value if job.value is not None and math.isfinite(job.value) else None
-        is_mine = self.queue.end(row, state, value)
-        job.state = state if is_mine else "taken over"
-        self.on_change(job)
+        job.state = state if self._queue.end(row, state, value) else "taken over"
+        self._display.change(job)
 
     def _before(self, row: Row) -> str | None:
         """How a run ended whose worker was silent, and may be dead or not, where it did: it may have died, or
         the database been away, before it could say so. Done twice would be once too many.
         """
-        while self.launch.is_going_on(row.run_id):
-            if self.stop.asked.wait(POLL_SECONDS) or self.pulse.is_lost(row):
+        while self._launch.is_going_on(row.run_id):
+            if self._stop.asked.wait(POLL_SECONDS) or self._is_lost(row):
                 return "interrupted"
-        return ended(self.launch.folder, row.run_id)
+        return ended(self._launch.folder, row.run_id)
 
-    def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
-        metric, early = self.launch.sweep.metric, self.launch.sweep.hyperband
-        assert metric
-        assert early
-        worst = -math.inf if metric.maximize else math.inf
-        reached = [worst if math.isnan(v) else v for v in values]
-        value = reached[-1] if early.strict else (max if metric.maximize else min)(reached)
-        known = self.queue.report(row, band, value)
-        return falls_behind(value, known, early.eta, maximize=metric.maximize)
+    def _look(self, job: Job, follower: Follower, judged: set[str], run: Run) -> bool:
+        """How far a run is, whether it is still ours, and whether it falls behind at a band that it has not
+        been `judged` at.
+        """
+        job.seconds = time.monotonic() - job.began
+        if self._is_lost(job.row):  # we were silent too long: another worker repeats it
+            run.kill()
+        values, job.value = follower.values(), follower.last()
+        metric, early = self._launch.sweep.metric, self._launch.sweep.hyperband
+        if metric is None or early is None:
+            return False
+        best, worst = (max, -math.inf) if metric.maximize else (min, math.inf)
+        for band in (band for band in early.bands if band <= len(values) and str(band) not in judged):
+            reached = [worst if math.isnan(value) else value for value in values[:band]]
+            value = reached[-1] if early.strict else best(reached)
+            try:
+                known = self._queue.report(job.row, band, value)
+            except Away:  # when the database is back
+                return False
+            judged.add(str(band))
+            if falls_behind(value, known, early.eta, maximize=metric.maximize):
+                return True
+        return False

@@ -219,13 +219,26 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
     def back(plan: Any) -> None:
         plan["rows"][7]["time/elapsed_seconds"] = 0.0
 
+    def spoil(plan: Any) -> None:
+        plan["summary"] |= {metrics.NONFINITE_BUFFERS: 4, metrics.NONFINITE_AT: 42}
+
     claims = analyse_runs([make("none", edit=no_memory), make("native")]).comparison("native").claims
     assert claims["memory"].why == "not recorded for none"
-    for edit, problem in ((nan, "1 row with a loss that is not finite."), (back, "Its clock goes backwards")):
+    for edit, problem in (
+        (nan, "1 row with a loss that is not finite."),
+        (back, "Its clock goes backwards"),
+        (spoil, "A forward that overflowed at step 42 left buffers (BatchNorm's statistics) non-finite"),
+    ):
         found = analyse_runs([make("none"), make("native", edit=edit)])
         assert found.table["problems"].iloc[1][0].startswith(problem)
         assert "The record of native_resnet50 (" in said(found)
     assert "has problems" in said(analyse_runs([make("none", problems=("Torn.",))]))
+
+    def put_back(plan: Any) -> None:
+        spoil(plan)
+        plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
+
+    assert "has problems" not in said(analyse_runs([make("none"), make("native", edit=put_back)]))
     alone = analyse_runs([*runs("none", BASE), *runs("native", SAME[:4], FAST)])
     assert alone.comparison("native").estimates["speed"].basis == (
         "n = 4, paired by seed, 1 without a partner left out"

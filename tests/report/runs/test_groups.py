@@ -39,7 +39,7 @@ def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
     before = {"precision": {"dtype": "float16"}}  # recorded before there was such an option
     old = make("fp16", 1, config=before)
     assert labels(old, keeping(2)) == ["fp16"]
-    assert labels(old, keeping(2, "fc")) == ["fp16 · nothing in fp32", "fp16 · fc in fp32"]
+    assert labels(old, keeping(2, "fc")) == ["fp16 · keep_fp32 null", "fp16 · keep_fp32 fc"]
     assert labels(keeping(1, "fc", "*.bn3"), keeping(2, "*.bn3", "fc")) == ["fp16"]
     swept = keeping(3, "*.bn3", "fc")
     swept.config["precision.keep_fp32"] = "fc,*.bn3"  # how a sweep's parameter stands in a record, too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -151,7 +152,7 @@ def test_a_figure_that_is_no_number_is_left_out(bad):
 
 def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
     found = difference(of(0.1, 60, 99), of(0.2, 0.1, 0.3))
-    free, bound = found.ends, type(found)(**vars(found) | {"bounds": (-100.0, 100.0)}).ends
+    free, bound = found.ends, replace(found, bounds=(-100.0, 100.0)).ends
     assert (max(free[0], -100), min(free[1], 100)) == bound
     assert bound[1] == 100 < free[1]
     huge = difference(of(1e-150, 1, 1e150), of(1, 1, 1), log=True)

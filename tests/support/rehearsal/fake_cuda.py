@@ -19,9 +19,7 @@ from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.why.types import is_free
 from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
@@ -51,35 +49,31 @@ ANSWERS: dict[str, Any] = {
 
 
 class FakeCuda:
-    """One GPU, `cuda:0`, that does nothing. `captures` holds the ops of each captured graph, `launches`
-    counts."""
+    """One GPU, `cuda:0`, that does nothing. `captures` of graphs and `launches` are counted."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.captures: list[int] = []
-        self.launches = 0
+        self.captures = self.launches = 0
         self.streams = [_Stream(self)]
 
     def wait(self, what: str, until: int | None = None) -> None:
         """The host waits for what had been queued when `until` ops had been: all of it if None."""
-        clock = self.watch.clock
-        until = clock.queued if until is None else until
-        if until > clock.known:
-            clock.known = until
-            behind = clock.queued - until
-            self.watch.note(LATE_WAIT if behind else WAIT, what, behind)
-        elif self.watch.capturing:
-            self.watch.note(WAIT, what)
+        watch = self.watch
+        until = watch.queued if until is None else until
+        if until > watch.known or watch.capturing:
+            watch.known, behind = max(until, watch.known), watch.queued - until
+            watch.note(LATE_WAIT if behind else WAIT, what, behind)
 
     @contextmanager
     def capture(self, graph: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
         """`torch.cuda.graph`: plays the capture, by running what is inside once, strictly."""
         self.wait("torch.cuda.graph")
         stream = kwargs.get("stream")
-        with self.on_stream(stream or _Stream(self)), self.watch.capture(), _Launches() as launches:
+        before = self.watch.queued
+        with self.on_stream(stream or _Stream(self)), self.watch.capture():
             yield
-        self.captures.append(launches.count)
-        graph.ops = launches.count
+        graph.ops = self.watch.queued - before
+        self.captures += 1
 
     @contextmanager
     def on_stream(self, stream: Any) -> Iterator[None]:
@@ -98,7 +92,7 @@ class FakeCuda:
         yield from ((torch.cuda, name, value) for name, value in self._acting().items())
         yield pynvml, "nvmlInit", _answer(None)
         yield pynvml, "nvmlDeviceGetHandleByUUID", _answer(object())
-        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.clock.queued
+        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.queued
         yield FakeTensor, "tolist", lambda tensor: self._tolist(tensor)
         yield fake_tensor, "init_gpu_context", _answer(None)
         yield torch._C, "_select_conv_backend", _convolution_kernel
@@ -162,13 +156,13 @@ class _Event:
         self._done: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        self._done = self._cuda.watch.clock.queued
+        self._done = self._cuda.watch.queued
 
     def synchronize(self) -> None:
         self._cuda.wait("Event.synchronize", self._done or 0)
 
     def query(self) -> bool:
-        return (self._done or 0) <= self._cuda.watch.clock.known
+        return (self._done or 0) <= self._cuda.watch.known
 
     def wait(self, stream: Any = None) -> None:
         """A stream waits, not the host."""
@@ -213,22 +207,10 @@ class _Graph:
 
     def replay(self) -> None:
         self._cuda.launches += 1
-        self._cuda.watch.clock.queued += self.ops
+        self._cuda.watch.queued += self.ops
 
     def reset(self) -> None:
-        self.ops = 0
+        """Forget the graph."""
 
     def pool(self) -> tuple[int, int]:
         return 0, 0
-
-
-class _Launches(TorchDispatchMode):
-    """Counts the ops inside that compute something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not is_free(func)
-        return func(*args, **(kwargs or {}))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -35,16 +34,13 @@ WORDS = (
 )
 
 
-@dataclass
-class Rehearsed:
+class Rehearsed(NamedTuple):
     """What a rehearsed Fit came to."""
 
     contacts: list[Contact]  # of `Fit.run` alone, in order
-    captures: list[int]  # the ops of each graph that was captured
+    captures: int  # of graphs
     launches: int  # of graphs
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    summary: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]]
 
 
 class _NoDevice(FakeTensorMode):
@@ -61,7 +57,7 @@ def stage() -> Iterator[tuple[Watch, FakeCuda]]:
     cuda = FakeCuda(watch)
     hook = register_optimizer_step_pre_hook(watch.note_rate)
     try:
-        with fakes, cuda.installed(), walking(watch.note_copy), watch:
+        with fakes, cuda.installed(), walking(), watch:
             yield watch, cuda
     finally:
         hook.remove()
@@ -75,15 +71,14 @@ def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: 
     config = load_config(None, [*WORDS, *words])
     data = build_dataset(config.data.source, None, config.data.train_limit, config.data.test_limit)
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
     with stage() as (watch, cuda):
         device = resolve_device(config.device)
         set_numerics(config)
         train = make_loader(config, data.train, device, training=True)
         test = make_loader(config, data.test, device, training=False)
         trainer = build_trainer(config, data, train, device)
-        fit = Fit(trainer, train, test, config, on_row=rows.append, on_note=notes.append)
+        fit = Fit(trainer, train, test, config, on_row=rows.append)
         prepare(fit)
         watch.contacts.clear()
-        summary = fit.run()
-    return Rehearsed(watch.contacts, cuda.captures, cuda.launches, rows, notes, summary)
+        fit.run()
+    return Rehearsed(watch.contacts, cuda.captures, cuda.launches, rows)

@@ -11,8 +11,7 @@ Left out: hooks, `autograd.Function`s, gradients of tensors that are no leaves, 
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -20,43 +19,27 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-OnCopy = Callable[[Tensor, Tensor], None]
-
 
 def walk(roots: Sequence[Tensor], *, create_graph: bool = False) -> list[tuple[Tensor, Tensor]]:
     """One backward from scalar roots: the leaves and their gradients."""
-    starts = [root.grad_fn for root in roots]
-    nodes = _reachable(starts)
-    waits = dict.fromkeys(nodes, 0)
-    for node in nodes:
-        for following, _ in node.next_functions:
-            if following is not None:
-                waits[following] += 1
+    nodes = _reachable([root.grad_fn for root in roots])
     inputs: dict[Any, list[Tensor | None]] = {}
     found: list[tuple[Tensor, Tensor]] = []
-    number_of = {node: number for number, node in enumerate(nodes)}  # nodes themselves have no order
     with torch.set_grad_enabled(create_graph):
-        for node, root in zip(starts, roots, strict=True):
-            _give(inputs, node, root.output_nr, torch.ones_like(root))
-        ready = [(-node._sequence_nr(), number_of[node], node) for node in nodes if not waits[node]]
-        heapq.heapify(ready)
-        while ready:
-            _, _, node = heapq.heappop(ready)
-            given = inputs.pop(node, None)  # none where no gradient has come this way
-            outputs: Any = ()
-            if given is not None and hasattr(node, "variable"):
+        for root in roots:
+            _give(inputs, root.grad_fn, root.output_nr, torch.ones_like(root))
+        # What was made later was made of what was there before; leaves have the highest numbers of all.
+        for node in sorted(nodes, key=lambda node: (hasattr(node, "variable"), -node._sequence_nr())):
+            if (given := inputs.pop(node, None)) is None:  # no gradient has come this way
+                continue
+            if hasattr(node, "variable"):
                 found.append((node.variable, given[0]))  # type: ignore[arg-type]
-            elif given is not None:
-                outputs = node(*given)
-                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+                continue
+            outputs = node(*given)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             for (following, number), gradient in zip(node.next_functions, outputs, strict=False):
                 if following is not None and gradient is not None:
                     _give(inputs, following, number, gradient)
-            for following, _ in node.next_functions:
-                if following is not None:
-                    waits[following] -= 1
-                    if not waits[following]:
-                        heapq.heappush(ready, (-following._sequence_nr(), number_of[following], following))
     return found
 
 
@@ -84,16 +67,13 @@ def _give(inputs: dict[Any, list[Tensor | None]], node: Any, number: int, gradie
     own[number] = gradient if before is None else before + gradient
 
 
-def _accumulate(found: Sequence[tuple[Tensor, Tensor]], on_copy: OnCopy) -> None:
+def _accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
     taken: set[int] = set()  # storages that leaves took over
     for leaf, gradient in found:
-        storage, fits = gradient.untyped_storage()._cdata, are_strides_alike(leaf, gradient)
+        storage = gradient.untyped_storage()._cdata
         if leaf.grad is not None:
             leaf.grad.add_(gradient)
-            continue
-        if not fits:
-            on_copy(leaf, gradient)
-        if fits and storage not in taken:
+        elif are_strides_alike(leaf, gradient) and storage not in taken:
             taken.add(storage)
             leaf.grad = gradient.detach()
         else:
@@ -108,16 +88,12 @@ def are_strides_alike(one: Tensor, other: Tensor) -> bool:
 
 
 @contextmanager
-def walking(on_copy: OnCopy) -> Iterator[None]:
-    """`torch.autograd.backward` (so `Tensor.backward`) and `torch.autograd.grad` of a loss by this walk.
-
-    `on_copy(leaf, gradient)` is told of a gradient that a leaf copies, as its strides are not those of the
-    leaf.
-    """
+def walking() -> Iterator[None]:
+    """`torch.autograd.backward` (so `Tensor.backward`) and `torch.autograd.grad` of a loss by this walk."""
 
     @torch.no_grad()
     def backward(tensors: Any, *args: Any, **how: Any) -> None:
-        _accumulate(walk([tensors] if isinstance(tensors, Tensor) else tensors), on_copy)
+        _accumulate(walk([tensors] if isinstance(tensors, Tensor) else tensors))
 
     def grad(outputs: Tensor, inputs: Sequence[Tensor], create_graph: bool = False) -> tuple[Tensor, ...]:
         found = {id(leaf): gradient for leaf, gradient in walk([outputs], create_graph=create_graph)}

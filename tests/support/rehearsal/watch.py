@@ -10,7 +10,6 @@ in memory alike.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from support.rehearsal import walk
+from support.quick import ROOT
 from support.rehearsal.walk import are_strides_alike
 
 aten = torch.ops.aten
@@ -39,12 +38,9 @@ LATE_WAIT = "late wait"  # for something that has other work queued behind it: w
 EARLY = "read too early"  # a value of a queued copy, for which nobody has waited
 CPU_WORK = "work on the CPU"  # inside a capture only: it would be done once, not at each launch
 FROZEN_RATE = "learning rate is a Python number"  # inside a capture only
-STRIDES = "unlike strides"  # a gradient and its parameter, or lists of one op: more launches, or an error
+STRIDES = "unlike strides"  # of lists of one op: more launches, or an error
 
-# Whose frames are no place: PyTorch's, the rehearsal's own, Python's. What is installed lies below Python's
-# folder.
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), walk.__file__)
-_PYTHON, _INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+OURS = tuple(str(ROOT / part) for part in ("src", "tests"))
 
 
 class RehearsalError(Exception):
@@ -66,18 +62,7 @@ class Contact:
         return self.trail[0] if self.trail else "?"
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.what} at {' < '.join(self.trail[:3])}"
-
-
-class Clock:
-    """How many ops the device has been given, and how many of them the host knows to be done."""
-
-    def __init__(self) -> None:
-        self.queued = self.known = 0
-
-    def wait(self) -> None:
-        """The host waits for everything."""
-        self.known = self.queued
+        return f"{self.kind}: {self.what} at {' < '.join(self.trail)}"
 
 
 class Watch(TorchDispatchMode):
@@ -88,7 +73,7 @@ class Watch(TorchDispatchMode):
         self.fakes = fakes
         self.contacts: list[Contact] = []
         self.capturing = False
-        self.clock = Clock()
+        self.queued = self.known = 0  # ops that the device was given; that the host knows to be done
 
     @contextmanager
     def capture(self) -> Iterator[None]:
@@ -102,15 +87,11 @@ class Watch(TorchDispatchMode):
     def note(self, kind: str, what: str, behind: int = 0) -> None:
         """Note a contact where the program is. Raises RehearsalError inside a capture."""
         if kind in (READ, TO_HOST, TO_DEVICE):
-            self.clock.wait()
+            self.known = self.queued
         contact = Contact(kind, what, trail(sys._getframe(1)), behind)
         self.contacts.append(contact)
         if self.capturing:
             raise RehearsalError(f"inside a capture: {contact}")
-
-    def note_copy(self, leaf: Tensor, gradient: Tensor) -> None:
-        """A leaf copies its gradient, whose strides are not its own."""
-        self.note(STRIDES, f"gradient {gradient.stride()} of a parameter {leaf.stride()}, {list(leaf.shape)}")
 
     def note_rate(self, optimizer: Any, *_: Any) -> None:
         """An optimizer's pre-step hook: the rates of a captured step must be tensors."""
@@ -125,7 +106,7 @@ class Watch(TorchDispatchMode):
         on_device = any(x.device.type == "cuda" for x in tensors)
         if on_device:
             self._look(func, args, kwargs, tensors)
-            self.clock.queued += 1
+            self.queued += 1
         elif func.overloadpacket is aten._to_copy:
             self._look_at_copy(func, args, kwargs)  # what it makes may be the device's
         elif func.overloadpacket is aten._local_scalar_dense:
@@ -136,17 +117,15 @@ class Watch(TorchDispatchMode):
             return args[0] if func._schema.returns else None
         if func.overloadpacket in _ANSWERS:
             return _ANSWERS[func.overloadpacket](func, args, kwargs)
-        if func.overloadpacket is aten.index:
-            args = (args[0], _without_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         if not on_device:
-            self.clock.queued += any(x.device.type == "cuda" for x in made)
+            self.queued += any(x.device.type == "cuda" for x in made)
         on_host = [x for x in made if x.device.type == "cpu"]
         if self.capturing and on_host:
             self.note(CPU_WORK, str(func))
         pinned = kwargs.get("pin_memory") or (_is_view(func) and any(is_pinned(x) for x in tensors))
-        arrives = self.clock.queued if on_device else max(map(_arrival, tensors), default=0)
+        arrives = self.queued if on_device else max(map(_arrival, tensors), default=0)
         for tensor in on_host:
             tensor._arrives = arrives  # type: ignore[attr-defined]
             if pinned:
@@ -163,7 +142,7 @@ class Watch(TorchDispatchMode):
         if packet in (aten._to_copy, aten.copy_):
             self._look_at_copy(func, args, kwargs)
             return
-        if _reads(func, args):
+        if packet is aten._local_scalar_dense:
             self.note(READ, str(func))
         if any(x.device.type == "cpu" for x in tensors):
             shapes = ", ".join(f"{x.device.type}{list(x.shape)}" for x in tensors)
@@ -194,7 +173,7 @@ class Watch(TorchDispatchMode):
         """A tensor's values are read."""
         if tensor.device.type == "cuda":
             self.note(READ, what)
-        elif _arrival(tensor) > self.clock.known:
+        elif _arrival(tensor) > self.known:
             self.note(EARLY, what)
 
     def _look_at_lists(self, func: Any, args: Any) -> None:
@@ -208,20 +187,14 @@ class Watch(TorchDispatchMode):
 
 
 def trail(frame: FrameType | None) -> tuple[str, ...]:
-    """The callers that are not PyTorch's, Python's or the rehearsal's own, as `file qualified.name`."""
+    """The callers that are ours or a test's, as `file qualified.name`, innermost first."""
     found: list[str] = []
-    while frame is not None and len(found) < 8:
+    while frame is not None and len(found) < 3:
         path = frame.f_code.co_filename
-        if not _is_skipped(path):
-            parts = Path(path).parts
-            start = len(parts) - parts[::-1].index("ampcompare") if "ampcompare" in parts else len(parts) - 1
-            found.append(f"{'/'.join(parts[start:])} {frame.f_code.co_qualname}")
+        if path.startswith(OURS) and not path.startswith(str(Path(__file__).parent)):
+            found.append(f"{Path(path).name} {frame.f_code.co_qualname}")
         frame = frame.f_back
     return tuple(found)
-
-
-def _is_skipped(path: str) -> bool:
-    return path.startswith(("<", *_OURS)) or (path.startswith(_PYTHON) and not path.startswith(_INSTALLED))
 
 
 def mark_pinned(tensor: Tensor) -> None:
@@ -240,29 +213,6 @@ def _arrival(tensor: Tensor) -> int:
 
 def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None for r in func._schema.returns)
-
-
-def _reads(func: Any, args: Any) -> bool:
-    """Whether the host needs a value of the device to go on: for a number, for the shape of a result."""
-    packet = func.overloadpacket
-    if packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_):
-        masks = [x for x in args[1] if x is not None and x.dtype in (torch.bool, torch.uint8)]
-        fills = packet is not aten.index and args[2].numel() == 1  # `x[mask] = number` is one launch
-        return bool(masks) and not fills
-    if packet is aten.repeat_interleave:
-        return len(args) < 2 and func._schema.overload_name == "Tensor"
-    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
-
-
-def _without_masks(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Masks as lists of indices, as if every element were chosen: nobody knows which are."""
-    found: list[Tensor | None] = []
-    for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            found += [index.new_zeros(index.numel(), dtype=torch.int64) for _ in range(index.dim())]
-        else:
-            found.append(index)
-    return found
 
 
 def number(tensor: Tensor) -> Any:
@@ -296,14 +246,10 @@ _WRITERS = {
     aten._amp_foreach_non_finite_check_and_unscale_,
 }
 
-# Ops that tensors without data cannot answer.
+# Ops that tensors without data cannot answer. PyTorch itself refuses those whose result has as many elements
+# as values of the device say (a mask as an index): nothing in a step may have one.
 _ANSWERS: dict[Any, Any] = {
     aten._local_scalar_dense: lambda func, args, kwargs: number(args[0]),
-    aten.equal: lambda func, args, kwargs: True,
-    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(
-        args[0].numel(), args[0].dim(), dtype=torch.int64
-    ),
-    aten.masked_select: lambda func, args, kwargs: args[0].reshape(-1),
     aten.is_pinned: lambda func, args, kwargs: is_pinned(args[0]),
     aten._pin_memory: _pinned_copy,
 }

@@ -16,7 +16,7 @@ import yaml
 
 from support.quick import ROOT
 from support.wandb_server.server import ENTITY, Server
-from support.wandb_server.sweeps import Sweep
+from support.wandb_server.store import Sweep
 
 
 def environment(server: Server, folder: Path, **more: str) -> dict[str, str]:

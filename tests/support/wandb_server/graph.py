@@ -1,4 +1,6 @@
-"""Answers a GraphQL query from nested values: dictionaries, lists, plain values, functions of arguments."""
+"""Answers a GraphQL query from nested values by the names of its fields, null where a name is unknown: no
+query of W&B's client has to be known here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphql import (
-    FieldNode,
     FragmentDefinitionNode,
     FragmentSpreadNode,
     InlineFragmentNode,
@@ -17,76 +18,46 @@ from graphql import (
 )
 
 
-def answer(request: Mapping[str, Any], roots: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The `data` of the response. `roots` has the values of `query` and of `mutation`."""
-    document = parse(request["query"])
-    operations = [d for d in document.definitions if isinstance(d, OperationDefinitionNode)]
-    wanted = request.get("operationName")  # may be empty
-    operation = next((o for o in operations if wanted and o.name and o.name.value == wanted), operations[0])
-    fragments = {d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)}
-    variables = {
-        d.variable.name.value: value_from_ast_untyped(d.default_value)
-        for d in operation.variable_definitions or ()
-        if d.default_value is not None
-    } | (request.get("variables") or {})
-    return Walk(fragments, variables).select(
-        roots[operation.operation.value], operation.selection_set, "Query"
-    )
+def answer(request: Mapping[str, Any], roots: Mapping[str, Any]) -> dict[str, Any]:
+    """The `data` of the response. `roots` has the values of `query` and of `mutation`: dictionaries, lists,
+    plain values, functions of a field's arguments.
+    """
+    definitions = parse(request["query"]).definitions
+    fragments = {d.name.value: d for d in definitions if isinstance(d, FragmentDefinitionNode)}
+    (operation,) = (d for d in definitions if isinstance(d, OperationDefinitionNode))
+    variables = request.get("variables") or {}
 
-
-class Walk:
-    """One walk over a query's selection sets."""
-
-    def __init__(self, fragments: Mapping[str, FragmentDefinitionNode], variables: dict[str, Any]) -> None:
-        self.fragments, self.variables = fragments, variables
-
-    def select(self, value: Any, wanted: SelectionSetNode | None, type_name: str) -> Any:
-        """The part of `value` that the selection set asks for; without one, the value itself."""
+    def select(value: Any, wanted: SelectionSetNode | None, kind: str) -> Any:
+        """The part of a value that a selection set asks for; without one, the value itself."""
         if value is None or wanted is None:
             return value
-        if isinstance(value, list | tuple):
-            return [self.select(item, wanted, type_name) for item in value]
+        if isinstance(value, list):
+            return [select(item, wanted, kind) for item in value]
         found: dict[str, Any] = {}
         for node in wanted.selections:
-            if self.is_skipped(node):
-                continue
-            if isinstance(node, FieldNode):
-                key = node.alias.value if node.alias else node.name.value
-                found[key] = self.field(value, node, type_name)
+            if isinstance(node, FragmentSpreadNode):
+                found |= select(value, fragments[node.name.value].selection_set, kind)
             elif isinstance(node, InlineFragmentNode):
-                found |= self.select(value, node.selection_set, type_name)
-            elif isinstance(node, FragmentSpreadNode):
-                found |= self.select(value, self.fragments[node.name.value].selection_set, type_name)
+                found |= select(value, node.selection_set, kind)
+            else:
+                name, key = node.name.value, (node.alias or node.name).value
+                inner = value.get(name, kind if name == "__typename" else None)
+                if callable(inner):
+                    words = {a.name.value: a.value for a in node.arguments or ()}
+                    inner = inner({k: value_from_ast_untyped(v, variables) for k, v in words.items()})
+                found[key] = select(inner, node.selection_set, name[0].upper() + name[1:])
         return found
 
-    def field(self, value: Mapping[str, Any], node: FieldNode, type_name: str) -> Any:
-        name = node.name.value
-        if name == "__typename":
-            return value.get(name, type_name)
-        inner = value.get(name)
-        if callable(inner):
-            inner = inner(
-                {a.name.value: value_from_ast_untyped(a.value, self.variables) for a in node.arguments or ()}
-            )
-        return self.select(inner, node.selection_set, name[0].upper() + name[1:])  # pageInfo -> PageInfo
-
-    def is_skipped(self, node: Any) -> bool:
-        for directive in node.directives or ():
-            if directive.name.value in ("include", "skip"):
-                condition = value_from_ast_untyped(directive.arguments[0].value, self.variables)
-                if bool(condition) == (directive.name.value == "skip"):
-                    return True
-        return False
+    return select(roots[operation.operation.value], operation.selection_set, "Query")
 
 
-def connection(nodes: list[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of `nodes` as Relay writes it: `first` of them (or `limit`) after the cursor `after`."""
-    start = int(arguments.get("after") or 0)
-    size = arguments.get("first") or arguments.get("limit") or len(nodes)
-    end = start + int(size)
-    page = nodes[start:end]
+def connection(nodes: list[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A page of `nodes` as Relay writes it: `first` of them after the cursor `after`."""
+    start = int(given.get("after") or 0)
+    page = nodes[start:][: given.get("first") or given.get("limit")]
+    end = start + len(page)
     return {
         "totalCount": len(nodes),
         "edges": [{"node": node, "cursor": str(start + n)} for n, node in enumerate(page, 1)],
-        "pageInfo": {"endCursor": str(start + len(page)), "hasNextPage": end < len(nodes)},
+        "pageInfo": {"endCursor": str(end), "hasNextPage": end < len(nodes)},
     }

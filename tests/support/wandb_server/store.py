@@ -1,22 +1,22 @@
-"""Projects, runs and saved views, and what a query sees of them."""
+"""Projects, their runs, sweeps and saved views, and what a query sees of them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
 
 from support.wandb_server.graph import connection
 
-if TYPE_CHECKING:
-    from support.wandb_server.sweeps import Sweep
-
 EXIT_INTERRUPTED = 255  # what the client reports after Ctrl-C
-_moments = count()
+STATES = {True: "finished", False: "failed"}
+_moments = itertools.count()
 
 
 def now() -> str:
@@ -36,7 +36,6 @@ class Run:
 
     id: str
     project: Project
-    number: int
     name: str = ""
     state: str = "pending"
     config: dict[str, Any] = field(default_factory=dict)
@@ -53,11 +52,10 @@ class Run:
     stop_requested: bool = False
     preempting: bool = False
     created_at: str = field(default_factory=now)
-    heartbeat_at: str = field(default_factory=now)
 
     @property
     def storage_id(self) -> str:
-        return f"run-{self.number}"
+        return f"{self.project.name}:{self.id}"
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -65,18 +63,15 @@ class Run:
 
     def update(self, given: Mapping[str, Any]) -> None:
         """Take in the input of `upsertBucket`."""
-        if given.get("config"):
-            wrapped = json.loads(given["config"])
-            self.config |= {key: value.get("value", value) for key, value in wrapped.items()}
-        if given.get("summaryMetrics"):
-            self.summary = json.loads(given["summaryMetrics"])
-        self.name = given.get("displayName") or self.name or f"run-{self.number}"
+        wrapped = json.loads(given.get("config") or "{}")
+        self.config |= {key: value.get("value", value) for key, value in wrapped.items()}
+        self.summary = json.loads(given.get("summaryMetrics") or "null") or self.summary
+        self.name = given.get("displayName") or self.name or self.id
         self.group = given.get("groupName") or self.group
         self.job_type = given.get("jobType") or self.job_type
         self.notes = given.get("notes") or self.notes
         self.tags = self.tags if given.get("tags") is None else given["tags"]
         self.state = given.get("state") or "running"
-        self.heartbeat_at = now()
 
     def stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Take in one request of the file stream: rows, the summary, the end. Says whether to stop."""
@@ -88,11 +83,10 @@ class Run:
                 self.events[offset : offset + len(lines)] = lines
             elif name == "wandb-summary.json":
                 self.summary = json.loads(lines[-1])
-        self.heartbeat_at = now()
         self.preempting |= bool(body.get("preempting"))
         if body.get("complete"):
             self.exit_code = body.get("exitcode", 0)
-            self.state = "finished" if self.exit_code == 0 else "failed"
+            self.state = STATES[self.exit_code == 0]
             if self.stop_requested or self.exit_code == EXIT_INTERRUPTED:
                 self.state = "killed"
             if self.preempting and self.exit_code:  # a sweep hands it out again
@@ -101,66 +95,121 @@ class Run:
 
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the run."""
-        last_step = max(self.rows, default=-1)
-        ends = {"finished": "finished", "failed": "failed", "killed": "killed"}
+
+        def rows(given: Mapping[str, Any]) -> list[str]:
+            low, high = given.get("minStep") or 0, given.get("maxStep") or max(self.rows, default=0) + 1
+            return [json.dumps(row) for row in self.history if low <= row["_step"] < high]
+
+        def files(given: Mapping[str, Any]) -> dict[str, Any]:
+            names = given.get("names") or list(self.files)
+            found = [(name, f"{base_url}/storage/{self.storage_id}/{name}") for name in names]
+            return connection([{"name": name, "url": url, "directUrl": url} for name, url in found], given)
+
         return {
             "__typename": "Run",
             "id": self.storage_id,
             "name": self.id,
             "displayName": self.name,
-            "projectId": self.project.number,
+            "projectId": "1",
             "project": lambda _: self.project.node(base_url),
             "sweepName": self.sweep.id if self.sweep else None,
             "state": self.state,
-            "config": json.dumps({key: {"value": value, "desc": None} for key, value in self.config.items()}),
+            "config": json.dumps({key: {"value": value} for key, value in self.config.items()}),
             "summaryMetrics": json.dumps(self.summary),
             "systemMetrics": "{}",
             "group": self.group,
-            "groupName": self.group,
             "jobType": self.job_type,
             "notes": self.notes,
             "tags": self.tags,
             "readOnly": False,
             "createdAt": self.created_at,
-            "heartbeatAt": self.heartbeat_at,
+            "heartbeatAt": self.created_at,
             "user": {"id": "user-1", "name": "tester", "username": "tester"},
-            "exitcode": self.exit_code,
             "stopped": self.stop_requested,
-            "shouldStop": self.stop_requested,
-            "running": self.state == "running",
-            "failed": ends.get(self.state) == "failed",
-            "historyLineCount": len(self.history),
+            "historyLineCount": len(self.rows),
             "eventsLineCount": len(self.events),
             "logLineCount": 0,
             "historyTail": json.dumps([json.dumps(row) for row in self.history[-1:]]),
             "eventsTail": json.dumps(self.events[-1:]),
             "wandbConfig": json.dumps({"t": {}}),
-            "historyKeys": {"lastStep": last_step, "sets": [], "keys": {}},
-            "history": self._rows,
+            "historyKeys": {"lastStep": max(self.rows, default=-1), "sets": [], "keys": {}},
+            "history": rows,
             "events": self.events,
-            "sampledHistory": lambda a: [self._sample(json.loads(spec)) for spec in _listed(a["specs"])],
-            "fileCount": len(self.files),
-            "files": lambda a: self._file_nodes(a, base_url),
+            "files": files,
         }
 
-    def _rows(self, arguments: Mapping[str, Any]) -> list[str]:
-        low, high = arguments.get("minStep") or 0, arguments.get("maxStep")
-        rows = [row for row in self.history if row["_step"] >= low and (high is None or row["_step"] < high)]
-        return [json.dumps(row) for row in rows[: arguments.get("samples")]]
 
-    def _sample(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-        keys = spec.get("keys", [])
-        return [{key: row[key] for key in keys} for row in self.history if all(key in row for key in keys)]
+@dataclass
+class Sweep:
+    """A sweep. Each method is a grid here: what is tested is the way of a value, not the search."""
 
-    def _file_nodes(self, arguments: Mapping[str, Any], base_url: str) -> dict[str, Any]:
-        names = arguments.get("names") or (list(self.files) if not arguments.get("upload") else [])
-        nodes = []
-        for name in names:
-            if name in self.files or arguments.get("upload"):
-                url = f"{base_url}/storage/{self.storage_id}/{name}"
-                size = len(self.files.get(name, b""))
-                nodes.append({"id": name, "name": name, "url": url, "directUrl": url, "sizeBytes": size})
-        return connection(nodes, arguments) | {"uploadHeaders": []}
+    id: str
+    project: Project
+    text: str
+    state: str = "RUNNING"
+    agents: dict[str, list[Run]] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)  # the parameters of each run, in order
+
+    def __post_init__(self) -> None:
+        self.config: dict[str, Any] = yaml.safe_load(self.text)
+        self.points = _grid(self.config.get("parameters") or {})
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run in self.project.runs.values() if run.sweep is self]
+
+    def add_agent(self) -> str:
+        agent = f"agent-{self.id}-{len(self.agents)}"
+        self.agents[agent] = []
+        return agent
+
+    def heartbeat(self, agent: str, running: Mapping[str, bool]) -> list[dict[str, Any]]:
+        """The commands for an agent that says which runs it has."""
+        for run in self.agents[agent]:
+            if run.state == "pending" and run.id not in running:
+                run.state = "failed"  # its process ended before it reached wandb.init
+        if running:
+            asked = [run for run in self.agents[agent] if run.id in running and run.stop_requested]
+            return [{"type": "stop", "run_id": run.id} for run in asked]
+        kind, run = "resume", next((run for run in self.runs if run.state == "preempted"), None)
+        if run is not None:
+            self.state, run.state, run.preempting = "RUNNING", "pending", False
+        elif (point := next(self.points, None)) is not None:
+            kind, run = "run", self.project.run(f"{self.id}{len(self.runs):03d}")
+            run.sweep, run.config = self, dict(point)
+            self.tried.append(point)
+        else:
+            self.state = "FINISHED"
+            return [{"type": "exit"}]
+        self.agents[agent].append(run)
+        args = {key: {"value": value} for key, value in self.tried[self.runs.index(run)].items()}
+        return [{"type": kind, "run_id": run.id, "program": self.config.get("program"), "args": args}]
+
+    def node(self, base_url: str) -> dict[str, Any]:
+        """What a query may ask of the sweep."""
+        return {
+            "__typename": "Sweep",
+            "id": f"sweep-{self.id}",
+            "name": self.id,
+            "displayName": self.config.get("name"),
+            "method": self.config["method"],
+            "state": self.state,
+            "config": self.text,
+            "createdAt": now(),
+            "runCount": len(self.runs),
+            "runs": lambda given: connection([run.node(base_url) for run in self.runs], given),
+            "project": lambda _: self.project.node(base_url),
+        }
+
+
+def _grid(parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination, nested as the parameters are."""
+    columns = [
+        _grid(rule["parameters"]) if "parameters" in rule else rule.get("values") or [rule["value"]]
+        for rule in parameters.values()
+    ]
+    for row in itertools.product(*columns):
+        yield dict(zip(parameters, row, strict=True))
 
 
 @dataclass
@@ -169,94 +218,73 @@ class Project:
 
     entity: str
     name: str
-    number: int
     runs: dict[str, Run] = field(default_factory=dict)
     sweeps: dict[str, Sweep] = field(default_factory=dict)
     views: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, run_id: str) -> Run:
         """The run of that id, made if need be."""
-        return self.runs.setdefault(run_id, Run(run_id, self, number=1000 * self.number + len(self.runs)))
+        return self.runs.setdefault(run_id, Run(run_id, self))
 
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the project."""
 
-        def runs(arguments: Mapping[str, Any]) -> list[Run]:
-            ordered = sorted(self.runs.values(), key=lambda r: r.created_at)
-            if str(arguments.get("order") or "").startswith("-"):
-                ordered.reverse()
-            return [r for r in ordered if matches(r, json.loads(arguments.get("filters") or "{}"))]
+        def runs(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+            wanted = json.loads(given.get("filters") or "{}")
+            found = sorted(self.runs.values(), key=lambda run: run.created_at)
+            return [run.node(base_url) for run in found if matches(run, wanted)]
 
-        def one_run(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-            found = self.runs.get(arguments["name"])
-            return found.node(base_url) if found else None
+        def one_of(things: Mapping[str, Any], *names: str) -> Any:
+            def one(given: Mapping[str, Any]) -> dict[str, Any] | None:
+                found = things.get(next(given[name] for name in names if name in given))
+                return found.node(base_url) if found else None
 
-        def one_sweep(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-            found = self.sweeps.get(arguments.get("sweepName") or arguments.get("name") or "")
-            return found.node(base_url) if found else None
+            return one
 
-        def views(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            kind, name = arguments.get("viewType"), arguments.get("viewName")
+        def views(given: Mapping[str, Any]) -> dict[str, Any]:
+            kind, name = given.get("viewType"), given.get("viewName")
             chosen = [v for v in self.views.values() if v["type"] == kind and name in (None, v["name"])]
-            return connection(chosen, arguments)
+            return connection(chosen, given)
 
         return {
             "__typename": "Project",
             "isBenchmark": False,
-            "id": f"project-{self.number}",
-            "internalId": str(self.number),
+            "id": f"project-{self.name}",
+            "internalId": "1",
             "name": self.name,
             "entityName": self.entity,
             "entity": {"id": "entity-1", "name": self.entity},
             "readOnly": False,
             "createdAt": "2026-01-01T00:00:00Z",
-            "runCount": lambda a: len(runs(a)),
-            "runs": lambda a: connection([r.node(base_url) for r in runs(a)], a),
-            "run": one_run,
-            "bucket": one_run,
-            "sweep": one_sweep,
+            "runCount": lambda given: len(runs(given)),
+            "runs": lambda given: connection(runs(given), given),
+            "run": one_of(self.runs, "name"),
+            "bucket": one_of(self.runs, "name"),
+            "sweep": one_of(self.sweeps, "sweepName", "name"),
             "totalSweeps": len(self.sweeps),
-            "sweeps": lambda a: connection([s.node(base_url) for s in self.sweeps.values()], a),
+            "sweeps": lambda given: connection([s.node(base_url) for s in self.sweeps.values()], given),
             "allViews": views,
         }
 
     def save_view(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a workspace or report, by `id` where it has one."""
-        made = f"View:{1000 * self.number + len(self.views)}"
-        view_id = (
-            given.get("id") or b64encode(made.encode()).decode()
-        )  # the library decodes it from a report's URL
-        inserted = view_id not in self.views
-        view = self.views.setdefault(
-            view_id, {"id": view_id, "project": {"name": self.name, "entityName": self.entity}}
-        )
+        """Keep a workspace or report, by `id` where it has one: base64, which is decoded from its URL."""
+        own = b64encode(f"View:{self.name}{len(self.views)}".encode()).decode()
+        view_id = given.get("id") or own
+        kept = {"id": view_id, "project": {"name": self.name, "entityName": self.entity}}
+        is_new = view_id not in self.views
+        view = self.views.setdefault(view_id, kept)
         view |= {key: value for key, value in given.items() if key != "id" and value is not None}
-        view |= {"updatedAt": now()}
-        return {"view": view, "inserted": inserted}
-
-
-def _listed(given: str | list[str]) -> list[str]:
-    """GraphQL takes one value where a list is wanted, as W&B's agent gives it."""
-    return [given] if isinstance(given, str) else given
+        return {"view": view | {"updatedAt": now()}, "inserted": is_new}
 
 
 def matches(run: Run, wanted: Mapping[str, Any]) -> bool:
-    """Whether the run passes a filter of W&B's: $and, $or, and equality of name, state, group or sweep."""
-    for key, value in wanted.items():
-        if key == "$and":
-            ok = all(matches(run, part) for part in value)
-        elif key == "$or":
-            ok = not value or any(matches(run, part) for part in value)
-        else:
-            seen = {
-                "name": run.id,
-                "display_name": run.name,
-                "state": run.state,
-                "group": run.group,
-                "sweep": run.sweep.id if run.sweep else None,
-            }.get(key)
-            allowed = value["$in"] if isinstance(value, dict) and "$in" in value else [value]
-            ok = seen in allowed
-        if not ok:
-            return False
-    return True
+    """Whether the run passes a filter of W&B's: $and, $or, its name, its sweep."""
+    known = {"name": run.id, "sweep": run.sweep.id if run.sweep else None}
+
+    def passes(key: str, value: Any) -> bool:
+        if key in ("$and", "$or"):
+            found = [matches(run, part) for part in value]
+            return all(found) if key == "$and" else not found or any(found)
+        return known[key] in (value["$in"] if isinstance(value, dict) else [value])
+
+    return all(passes(key, value) for key, value in wanted.items())

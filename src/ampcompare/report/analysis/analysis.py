@@ -14,60 +14,81 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
-from ampcompare.report.analysis.benched import read_bench
+from ampcompare.report.analysis.benched import Bench, read_bench
+from ampcompare.report.analysis.best import best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
-from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.analysis.comparison import Comparison, compare_all
 from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import plan_of
-from ampcompare.report.analysis.require import Answer, Term, judge, parse
-from ampcompare.report.foreign.read import BASELINE, read
-from ampcompare.report.foreign.settings import nearest
+from ampcompare.report.analysis.plan import Plan, plan_of
+from ampcompare.report.analysis.require import Term, judge, parse
+from ampcompare.report.foreign.read import read
+from ampcompare.report.foreign.reading import Asked
+from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities
-from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
+from ampcompare.report.runs.metric import ComparedMetric, Quantities
+from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.family import joint_level
 from ampcompare.report.words import between, capital, change, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis(Findings):
-    """What every output shows, in words; none computes a figure of its own, so that all show the same.
+@dataclass(eq=False, kw_only=True)
+class Analysis:
+    """The runs and their comparison, in figures and in words, as every output shows them.
 
-    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
-    colour of each label.
+    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
+    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
+    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
+    were read, `warned` doubts about that. `styles` has the colour of each label, `published` what the runs
+    say of a publication.
     """
 
+    table: pd.DataFrame
+    setting: Setting
+    groups: tuple[Group, ...]
+    metric: ComparedMetric
+    keys: tuple[str, ...]
+    baseline_value: str
+    plan: Plan
     styles: Mapping[str, Style]
-    quantities: Quantities = OWN
-    said: tuple[str, ...] = ()
-    warned: tuple[str, ...] = ()
-    reproduce: str | None = None
-    within: float = WITHIN
-    required: tuple[Term, ...] = ()
+    ignored: frozenset[str]
+    target: float | None
+    bench: Bench | None
+    quantities: Quantities
+    said: tuple[str, ...]
+    warned: tuple[str, ...]
+    published: Reproduction | None
+    required: tuple[Term, ...]
 
-    @cached_property
-    def headline(self) -> str:
-        return verdict.headline(self)[0]
+    def __post_init__(self) -> None:
+        value, key = self.baseline_value, self.keys[0]
+        self.baseline = next((g for g in self.groups if g.value == value), None)
+        # The level of each interval is that of the groups that were asked for, comparable or not, times the
+        # looks.
+        asked = sum(g.value != value and not g.is_control for g in self.groups)
+        self.level = joint_level(asked, len(self.plan.looks) or 1)
+        self.comparisons = compare_all(self.groups, value, key, self.level, self.bench)
+        self.best = best_of_each(self.groups, key, value, self.metric, self.level)
+        # The claims of speed and quality that are open still, by label. With none, more seeds would change no
+        # answer.
+        self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
+        has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
+        self.is_decided = has_answers and not self.undecided
+        self.headline, self.accent = verdict.headline(self)
+        self.basis, self.caption = verdict.basis(self), verdict.caption(self)
+        self.requirements = judge(self, self.required)
 
-    @cached_property
-    def accent(self) -> str:
-        return verdict.headline(self)[1]
-
-    @property
-    def basis(self) -> str:
-        return verdict.basis(self)
-
-    @property
-    def caption(self) -> str:
-        return verdict.caption(self)
+    def comparison(self, label: str) -> Comparison | None:
+        """The comparison of one group, None for a baseline or without one."""
+        return next((c for c in self.comparisons if c.group.label == label), None)
 
     def chip(self, group: Group) -> str:
         found = self.comparison(group.label)
@@ -95,7 +116,9 @@ class Analysis(Findings):
     def notes(self) -> tuple[str, ...]:
         """How the runs were read, the best of each, what no change at all did."""
         said = [f"{capital(what)}." for what in self.said]
-        said += [self.metric.direction] if self.metric.direction else []
+        if self.metric.goal and not self.metric.is_accuracy:  # of which everybody knows
+            way = "lower" if self.metric.falls else "higher"
+            said.append(f"Of {self.metric.name} {way} is better.")
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
             found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
@@ -105,11 +128,6 @@ class Analysis(Findings):
         return tuple(said)
 
     @property
-    def is_decided(self) -> bool:
-        """Whether each claim is decided, one way or the other: more seeds would change no answer."""
-        return any(c.estimates and not c.is_control for c in self.comparisons) and not self.undecided
-
-    @property
     def advice(self) -> str:
         """What would decide what is open; nothing where nothing is, or nothing would."""
         names = {"speed": "speed", "quality": self.metric.noun}
@@ -117,24 +135,6 @@ class Analysis(Findings):
         more = some([f"{name} of {label} about {count:,}" for name, label, count in told if count])
         how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
         return f"More seeds of each would tell: {more}. {how}" if more else ""
-
-    @cached_property
-    def requirements(self) -> tuple[Answer, ...]:
-        return judge(self, self.required)
-
-    @cached_property
-    def published(self) -> Reproduction | None:
-        """The publication of that name or file, and what these runs say of its figures."""
-        if self.reproduce is None:
-            return None
-        points = self.metric.margin if self.metric.is_share and self.metric.margin else POINTS
-
-        def pool(numbers: list[int]) -> list[Group]:
-            rows, floor = self.table.iloc[numbers], self.groups[0].floor
-            return group_runs(rows, self.metric, (BACKEND,), self.ignored, floor)
-
-        runs = list(self.table[RUN])
-        return set_beside(load(self.reproduce), runs, pool, within=self.within, points=points)
 
 
 def _change(found: Estimate) -> str:
@@ -181,8 +181,7 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    reading = read(
-        runs,
+    asked = Asked(
         baseline=baseline,
         metric=metric,
         margin=plan.margin if margin is None else margin,
@@ -191,6 +190,7 @@ def analyse_runs(
         throughput=throughput,
         memory=memory,
     )
+    reading = read(runs, asked)
     compared, keys = reading.metric, reading.keys
     rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
     told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
@@ -216,7 +216,15 @@ def analyse_runs(
     words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
-    analysis = Analysis(
+    published = None
+    if reproduce is not None:
+        points = compared.margin if compared.is_share and compared.margin else POINTS
+
+        def pool(numbers: list[int]) -> list[Group]:
+            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored, groups[0].floor)
+
+        published = set_beside(load(reproduce), list(rows[RUN]), pool, within=within, points=points)
+    return Analysis(
         table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),
         groups=tuple(groups),
@@ -227,16 +235,13 @@ def analyse_runs(
         styles={style.label: style for style in looks},
         ignored=ignored,
         target=shown,
+        bench=measured,
         quantities=reading.quantities,
         said=reading.said,
         warned=tuple(reading.doubts),
-        reproduce=reproduce,
-        within=within,
+        published=published,
         required=tuple(parse(require)),
-        bench=measured,
     )
-    _ = analysis.published, analysis.requirements  # an unknown name is said before anything is written
-    return analysis
 
 
 def _target(

@@ -28,19 +28,16 @@ class Arm(BaseModel):
     rounds: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Benched(Estimate):
-    """A ratio whose interval is that of rounds in turns, `seen` alone below twelve of them."""
+    """A figure of `n` rounds in turns; `seen` is its interval where it `is_known`, from twelve rounds on."""
 
     is_known: bool = False
 
-    @property
-    def has_interval(self) -> bool:
-        return self.is_known
-
-    @property
-    def ends(self) -> tuple[float, float] | tuple[None, None]:
-        return self.seen if self.is_known else (None, None)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.has_interval = self.is_known
+        self.low, self.high = self.ends = self.seen if self.is_known else (None, None)
 
     @property
     def basis(self) -> str:

@@ -20,7 +20,7 @@ from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
 from ampcompare.report.runs.table import RUN, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import joint_level, more_seeds
+from ampcompare.report.statistics.family import more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
 from ampcompare.report.words import listed, some
 
@@ -69,7 +69,7 @@ class Claim:
         return ", ".join(self.shown) or nothing
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Comparison:
     """A group against its `baseline`; None, with the reason as `refusal`, where none is like it.
 
@@ -91,34 +91,15 @@ class Comparison:
     silence: str = ""
     stuck: str = ""
 
-    @property
-    def is_control(self) -> bool:
-        """Whether the group is the baseline once more: what no change at all does."""
-        return self.group.is_control
-
-    @property
-    def speedup(self) -> float | None:
-        """The ratio of throughputs, None where it cannot be given."""
-        found = self.estimates.get(SPEED)
-        return found.value if found else None
-
-    @property
-    def shown(self) -> frozenset[str]:
-        return frozenset(word for claim in self.claims.values() for word in claim.shown)
-
-    @property
-    def is_faster(self) -> bool:
-        return "faster" in self.shown
-
-    @property
-    def keeps_quality(self) -> bool:
-        """Whether nothing is lost: equivalent within the margin, or better; never with a failed run."""
-        return bool({EQUIVALENT, "better"} & self.shown)
-
-    @property
-    def lost(self) -> bool:
-        """Whether quality is shown to be worse by more than the margin allows, or nothing was learned."""
-        return bool(self.stuck) or ("worse" in self.shown and EQUIVALENT not in self.shown)
+    def __post_init__(self) -> None:
+        self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
+        shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
+        self.shown, self.is_faster = shown, "faster" in shown
+        # Equivalent within the margin, or better; never with a failed run.
+        self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
+        # Shown to be worse by more than the margin allows, or nothing was learned.
+        self.lost = bool(self.stuck) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
@@ -129,22 +110,14 @@ class Comparison:
 
 
 def compare_all(
-    groups: Sequence[Group],
-    baseline: str,
-    key: str,
-    looks: int,
-    bench: Bench | None = None,
+    groups: Sequence[Group], baseline: str, key: str, level: float, bench: Bench | None = None
 ) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it; nothing without a baseline.
-
-    The level of all intervals is that of the groups that were asked for, comparable or not, times the looks.
+    """Every group but the baselines against the one baseline that fits it, each interval at this level;
+    nothing without a baseline.
     """
     bases = [g for g in groups if g.value == baseline and not g.is_control]
-    if not bases:
-        return []
-    level = level_of(groups, baseline, looks)
     found = []
-    for group in (g for g in groups if g.value != baseline):
+    for group in (g for g in groups if bases and g.value != baseline):
         base, refusal = _baseline_of(group, bases, key)
         if base is None:
             found.append(Comparison(group, None, refusal))
@@ -155,25 +128,20 @@ def compare_all(
     return found
 
 
-def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
-    return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
-
-
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
     """The one baseline that is like a group but for what is compared, or why there is none. Other software is
     no reason: of several the nearest is taken.
     """
 
-    def options(base: Group) -> list[str]:
-        return [k for k in gap(group, base, key) if not k.startswith(ENVIRONMENT)]
-
     def rank(base: Group) -> tuple[bool, bool, int]:
-        return bool(options(base)), not base.n, len(gap(group, base, key))
+        keys = gap(group, base, key)
+        return not all(k.startswith(ENVIRONMENT) for k in keys), not base.n, len(keys)
 
     nearest = min(bases, key=rank)
-    if keys := options(nearest):
+    if rank(nearest)[0]:
+        options = [k for k in gap(group, nearest, key) if not k.startswith(ENVIRONMENT)]
         ours, theirs = group.settings, nearest.settings
-        told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in keys]
+        told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in options]
         return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
     found = [base for base in bases if rank(base) == rank(nearest)]
     if len(found) == 1:
@@ -200,9 +168,9 @@ def compare(
     energy only of runs that had it to themselves.
     """
     ends = [(g.label, g.outcomes) for g in (group, base)]
-    failed = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
-    at_chance = learned_nothing(base)
-    silence = failed or (at_chance and f"{base.label} is {at_chance}")
+    silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
+    if not silence and (nothing := learned_nothing(base)):
+        silence = f"{base.label} is {nothing}"
     found = Comparison(
         group,
         base,
@@ -215,7 +183,7 @@ def compare(
     )
     if group.is_control or group.is_unfinished or base.is_unfinished:
         return found
-    return replace(found, claims={question: _claim(found, question) for question in QUESTIONS})
+    return replace(found, claims={question: _claim(found, base, question) for question in QUESTIONS})
 
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
@@ -226,17 +194,15 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
     found = {}
     for question, column in COLUMNS.items():
         is_quality = question == QUALITY
-        if column in measured and (question == SPEED or base.sample(column).empty):
+        ours, theirs = group.sample(column), base.sample(column)
+        if column in measured and (question == SPEED or theirs.empty):
             found[question] = measured[column]
             continue
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
             continue
         floor = max(group.floor, base.floor) if is_quality else 0.0
-        one = difference(
-            group.sample(column), base.sample(column), log=not is_quality, by=by, resolution=floor
-        )
-        if one is not None:
+        if one := difference(ours, theirs, log=not is_quality, by=by, resolution=floor):
             bounds = (-100.0, 100.0) if is_quality and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
     return found
@@ -251,31 +217,26 @@ def _drift(control: Group, level: float) -> Estimate | None:
     return found and found.at(level)
 
 
-def _claim(comparison: Comparison, question: str) -> Claim:
+def _claim(of: Comparison, base: Group, question: str) -> Claim:
     """What the interval of a question shows, or why it shows nothing."""
-    metric, found = comparison.group.metric, comparison.estimates.get(question)
-    is_quality, beside = question == QUALITY, comparison.beside_control.get(question)
-    if found is None:
-        return Claim(question, None, (), _missing(comparison, question))
-    if silence := _silence(comparison, question, found):
-        return Claim(question, found, (), silence)
+    found, beside, metric = of.estimates.get(question), of.beside_control.get(question), of.group.metric
+    is_quality, why = question == QUALITY, _silence(of, base, question)
+    if found is None or why:
+        return Claim(question, found, (), why)
     low, high = found.ends
-    if (low is None or high is None) and isinstance(found, Benched):
-        return Claim(question, found, (), found.basis, is_open=True)
     if low is None or high is None:
+        if isinstance(found, Benched):
+            return Claim(question, found, (), found.basis, is_open=True)
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
     shown = _sides(question, found, metric)
-    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, metric):
+    if is_quality and of.stuck:  # what it lost may be said; equal it can never be
+        worse = tuple(word for word in shown if word == "worse")
+        return Claim(question, found, worse, "" if worse else of.stuck)
+    if {*shown} & {*GAINS} and beside and shown != _sides(question, beside, metric):
         few = "" if beside.has_interval else f"the control has n = {beside.n}"
         why = few or "no more than the control, nothing changed, shows here"
         return Claim(question, found, (), why, is_open=True)
     margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
-    if is_quality and comparison.stuck:  # what it lost may be said; equal it can never be
-        return (
-            Claim(question, found, shown)
-            if shown == ("worse",)
-            else Claim(question, found, (), comparison.stuck)
-        )
     if margin is not None and -margin < low and high < margin:
         shown = (*shown, EQUIVALENT)
     if shown:
@@ -288,42 +249,38 @@ def _claim(comparison: Comparison, question: str) -> Claim:
     return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 
-def _silence(comparison: Comparison, question: str, found: Estimate) -> str:
-    """Why nothing is claimed of a figure, however many runs there are; nothing where something may be."""
-    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
+def _silence(of: Comparison, base: Group, question: str) -> str:
+    """Why nothing is claimed of a question, however many runs there are; nothing where something may be."""
+    found, sides = of.estimates.get(question), (of.group, base)
+    if found is None:
+        if question != QUALITY and len(of.group.devices | base.devices) > 1:
+            return "they ran on different devices"
+        if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
+            return "their runs shared the machine"
+        return f"not recorded for {some([s.label for s in sides if s.sample(COLUMNS[question]).empty], 2)}"
+    if question == SPEED and (half := emulated(sides)):
         return f"{EMULATES} {half}"
     if question != QUALITY:
         return ""
-    if comparison.silence or not found.has_interval:
-        return comparison.silence or comparison.stuck
-    return "" if found.error else f"{comparison.group.metric.name} never varied"
+    never = "" if found.error or not found.has_interval else f"{of.group.metric.name} never varied"
+    return of.silence or never or ("" if found.has_interval else of.stuck)
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+    """On which side of no change the interval lies, in the question's word for it."""
     above, below = SIDES[question]
     if question == QUALITY and metric.falls:
         above, below = below, above
-    null = 0.0 if question == QUALITY else 1.0
-    low, high = found.ends
+    null, (low, high) = 0.0 if question == QUALITY else 1.0, found.ends
     if low is None or high is None:
         return ()
     return (above,) if low > null else (below,) if high < null else ()
 
 
-def _missing(comparison: Comparison, question: str) -> str:
-    sides = [side for side in (comparison.group, comparison.baseline) if side]
-    if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
-        return "they ran on different devices"
-    if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
-        return "their runs shared the machine"
-    without = [side.label for side in sides if side.sample(COLUMNS[question]).empty]
-    return f"not recorded for {some(without, 2)}"
-
-
-def emulated(groups: Sequence[Group | None]) -> str:
+def emulated(groups: Sequence[Group]) -> str:
     """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
     machines; nothing where none did.
     """
-    every = [group.rows for group in groups if group]
+    every = (group.rows for group in groups)
     emulating = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == EMULATED)] for rows in every]
     return next((half for rows in emulating for half in rows[table.HALF]), "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
@@ -26,6 +27,9 @@ from ampcompare.report.statistics.samples import both_errors, difference, mean
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
 WITHIN = 0.1  # of a ratio: what still counts as the same
 POINTS = 0.5  # the same of an accuracy, beyond its own rounding
+MEASURED_ON = "measured on"
+RESIDENT = "here it is the process's resident memory, on a CPU"
+BY_MACHINE = (MEASURED_ON, RESIDENT)  # why a figure is another machine's question
 COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
 
 
@@ -40,7 +44,7 @@ class Relation:
     is_ratio: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
@@ -58,43 +62,41 @@ class Row:
     why: str = ""
     more_runs: int | None = None
 
-    @property
-    def between(self) -> str:
-        """Between what theirs lies, in brackets; nothing where that is less than is shown."""
-        if self.theirs is None:
-            return ""
-        low, high = map(self.relation.show, (self.theirs.low, self.theirs.high))
-        return "" if low == high else f" ({low} to {high})"
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.relation.figure} of {self.arm}: {self.verdict}{f': {self.why}' if self.why else ''}"
+    def __post_init__(self) -> None:
+        self.sentence = f"{self.relation.figure} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
+        # Between what theirs lies, in brackets; nothing where that is less than is shown.
+        ends = dict.fromkeys(
+            map(self.relation.show, (self.theirs.low, self.theirs.high) if self.theirs else ())
+        )
+        self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
 
 
 def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row]:
     """The rows with their verdicts, ratios `within` 0.1 (10 %), others within `points`; a row that says why
     it cannot be told keeps that. All that can be tested are one family.
     """
-    tested = [row for row in rows if row.ours and row.theirs and not row.why]
-    count = sum(row.ours is not None and row.ours.has_interval for row in tested)
-    return [_judged(row, count, within, points) if row in tested else row for row in rows]
+    count = sum(bool(row.ours and row.ours.has_interval and row.theirs and not row.why) for row in rows)
+    return [_judged(row, row.ours, row.theirs, count, within, points) for row in rows]
 
 
-def _judged(row: Row, count: int, within: float, points: float) -> Row:
-    ours, theirs, show = row.ours, row.theirs, row.relation.show
-    assert ours is not None
-    assert theirs is not None
+def _judged(
+    row: Row, ours: Estimate | None, theirs: Theirs | None, count: int, within: float, points: float
+) -> Row:
+    if ours is None or theirs is None or row.why:
+        return row
     if not ours.has_interval:
         why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
         return replace(row, why=why, more_runs=3 - ours.n)
-    margin, level = math.log1p(within) if ours.log else points, 1 - ALPHA / count
+    margin, level, show = math.log1p(within) if ours.log else points, 1 - ALPHA / count, row.relation.show
     own = f"{show(ours.value)}{words.between(ours.low, ours.high, show)}"
     beside = f"here {own}, published {show(theirs.value)}{row.between}"
     if equals(ours, theirs, margin):
         same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
         return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
     if differs(ours, theirs, level):
-        return replace(row, verdict=REFUTED, why=f"{beside}, {_off(row)}")
+        off, unit = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value, "points"
+        size = f"{words.number(abs(off), 2)} {'%' if ours.log else unit} {'above' if off > 0 else 'below'} it"
+        return replace(row, verdict=REFUTED, why=f"{beside}, {size}")
     more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
     if more is not None:
@@ -102,18 +104,7 @@ def _judged(row: Row, count: int, within: float, points: float) -> Row:
     return replace(row, more_runs=more, why=f"{beside}; {needed}")
 
 
-def _off(row: Row) -> str:
-    """Which way ours is off theirs, and by how much: `20 % below it`."""
-    assert row.ours is not None
-    assert row.theirs is not None
-    ours, theirs = row.ours.value, row.theirs.value
-    off = f"{words.number(abs(ours - theirs), 2)} points"
-    if row.ours.log:
-        off = f"{words.number(abs(ours / theirs - 1) * 100, 2)} %"
-    return f"{off} {'above' if ours > theirs else 'below'} it"
-
-
-@dataclass(frozen=True)
+@dataclass
 class Reproduction:
     """A publication, the runs of its arms, and a verdict on each of its figures."""
 
@@ -122,29 +113,17 @@ class Reproduction:
     rows: tuple[Row, ...]
     differences: tuple[str, ...]
 
-    @property
-    def is_refuted(self) -> bool:
-        return bool(self.refuted)
-
-    @property
-    def refuted(self) -> tuple[str, ...]:
-        """A sentence for each figure that is not reproduced, with what differs."""
+    def __post_init__(self) -> None:
         tail = f" What differs: {words.listed(self.differences)}." if self.differences else ""
-        return tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
-
-    @property
-    def headline(self) -> str:
-        name = f"{self.publication.name} {self.matched.scaled}".rstrip()
-        if not self.rows:
-            return f"{name}: published as charts alone, no figure to be judged"
+        # A sentence for each figure that is not reproduced, with what differs.
+        self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
+        self.is_refuted = bool(self.refuted)
+        self.note = self.publication.note.rstrip(".")  # what its file says of it
         verdicts = [row.verdict for row in self.rows]
         told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
-        return f"{name}: of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
-
-    @property
-    def note(self) -> str:
-        """What its file says of it, without a full stop."""
-        return self.publication.note.rstrip(".")
+        found = f"of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
+        found = found if told else "published as charts alone, no figure to be judged"
+        self.headline = f"{f'{self.publication.name} {self.matched.scaled}'.rstrip()}: {found}"
 
 
 def set_beside(
@@ -162,46 +141,49 @@ def set_beside(
 
 def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[Row]:
     """A row for each printed figure; of the baseline only where it is an accuracy, or stands alone."""
-    base, is_share = publication.baseline, figure.kind.is_share
+    base, kind = publication.baseline, figure.kind
     for arm, printed in figure.values.items():
-        if not is_share and arm == base and len(figure.values) > 1:
+        if not kind.is_share and arm == base and len(figure.values) > 1:
             continue
         other = None if arm == base else figure.values.get(base)
-        both = [one for one in (printed, other) if one]
-        shown = [one.text if one.is_rounding else words.number(one.value / figure.factor, 4) for one in both]
+        shown = [
+            one.text if one.is_rounding else words.number(one.value / figure.factor, 4)
+            for one in (printed, other)
+            if one
+        ]
         unit = "" if figure.unit == "fraction" else f" {figure.unit}"
-        theirs = _theirs(figure, printed, other, publication.runs) if is_share or other else None
-        row = Row(figure, arm, _relation(figure, other is None), " against ".join(shown) + unit, theirs, None)
-        arms = [arm] if other is None else [arm, base]
-        if missing := [name for name in arms if name not in matched.arms]:
-            yield replace(row, why=f"no run of {words.listed(missing)} here")
+        theirs = _theirs(figure, printed, other, publication.runs) if kind.is_share or other else None
+        names = [arm] if other is None else [arm, base]
+        groups = [matched.arms[name] for name in names if name in matched.arms]
+        ours = _ours(figure, *groups) if theirs and len(groups) == len(names) else None
+        if len(groups) < len(names):
+            why = f"no run of {words.listed(name for name in names if name not in matched.arms)} here"
         elif theirs is None:
             reaches_0 = "its published interval reaches 0, so that there is no ratio"
-            yield replace(row, why=reaches_0 if other else "no other arm was printed to relate it to")
+            why = reaches_0 if other else "no other arm was printed to relate it to"
         else:
-            yield _compared(row, matched, *(matched.arms[name] for name in arms))
+            why = _unfit(figure, ours, matched, groups)
+        verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
+        relation = _relation(figure, other is None)
+        yield Row(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 
-def _compared(row: Row, matched: Matched, *groups: Group) -> Row:
-    """The row with ours, and why it cannot be judged by them, if so."""
-    kind, deviations = row.figure.kind, matched.deviations
-    row = replace(row, ours=_ours(row.figure, *groups))
-    lengths = [deviations[key] for key in ("epochs", "max_steps") if key in deviations]
-    if row.ours is None:
-        return replace(row, why=f"{kind.words} is not recorded")
+def _unfit(figure: Figure, ours: Estimate | None, matched: Matched, groups: Sequence[Group]) -> str:
+    """Why ours are no evidence for a figure; nothing where they are."""
+    kind, lengths = figure.kind, [v for k, v in matched.deviations.items() if k in ("epochs", "max_steps")]
+    if ours is None:
+        return f"{kind.words} is not recorded"
     if matched.scaled:
-        return replace(row, why=matched.scaled)
+        return matched.scaled
     if any(group.is_unfinished for group in groups):
-        return replace(row, why="no run of it has finished")
+        return "no run of it has finished"
     if kind.is_share and lengths:
-        return replace(row, why=f"another length of training: {words.listed(lengths)}")
+        return f"another length of training: {words.listed(lengths)}"
     if kind.is_time and not matched.same_card:
-        why = f"measured on {words.some(matched.devices, 2)}; how fast an arm is there is another question"
-        return replace(row, verdict=ELSEWHERE, why=why)
+        return f"{MEASURED_ON} {words.some(matched.devices, 2)}; how fast an arm is there is another question"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
-    if row.figure.measured == "peak_memory" and not matched.same_card and on_cpu:
-        return replace(row, verdict=ELSEWHERE, why="here it is the process's resident memory, on a CPU")
-    return row
+    is_resident = figure.measured == "peak_memory" and not matched.same_card and on_cpu
+    return RESIDENT if is_resident else ""
 
 
 def _relation(figure: Figure, is_alone: bool) -> Relation:
@@ -220,37 +202,32 @@ def _theirs(figure: Figure, printed: Printed, base: Printed | None, runs: int) -
     is_ratio = base is not None and not figure.kind.is_share
     if is_ratio and min(one.low for one in parts) <= 0:
         return None
-    if figure.kind.is_time and figure.kind.falls:
-        printed, base = base or printed, printed
-    ends = printed.value, printed.low, printed.high
+    scale, back = (math.log, math.exp) if is_ratio else (float, float)
+    one = Theirs(*map(scale, (printed.value, printed.low, printed.high)))
     if base is not None:
-        ends = printed.value - base.value, printed.low - base.high, printed.high - base.low
-    if base is not None and is_ratio:
-        ends = printed.value / base.value, printed.low / base.high, printed.high / base.low
-    found = Theirs(*ends, parts[0].n or runs)
-    errors = [_error(one, log=is_ratio) for one in parts if not one.is_rounding]
-    if len(errors) < len(parts):
-        return found
-    error, df = errors[0] if len(errors) == 1 else both_errors(errors[0], errors[1])
-    half = quantile(1 - ALPHA / 2, df) * error
-    low, high = found.value - half, found.value + half
-    if is_ratio:
-        low, high = found.value * math.exp(-half), found.value * math.exp(half)
-    return replace(found, low=low, high=high, error=error, df=df)
+        other = Theirs(*map(scale, (base.value, base.low, base.high)))
+        if figure.kind.is_time and figure.kind.falls:
+            one, other = other, one
+        one = Theirs(one.value - other.value, one.low - other.high, one.high - other.low)
+    error, df, low, high = None, math.inf, one.low, one.high
+    if not any(part.is_rounding for part in parts):
+        errors = [(scale(part.high) - scale(part.low), part) for part in parts]
+        error, df = reduce(both_errors, [_error(*one) for one in errors])
+        half = quantile(1 - ALPHA / 2, df) * error
+        low, high = one.value - half, one.value + half
+    return Theirs(back(one.value), back(low), back(high), parts[0].n or runs, error, df)
 
 
-def _error(one: Printed, *, log: bool) -> tuple[float, float]:
-    """The standard error of a figure that was printed with an interval, and its degrees of freedom."""
-    assert one.confidence is not None
+def _error(width: float, one: Printed) -> tuple[float, float]:
+    """The standard error of a figure whose printed interval is so wide, and its degrees of freedom."""
     df = one.n - 1.0 if one.n else math.inf
-    width = math.log(one.high / one.low) if log else one.high - one.low
-    return width / 2 / quantile((1 + one.confidence) / 2, df), df
+    return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
 
 
 def _ours(figure: Figure, group: Group, base: Group | None = None) -> Estimate | None:
     """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
     kind, values = figure.kind, measured(group, figure.measured)
-    floor = max(one.floor for one in (group, base) if one) if kind.is_share else 0.0
+    floor = group.floor if kind.is_share else 0.0
     if base is None:
         found = mean(values, resolution=floor)
         return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))

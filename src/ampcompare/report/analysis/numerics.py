@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from ampcompare.report import words
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.table import SKIPPED, STEPS
 
-SCALE, UNDERFLOW, UPDATES, ACTIVATIONS = "scale", "underflow", "updates", "activations"
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
 NEAR = 16  # of what fp16 can hold, the part from which on an activation is worth a sentence
@@ -22,69 +20,42 @@ MOST_NAMED = 4
 
 def sentences(groups: Sequence[Group]) -> dict[str, str]:
     """By phenomenon what it means here, where something happened; under "" what is said of none."""
-    found = {
-        SCALE: _scale(groups),
-        UNDERFLOW: _underflow(groups),
-        UPDATES: _updates(groups),
-        ACTIVATIONS: _activations(groups),
-    }
-    told = {name: text for name, text in found.items() if text}
+    told = {}
+    for name, (what, of_group, why) in PHENOMENA.items():
+        parts = words.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
+        if parts:
+            told[name] = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
     if told:
         return told
     looked = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
     extra = "no gradient underflowed" if looked else "gradients were not looked at (diagnostics.every)"
-    known = [n for group in groups for n in group.rows[SKIPPED] if n == n]
-    return {"": f"No step was skipped, and {extra}." if known else f"{words.capital(extra)}."}
+    is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
+    return {"": f"No step was skipped, and {extra}." if is_known else f"{words.capital(extra)}."}
 
 
-def _scale(groups: Sequence[Group]) -> str:
-    skipping = []
-    for group in groups:
-        skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
-        if skipped > 0:
-            share = f" of {words.count(steps)}" if steps == steps else ""
-            skipping.append(f"{group.label} {words.count(float(skipped))}{share}")
-    why = (
-        ". A step whose gradients overflow is left out and the loss scale halved: that is how a dynamic "
-        "scale finds its height."
-    )
-    return _told("Skipped steps, at most in one run", skipping, why)
-
-
-def _told(what: str, parts: Sequence[str], why: str) -> str:
-    """A sentence on those of whom there is something to say; nothing where that is nobody."""
-    return f"{what}: {words.some(parts, MOST_NAMED)}{why}" if parts else ""
+def _skipped(group: Group) -> str:
+    skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
+    share = f" of {words.count(steps)}" if steps == steps else ""
+    return f"{words.count(float(skipped))}{share}" if skipped > 0 else ""
 
 
 def _most(group: Group, key: str) -> float:
-    values = [float(v) for run in group.records for v in run.values(key) if math.isfinite(v)]
-    return max(values, default=0.0)
+    values = np.concatenate([run.values(key) for run in group.records] or [[]])
+    return float(np.max(values[np.isfinite(values)], initial=0.0))
 
 
-def _underflow(groups: Sequence[Group]) -> str:
-    parts = []
-    for group in groups:
-        with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
-        if max(with_scale, without) >= WORTH_SAYING:
-            bare = f" ({words.of_all(without)} without the loss scale)" if without > with_scale else ""
-            parts.append(f"{group.label} {words.of_all(with_scale)}{bare}")
-    what = "Gradient elements flushed to zero, at most"
-    return _told(what, parts, ". What is flushed moves no weight.")
+def _underflow(group: Group) -> str:
+    with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
+    bare = f" ({words.of_all(without)} without the loss scale)" if without > with_scale else ""
+    return f"{words.of_all(with_scale)}{bare}" if max(with_scale, without) >= WORTH_SAYING else ""
 
 
-def _updates(groups: Sequence[Group]) -> str:
-    parts = []
-    for group in groups:
-        ends = [found for run in group.records if (found := _at_peak_and_end(run))]
-        if ends and _most(group, metrics.LOST_UPDATES) > 0:
-            peak, end = (words.of_all(float(np.mean([pair[i] for pair in ends]))) for i in (0, 1))
-            parts.append((group.label, f"{peak} at the peak of the learning rate, {end} at the end"))
-    each = "; ".join(f"{names} {shares}" for names, shares in words.by_reason(parts, MOST_NAMED))
-    why = (
-        ". Adding a small update to a half-precision weight rounds back to the weight; stochastic rounding "
-        "keeps it in the mean."
-    )
-    return _told("Updates lost to rounding", [each] if each else [], why)
+def _updates(group: Group) -> str:
+    ends = [found for run in group.records if (found := _at_peak_and_end(run))]
+    if not ends or not _most(group, metrics.LOST_UPDATES):
+        return ""
+    peak, end = (words.of_all(float(share)) for share in np.mean(ends, axis=0))
+    return f"{peak} at the peak of the learning rate, {end} at the end"
 
 
 def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
@@ -94,11 +65,32 @@ def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
     if not len(rows):
         return None
     peak = int(np.nanargmax(rate)) if np.isfinite(rate).any() else int(rows[0])
-    nearest = rows[np.abs(rows - peak).argmin()]
-    return float(lost[nearest]), float(lost[rows[-1]])
+    return float(lost[rows[np.abs(rows - peak).argmin()]]), float(lost[rows[-1]])
 
 
-def _activations(groups: Sequence[Group]) -> str:
-    found = {group.label: _most(group, metrics.ACTIVATION_LARGEST) for group in groups}
-    near = [f"{label} {words.number(most)}" for label, most in found.items() if most >= LARGEST_FP16 / NEAR]
-    return _told("Largest activations", near, "; fp16 ends at 65,504.")
+def _activations(group: Group) -> str:
+    largest = _most(group, metrics.ACTIVATION_LARGEST)
+    return words.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
+
+
+# What is said of each, of which groups, and what it means.
+PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
+    "scale": (
+        "Skipped steps, at most in one run",
+        _skipped,
+        ". A step whose gradients overflow is left out and the loss scale halved: that is how a dynamic "
+        "scale finds its height.",
+    ),
+    "underflow": (
+        "Gradient elements flushed to zero, at most",
+        _underflow,
+        ". What is flushed moves no weight.",
+    ),
+    "updates": (
+        "Updates lost to rounding",
+        _updates,
+        ". Adding a small update to a half-precision weight rounds back to the weight; stochastic rounding "
+        "keeps it in the mean.",
+    ),
+    "activations": ("Largest activations", _activations, "; fp16 ends at 65,504."),
+}

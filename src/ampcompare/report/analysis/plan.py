@@ -33,17 +33,12 @@ class Plan:
     doubts: tuple[str, ...] = ()
 
     @property
-    def is_there(self) -> bool:
-        return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
-
-    @property
-    def number_of_looks(self) -> int:
-        """How often it was planned to look, each time with a chance to err."""
-        return max(1, len(self.looks))
-
-    @property
     def has_control(self) -> bool:
         return self.control not in ("", "none")
+
+    @property
+    def is_there(self) -> bool:
+        return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
 
 def plan_of(runs: Sequence[RunRecord]) -> Plan:
@@ -87,8 +82,6 @@ def _read(name: str, value: Any) -> Any:
     except UserError:
         return None
     parts, kind = (read, int) if name == "looks" else ([read], leaf.base)
-    if not 0 < len(parts) <= MOST or any(type(part) is not kind for part in parts):
-        return None
-    if kind is int and max(parts) > MOST:
+    if not 0 < len(parts) <= MOST or any(type(p) is not kind or (kind is int and p > MOST) for p in parts):
         return None
     return tuple(sorted({*parts})) if name == "looks" else read

@@ -5,7 +5,8 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
@@ -20,13 +21,16 @@ from ampcompare.report.analysis.comparison import (
     Claim,
     Comparison,
 )
-from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.plan import planned_words
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
 
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
+UNSETTLED = "speed not settled"
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
 MOST_LABEL = 40  # characters of a label in the heading
 COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
@@ -34,18 +38,16 @@ COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", 
 
 def chip(comparison: Comparison) -> str:
     """What is known of a group in a few words: `faster · same accuracy`, `cannot tell`, `2 of 5 failed`."""
-    if comparison.refusal:
-        return "not compared"
-    if comparison.is_control:
-        return "control"
+    if comparison.refusal or comparison.is_control:
+        return "not compared" if comparison.refusal else "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
     speed, quality = comparison.claims[SPEED], comparison.claims[QUALITY]
     known = [claim.estimate for claim in (speed, quality) if claim.estimate is not None]
     if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
         return "cannot tell"
-    of_speed = speed.shown[0] if speed.shown else "speed not settled" if speed.is_open else ""
-    return " · ".join(part for part in (of_speed, quality_words(comparison, briefly=True)) if part)
+    of_speed = speed.shown[0] if speed.shown else UNSETTLED if speed.is_open else ""
+    return " · ".join(filter(None, (of_speed, _quality_words(comparison)[0])))
 
 
 def _failed(group: Group) -> str:
@@ -62,64 +64,61 @@ def look(comparison: Comparison) -> str:
     return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
 
 
-def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
-    """`accuracy the same within 1 point`, `accuracy 1.20 points lower`; briefly `same accuracy`."""
+def _quality_words(comparison: Comparison) -> tuple[str, str]:
+    """Briefly and in full: `same accuracy` and `accuracy the same within 1 point`; nothing where it is not
+    compared.
+    """
     metric, claim = comparison.group.metric, comparison.claims.get(QUALITY)
+    noun = metric.noun
     if claim is None or claim.estimate is None:
-        return ""
+        return "", ""
     if comparison.stuck and not claim.shown:
-        return f"{metric.noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}"
+        return (f"{noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}",) * 2
     if comparison.silence or not claim.estimate.has_interval:
-        return "" if briefly and not comparison.silence else f"{metric.noun} cannot be told"
-    size, margin = metric.size(claim.estimate.value), f"{metric.margin or 0:g}"
+        return f"{noun} cannot be told" if comparison.silence else "", f"{noun} cannot be told"
+    size = metric.size(claim.estimate.value)
     side = "higher" if claim.estimate.value > 0 else "lower"
-    has_moved = bool({"better", "worse"} & set(claim.shown))
-    if EQUIVALENT in claim.shown and has_moved:
-        brief, whole = f"same within {margin}, {size} {side}", f"{metric.noun} {size} {side}, within {margin}"
-    elif has_moved:
-        brief, whole = (f"{metric.noun} {amount} {side}" for amount in (size, metric.with_unit(size)))
-    elif EQUIVALENT in claim.shown:
-        brief, whole = f"same {metric.noun}", f"{metric.noun} the same within {metric.tolerance}"
-    else:
-        brief = whole = f"{metric.noun} not settled"
-    return brief if briefly else whole
+    is_same, margin = EQUIVALENT in claim.shown, f"{metric.margin or 0:g}"
+    if {"better", "worse"} & {*claim.shown}:
+        if is_same:
+            return f"same within {margin}, {size} {side}", f"{noun} {size} {side}, within {margin}"
+        return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
+    if is_same:
+        return f"same {noun}", f"{noun} the same within {metric.tolerance}"
+    return (f"{noun} not settled",) * 2
 
 
-def _speed_words(claim: Claim) -> str:
-    """`1.77× as fast`; nothing where that is not compared."""
-    if claim.estimate is None or not (claim.shown or claim.is_open):
-        return ""
-    return f"{words.ratio(claim.estimate.value)} as fast" if claim.shown else "speed not settled"
+def _speed_and_memory(claims: Mapping[str, Claim]) -> list[str]:
+    """`1.77× as fast`, `11 % less memory`, `the same memory`; nothing of what is not compared."""
+    (fast, speed), (size, memory) = [(claims[q].estimate, claims[q]) for q in (SPEED, MEMORY)]
+    said = [f"{words.ratio(fast.value)} as fast"] if fast and speed.shown else []
+    said += [UNSETTLED] if fast and speed.is_open and not speed.shown else []
+    if size and size.value - 1 == size.error == 0:
+        said.append("the same memory")
+    elif size and memory.shown:
+        share = (size.value - 1) * 100
+        amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
+        said.append(f"{amount} % {'less' if share < 0 else 'more'} memory")
+    return said
 
 
-def _memory_words(claim: Claim) -> str:
-    """`11 % less memory`, `the same memory`; nothing where nothing is shown."""
-    if claim.estimate is None:
-        return ""
-    share = (claim.estimate.value - 1) * 100
-    if share == claim.estimate.error == 0:
-        return "the same memory"
-    amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
-    return f"{amount} % {'less' if share < 0 else 'more'} memory" if claim.shown else ""
-
-
-def headline(of: Findings) -> tuple[str, str]:
+def headline(of: Analysis) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
-    baseline, best, key = of.baseline_value, of.best, of.keys[0]
     held = [c for c in of.comparisons if not c.is_control]
-    bases = [g for g in of.groups if g.value == baseline and not g.is_control]
+    bases = [g for g in of.groups if g.value == of.baseline_value and not g.is_control]
+    compared = [c for c in held if not c.refusal]
+    claimed = [c for c in compared if c.claims]
     if not bases:
-        return f"No run of {_named(baseline)} to compare with", ""
+        return f"No run of {_named(of.baseline_value)} to compare with", ""
     if not held:
         return f"Only {_named(bases[0].label)}: nothing to compare it with", ""
     if all(base.is_unfinished or not base.n for base in bases):
-        return f"The baseline {_named(baseline)} has no finished run: {bases[0].outcomes.words}", ""
-    compared = [c for c in held if not c.refusal]
-    if not compared and best:
-        return best.headline, best.candidates[1].group.label
+        what = f"The baseline {_named(of.baseline_value)} has no finished run"
+        return f"{what}: {bases[0].outcomes.words}", ""
+    if not compared and of.best:
+        return of.best.headline, of.best.label
     if not compared:
         return "Nothing is compared: no two groups differ in the compared setting alone", ""
-    claimed = [c for c in compared if c.claims]
     if not claimed:
         first = compared[0].group
         return f"{_named(first.label)} has not finished: {first.outcomes.words}", first.label
@@ -129,11 +128,11 @@ def headline(of: Findings) -> tuple[str, str]:
         return f"{_named(label)}: {_failed(told.group)}", label
     if not any(c.shown or c.silence or c.stuck for c in claimed):
         return _nothing_told(told), ""
-    parts = [_speed_words(told.claims[SPEED]), _memory_words(told.claims[MEMORY]), quality_words(told)]
-    said = ", ".join(part for part in parts if part) or f"no {of.metric.noun} and no speed to compare"
+    parts = [*_speed_and_memory(told.claims), _quality_words(told)[1]]
+    said = ", ".join(filter(None, parts)) or f"no {of.metric.noun} and no speed to compare"
     failing = [c.group for c in claimed if c is not told and _mostly_failed(c)][:1]
     tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_named(g.label)} runs failed" for g in failing)
-    prefix = "" if key in (BACKEND, ARM) else f"{key.rpartition('.')[2]} "
+    prefix = "" if of.keys[0] in (BACKEND, ARM) else f"{of.keys[0].rpartition('.')[2]} "
     return f"{prefix}{_named(label)}: {said}{tail}", label
 
 
@@ -150,8 +149,8 @@ def _subject(claimed: Sequence[Comparison]) -> Comparison:
 
 
 def _mostly_failed(comparison: Comparison) -> bool:
-    share = comparison.group.outcomes.failures
-    return share is not None and share.k > 0 and share.k >= A_THIRD * share.n
+    outcomes = comparison.group.outcomes
+    return outcomes.failed > 0 and outcomes.failed >= A_THIRD * outcomes.ended
 
 
 def _nothing_told(comparison: Comparison) -> str:
@@ -168,7 +167,7 @@ def _nothing_told(comparison: Comparison) -> str:
     return f"Cannot tell: {reasons[0]}" if reasons else said
 
 
-def basis(of: Findings) -> str:
+def basis(of: Analysis) -> str:
     """Setting, number of runs, machine and margin or plan, in one line."""
     shown = [g for g in of.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
@@ -180,9 +179,9 @@ def basis(of: Findings) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def caption(of: Findings) -> str:
+def caption(of: Analysis) -> str:
     """What the table's intervals are, once for all."""
-    metric, looks = of.metric, of.plan.number_of_looks
+    metric, looks = of.metric, len(of.plan.looks)
     held = [c for c in of.comparisons if not c.is_control and c.claims]
     every = [e for c in held for e in c.estimates.values()]
     kinds = {e.paired for e in every if e.has_interval and not isinstance(e, Benched)}

@@ -14,9 +14,10 @@ from ampcompare.records import RunRecord
 from ampcompare.records.machine import OF_GPUS, OF_PROCESS, RESIDENT
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
-from ampcompare.report.runs.metric import nearest_key
+from ampcompare.report.runs.metric import MIB, nearest_key
 from ampcompare.report.words import printable
 
+# Our names of each: in rows, and in the summary of a run without rows of it.
 SPEED = (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN)
 MEMORY = (metrics.PEAK_MEMORY, metrics.PEAK_MEMORY)
 BLOCKS = 20  # of a run's log intervals, each with a rate of its own
@@ -30,40 +31,39 @@ SAMPLES = {
 }
 
 
-def take_figures(reading: Reading, throughput: str | None, memory: str | None) -> None:
+def take_figures(reading: Reading) -> None:
     """Speed and memory of all runs, under our names, with their units; of our own runs only what was asked
     for. Raises UserError for a key that was asked for and that no run has as a number.
     """
-    if (unit := _take(reading, "throughput", throughput, names.speed_of, SPEED)) is not None:
-        reading.quantities = replace(reading.quantities, speed=unit)
-    elif reading.is_foreign and not any(map(reading.logged.has, SPEED)):
-        _take_pace(reading)
-    if (unit := _take(reading, "memory", memory, names.memory_of, MEMORY)) is not None:
-        reading.quantities = replace(reading.quantities, memory=unit)
-    elif reading.is_foreign and not any(map(reading.logged.has, MEMORY)):
-        _take_samples(reading)
+    speed = _take(reading, "throughput", names.speed_of, SPEED, _take_pace)
+    memory = _take(reading, "memory", names.memory_of, MEMORY, _take_samples)
+    known = {name: unit for name, unit in (("speed", speed), ("memory", memory)) if unit is not None}
+    reading.quantities = replace(reading.quantities, **known)
 
 
 def _take(
     reading: Reading,
     what: str,
-    asked: str | None,
     pattern_of: Callable[[str], names.Pattern | None],
     ours: tuple[str, str],
+    otherwise: Callable[[Reading], str | None],
 ) -> str | None:
-    """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has
-    any, in the summary. Returns its unit, None where there is none.
+    """Put the key that was asked for, or most likely is meant, under our name; what is to be had `otherwise`
+    where none is. Returns its unit, None where nothing was taken.
     """
-    logged, key = reading.logged, asked
-    if asked is not None and not logged.has(asked):
+    logged = reading.logged
+    key = asked = getattr(reading.asked, what)
+    if asked is None:
+        if not reading.is_foreign or any(map(logged.has, ours)):
+            return None
+        found = {key: pattern.rank for key in logged.keys if (pattern := pattern_of(key)) and pattern.rank}
+        key = logged.best(found)
+    elif not logged.has(asked):
         near = nearest_key(asked, [*logged.keys])
         said = f"no run has it as a number; {near and near + ' '}logged: {logged.named()}"
         raise UserError(f"--{what} {asked!r}: {said}")
-    if asked is None and reading.is_foreign and not any(map(logged.has, ours)):
-        found = {key: pattern.rank for key in logged.keys if (pattern := pattern_of(key)) and pattern.rank}
-        key = logged.best(found)
     if key is None:
-        return None
+        return otherwise(reading)
     read_as = pattern_of(key) or names.Pattern("")
     reading.runs = [_renamed(run, key, ours, read_as.apply) for run in reading.runs]
     if asked is None:
@@ -74,35 +74,40 @@ def _take(
 
 
 def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[Any], Any]) -> RunRecord:
+    """The run with its values of a key, from rows or else the summary, in place of what it has of ours."""
     values, told = run.numbers(key), run.summary_number(key)
-    summary = {k: v for k, v in run.summary.items() if k not in ours}
-    logged = {k: c for k, c in run.logged.items() if k != ours[0] or told is not None}
+    bare = replace(
+        run,
+        summary={k: value for k, value in run.summary.items() if k not in ours},
+        logged={k: column for k, column in run.logged.items() if k not in ours},
+    )
     with np.errstate(all="ignore"):
         if np.isfinite(values).any():
-            return replace(run.adding({ours[0]: change(values)}), summary=summary)
-        summary |= {} if told is None else {ours[1]: float(change(np.float64(told)))}
-    return replace(run, summary=summary, logged=logged)
+            return bare.adding({ours[0]: change(values)})
+        if told is not None:
+            bare.summary[ours[1]] = float(change(np.float64(told)))
+    return bare
 
 
-def _take_pace(reading: Reading) -> None:
+def _take_pace(reading: Reading) -> str | None:
     """Speed by the moments of rows, in steps or epochs a second, where the runs logged one of these."""
     keys = [step_key(run) for run in reading.logged.runs]
-    kinds = {key in names.EPOCHS for key in keys if key != OWN_STEP}
     rates = [_rates_of(run, key) for run, key in zip(reading.runs, keys, strict=True)]
     counted = next((key for key, found in zip(keys, rates, strict=True) if found is not None), None)
+    kinds = {key in names.EPOCHS for key in keys if key != OWN_STEP}
     if counted is None or len(kinds) > 1:
         said = "Speed cannot be told, neither by a name nor by the moments of steps"
         logged = f"--throughput KEY takes one of those logged: {reading.logged.named()}."
         reading.doubts.append(f"{said}: {logged}")
-        return
+        return None
     pairs = zip(reading.runs, rates, strict=True)
     reading.runs = [run if found is None else run.adding({metrics.THROUGHPUT: found}) for run, found in pairs]
     unit = "epochs/s" if kinds.pop() else "steps/s"
-    reading.quantities = replace(reading.quantities, speed=unit)
     reading.doubts.append(
         f"No throughput is logged: speed, in {unit}, is taken from the moments of rows "
         f"({printable(counted)}), whatever went on between two of them. --throughput KEY takes a logged one."
     )
+    return unit
 
 
 def step_key(run: RunRecord) -> str:
@@ -139,31 +144,20 @@ def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
     return rates if len(inside) else None
 
 
-def _take_samples(reading: Reading) -> None:
+def _take_samples(reading: Reading) -> str | None:
     """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
     sampled = [run.machine.peaks for run in reading.runs if run.machine.peaks]
-    known = [k for k, (least, _) in SAMPLES.items() if all(least < p.get(k, 0.0) < np.inf for p in sampled)]
-    if not sampled or not known:
-        return
-    peaks = [
-        {metrics.PEAK_MEMORY: p} if (p := run.machine.peaks.get(known[0])) else {} for run in reading.runs
-    ]
-    pairs = zip(reading.runs, peaks, strict=True)
-    reading.runs = [replace(run, summary=run.summary | peak) for run, peak in pairs]
-    reading.doubts.append(
-        f"No memory is logged: the peak is the largest of W&B's own samples of {SAMPLES[known[0]][1]}, one "
-        "every few seconds. --memory KEY takes a logged one."
-    )
-
-
-def with_machines(runs: list[RunRecord]) -> list[RunRecord]:
-    """The runs with a record of the machine that W&B saw. Where some have none, and the others had one
-    device, none has: a run that died too early to say it would be set apart from its fellows.
-    """
-    facts = [run.machine.facts for run in runs]
-    if not all(facts) and len({found.get("device_name") for found in facts if found}) < 2:
-        return runs
-    return [
-        replace(run, summary={metrics.ENVIRONMENT: found, **run.summary}) if found else run
-        for run, found in zip(runs, facts, strict=True)
-    ]
+    for kind, (least, words) in SAMPLES.items():
+        if sampled and all(least < peaks.get(kind, 0.0) < np.inf for peaks in sampled):
+            reading.runs = [
+                replace(run, summary=run.summary | {metrics.PEAK_MEMORY: run.machine.peaks[kind]})
+                if run.machine.peaks
+                else run
+                for run in reading.runs
+            ]
+            reading.doubts.append(
+                f"No memory is logged: the peak is the largest of W&B's own samples of {words}, one "
+                "every few seconds. --memory KEY takes a logged one."
+            )
+            return MIB
+    return None

@@ -19,12 +19,11 @@ from ampcompare.data import sources
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
-from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures, with_machines
-from ampcompare.report.foreign.reading import MOST_NAMES, Logged, Reading
-from ampcompare.report.foreign.settings import set_aside, tell_apart
+from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures
+from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
+from ampcompare.report.foreign.settings import tell_apart
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -40,42 +39,26 @@ from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.runs.table import environment_of
 from ampcompare.report.words import plural, printable, short, some
 
-BASELINE = "none"  # of our own runs
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
 OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
 READ_AS = {Unit.FRACTION: " (a fraction, 0 to 1)", Unit.PERCENT: " (in percent, 0 to 100)", Unit.PLAIN: ""}
 
 
-def read(
-    runs: Sequence[RunRecord],
-    *,
-    baseline: str | None,
-    metric: str | None,
-    margin: float | None,
-    group_by: Sequence[str] | None,
-    ignore: Sequence[str],
-    throughput: str | None,
-    memory: str | None,
-) -> Reading:
-    """Read a set of runs by what was asked for; None leaves it to the runs, and our own are read as they say
-    of themselves. Raises UserError for what no run has, and where what is meant cannot be told.
+def read(runs: Sequence[RunRecord], asked: Asked) -> Reading:
+    """Read a set of runs by what was asked for; our own are read as they say of themselves. Raises UserError
+    for what no run has, and where what is meant cannot be told.
     """
-    reading = Reading(list(runs), not _are_ours(runs), Logged(runs))
+    reading = Reading(list(runs), asked, not _are_ours(runs), Logged(runs))
     if all(map(_is_from_elsewhere, runs)):
         reading.quantities = Quantities(speed=SAMPLES)
-    _take_metric(reading, metric, margin)
+    _take_metric(reading)
     if reading.is_foreign:
-        reading.runs = with_machines(list(map(_with_clock, reading.runs)))
-    take_figures(reading, throughput, memory)
-    if reading.is_foreign:
-        counted = {step_key(run) for run in runs}
-        if counted <= {*names.EPOCHS} or counted == {OWN_STEP}:
-            reading.quantities = replace(reading.quantities, step="row" if OWN_STEP in counted else "epoch")
-        tell_apart(reading, group_by, ignore, baseline)
-    else:
-        set_aside(reading, group_by, ignore)
-        own = runs[0].option(ARM) if reading.keys == (ARM,) else _of_fp32(runs)
-        reading.baseline = baseline or own
+        reading.runs = _with_machines(list(map(_with_clock, reading.runs)))
+    take_figures(reading)
+    counted = {step_key(run) for run in runs} if reading.is_foreign else set()
+    if counted and (counted <= {*names.EPOCHS} or counted == {OWN_STEP}):
+        reading.quantities = replace(reading.quantities, step="row" if OWN_STEP in counted else "epoch")
+    tell_apart(reading)
     return reading
 
 
@@ -96,16 +79,9 @@ def _is_from_elsewhere(run: RunRecord) -> bool:
     return source not in sources.SOURCES if named else run.option("recorder") is not None
 
 
-def _of_fp32(runs: Sequence[RunRecord]) -> str:
-    """The baseline of our runs and of recorded loops, whose word for fp32 is their own."""
-    values = [str(run.option(BACKEND)) for run in runs]
-    meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
-    return BASELINE if BASELINE in values else next(meant, BASELINE)
-
-
-def _take_metric(reading: Reading, asked: str | None, margin: float | None) -> None:
+def _take_metric(reading: Reading) -> None:
     """The metric that was asked for, else that of the runs' sweep, of our runs' task, or one by its name."""
-    runs, goal, unit, guessed = reading.logged.runs, "", None, ""
+    runs, asked, goal, unit, guessed = reading.logged.runs, reading.asked.metric, "", None, ""
     swept = runs[0].objective if len({run.objective for run in runs}) == 1 else None
     if asked is not None:
         key, goal, unit = parse_metric(asked, runs)
@@ -118,7 +94,7 @@ def _take_metric(reading: Reading, asked: str | None, margin: float | None) -> N
         key = guessed or DEFAULT_METRIC  # what is not there is said of the groups
     called, own_goal = _told_of(key, runs)
     goal = goal or own_goal
-    metric = choose_metric(key, margin, runs, unit=unit, goal=goal, is_asked=asked is not None)
+    metric = choose_metric(key, reading.asked.margin, runs, unit=unit, goal=goal, is_asked=asked is not None)
     reading.metric = replace(metric, words=called)
     if guessed:
         reading.picked.append((f"{key} as the metric{READ_AS[metric.scale]}", "--metric"))
@@ -193,6 +169,19 @@ def _guess_metric(reading: Reading) -> str:
     which = some([short(printable(name)) for name in sorted(keys)], MOST_NAMES)
     reading.doubts.append(f"Which of {which} says how good a run is cannot be told: --metric KEY takes one.")
     return ""
+
+
+def _with_machines(runs: list[RunRecord]) -> list[RunRecord]:
+    """The runs with a record of the machine that W&B saw. Where some have none, and the others had one
+    device, none has: a run that died too early to say it would be set apart from its fellows.
+    """
+    facts = [run.machine.facts for run in runs]
+    if not all(facts) and len({found.get("device_name") for found in facts if found}) < 2:
+        return runs
+    return [
+        replace(run, summary={metrics.ENVIRONMENT: found, **run.summary}) if found else run
+        for run, found in zip(runs, facts, strict=True)
+    ]
 
 
 def _with_clock(run: RunRecord) -> RunRecord:

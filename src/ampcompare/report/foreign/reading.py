@@ -10,7 +10,6 @@ from typing import Any
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.runs.metric import OWN, ComparedMetric, Quantities, is_logged
-from ampcompare.report.runs.settings import NOT_SET
 from ampcompare.report.words import listed, printable, short, some
 
 MOST_NAMES = 12
@@ -41,6 +40,19 @@ class Logged:
         return some(shown, MOST_NAMES) or "nothing that is a number"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was asked for, in the words of `analyse_runs`; None leaves it to the runs."""
+
+    baseline: str | None = None
+    metric: str | None = None
+    margin: float | None = None
+    group_by: Sequence[str] | None = None
+    ignore: Sequence[str] = ()
+    throughput: str | None = None
+    memory: str | None = None
+
+
 @dataclass
 class Reading:
     """The runs on their way under our names, what they are compared by, and what has to be said of that.
@@ -51,6 +63,7 @@ class Reading:
     """
 
     runs: list[RunRecord]
+    asked: Asked
     is_foreign: bool
     logged: Logged
     quantities: Quantities = OWN
@@ -63,11 +76,6 @@ class Reading:
     picked: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-
-    @property
-    def values(self) -> list[str]:
-        """The values of the compared key, each once, in the order of the runs."""
-        return list(dict.fromkeys(one.get(self.keys[0], NOT_SET) for one in self.settings or ()))
 
     @property
     def said(self) -> tuple[str, ...]:

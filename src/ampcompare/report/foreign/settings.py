@@ -6,7 +6,7 @@ and how they vary can be asked; whatever is left out for that is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ampcompare import metrics
 from ampcompare.config.schema import find_option
@@ -21,78 +21,85 @@ from ampcompare.report.words import by_size, listed, printable, short, some
 
 JOINT = "+"  # between switches that are compared as one: fp16+bf16
 ALL = "all runs"  # the one value where nothing is compared
+BASELINE = "none"  # of our own runs
+NEITHER = "none"  # the value of switches that are all off
 SWITCH = frozenset({"True", "False", NOT_SET})
 OFF = frozenset({"False", "none", "null", "off", NOT_SET})
-NEITHER = "none"  # the value of switches that are all off
 MOST_NAMED, MOST_KEYS = 6, 12
 MOMENTS = 1e8  # from which a number may be seconds since 1970
 OFFER = (
     "Nothing in their settings tells these runs apart: name them where they come from, as in "
     "`ampcompare report fp32=logs/a bf16=logs/b`."
 )
-Columns = Mapping[str, tuple[str, ...]]  # of each setting the values of all runs, as text
+Columns = dict[str, tuple[str, ...]]  # of each setting the values of all runs, as text
 
 
-def tell_apart(
-    reading: Reading, asked: Sequence[str] | None, ignored: Sequence[str], baseline: str | None
-) -> None:
+def tell_apart(reading: Reading) -> None:
     """What is compared, with what, and which settings and seeds other programs' runs have: by the keys that
     were asked for, or by what is most likely meant.
 
-    Raises UserError for a key that no run has, and where what is to be compared cannot be reading.
+    Raises UserError for a key that no run has, and where what is to be compared cannot be told.
     """
-    runs = reading.logged.runs
-    columns = _columns(runs)
+    columns = _columns(reading.logged.runs)
+    (_tell_theirs if reading.is_foreign else _tell_ours)(reading, columns)
+    reading.notes += _of_arms(columns)
+
+
+def _tell_ours(reading: Reading, columns: Columns) -> None:
+    """By the backend, or by arms that somebody named. Of loops of somebody's own under our recorder, the
+    settings that are none of our options and tell no runs apart are set aside.
+    """
+    runs, asked = reading.logged.runs, reading.asked
+    reading.keys = keys = tuple(asked.group_by or [ARM if ARM in columns else BACKEND])
+    reading.baseline = asked.baseline or (columns[ARM][0] if keys == (ARM,) else _of_fp32(runs))
+    if any(run.option("recorder") is not None for run in runs):
+        own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM, *keys, *asked.ignore)
+        free = [k for k in _differing(columns) if find_option(k) is None and not k.startswith(own)]
+        seeds = [key for key in free if names.is_seed(key)]
+        left_out = _leave_out(reading, columns, BACKEND, [key for key in free if key not in seeds])
+        reading.aside = frozenset([*seeds, *left_out])
+
+
+def _of_fp32(runs: Sequence[RunRecord]) -> str:
+    """The baseline of our runs and of recorded loops, whose word for fp32 is their own."""
+    values = [str(run.option(BACKEND)) for run in runs]
+    meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
+    return BASELINE if BASELINE in values else next(meant, BASELINE)
+
+
+def _tell_theirs(reading: Reading, columns: Columns) -> None:
+    asked, every = reading.asked, len(reading.runs)
     differing = _differing(columns)
-    _check("--group-by", asked or (), columns, differing)
-    _check("--ignore", ignored, columns, differing)
+    _check("--group-by", asked.group_by or (), columns, differing)
+    _check("--ignore", asked.ignore, columns, differing)
     seeds = [key for key in columns if names.is_seed(key)]
     free = [key for key in differing if key not in seeds]
-    is_guess = asked is None and ARM not in columns
-    keys = tuple(asked or ([ARM] if ARM in columns else [_guess(columns, free)]))
-    if keys == (BACKEND,):
-        columns.setdefault(BACKEND, (ALL,) * len(runs))  # there is nothing to compare
-    joint = {key: key.split(JOINT) for key in keys if key not in columns}
-    columns |= {key: _joined(columns, parts) for key, parts in joint.items()}
+    is_guess = asked.group_by is None and ARM not in columns
+    keys = tuple(asked.group_by or ([ARM] if ARM in columns else [_guess(columns, free)]))
+    joint = {key: key.split(JOINT) for key in keys if key not in columns and key != BACKEND}
     single = {part for parts in joint.values() for part in parts}
-    paired_by = [key for key in seeds if key not in keys]
-    paired_by = [key for key in paired_by if key in differing] or paired_by[:1]
-    reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(len(runs))]
-    theirs = [key for key in free if key not in {*single, *keys, *ignored}]
-    aside = _aside(columns, keys[0], theirs)
-    dropped = {*seeds, *single, *(k for group in aside.values() for k in group)} - {*keys, *ignored}
+    columns |= {key: _joined(columns, parts) for key, parts in joint.items()}
+    values = [*dict.fromkeys(columns.setdefault(keys[0], (ALL,) * every))]
+    reading.doubts += [OFFER] * (is_guess and len(values) == 1)
+    rest = [key for key in free if key not in {*single, *keys, *asked.ignore}]
+    left_out = _leave_out(reading, columns, keys[0], rest)
+    dropped = {*seeds, *single, *left_out} - {*keys, *asked.ignore}
     kept = {key: column for key, column in columns.items() if key not in dropped}
     reading.keys = keys
-    reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(len(runs))]
-    reading.notes += _of_arms(columns)
-    reading.doubts += [OFFER] * (is_guess and len(reading.values) == 1) + _note(aside)
-    if reading.values == [ALL]:
-        reading.baseline = baseline or NEITHER
+    reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(every)]
+    paired_by = [key for key in seeds if key not in keys]
+    paired_by = [key for key in paired_by if key in differing] or paired_by[:1]
+    reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(every)]
+    if values == [ALL]:
+        reading.baseline = asked.baseline or NEITHER
         return
-    reading.baseline = _guess_baseline(reading) if baseline is None else _meant_baseline(baseline, reading)
+    reading.baseline = _baseline_of(keys[0], values, asked.baseline)
     taken = [(f"{keys[0]} as what is compared", "--group-by")] * is_guess
-    taken += [(f"{reading.baseline} as the baseline", "--baseline")] * (baseline is None)
+    taken += [(f"{reading.baseline} as the baseline", "--baseline")] * (asked.baseline is None)
     reading.picked[:0] = taken
 
 
-def set_aside(reading: Reading, asked: Sequence[str] | None, ignored: Sequence[str]) -> None:
-    """What our own runs are compared by; and, of loops of somebody's own under our recorder, the settings
-    that are none of our options and tell no runs apart, with a sentence on them.
-    """
-    columns = _columns(reading.logged.runs)
-    reading.keys = tuple(asked or [ARM if ARM in columns else BACKEND])
-    own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM, *reading.keys, *ignored)
-    is_recorded = any(key.partition(".")[0] == "recorder" for key in columns)
-    found = _differing(columns) if is_recorded else []
-    theirs = [key for key in found if find_option(key) is None and not key.startswith(own)]
-    seeds = [key for key in theirs if names.is_seed(key)]
-    aside = _aside(columns, BACKEND, [key for key in theirs if key not in seeds])
-    reading.aside = frozenset([*seeds, *(key for group in aside.values() for key in group)])
-    reading.notes += _of_arms(columns)
-    reading.doubts += _note(aside)
-
-
-def _columns(runs: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+def _columns(runs: Sequence[RunRecord]) -> Columns:
     configs = [{key: as_text(value) for key, value in flatten(run.config)} for run in runs]
     every = dict.fromkeys(key for one in configs for key in one)
     return {key: tuple(one.get(key, NOT_SET) for one in configs) for key in every}
@@ -111,11 +118,6 @@ def _of_arms(columns: Columns) -> list[str]:
     pairs = [*dict.fromkeys(zip(columns[ARM], columns[key], strict=True))][:MOST_KEYS]
     told = [f"{_named(arm)} is {_named(key)} {_named(value)}" for arm, value in pairs]
     return [f"by their own settings {listed(told)}"]
-
-
-def _note(aside: Mapping[str, Sequence[str]]) -> list[str]:
-    said = [f"{some(sorted(map(_named, keys)), MOST_NAMED)} ({why})" for why, keys in aside.items()]
-    return [f"Left out of the grouping: {'; '.join(said)}."] if said else []
 
 
 def _named(key: str) -> str:
@@ -161,9 +163,10 @@ def _joined(columns: Columns, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(JOINT.join(words) or NEITHER for words in on)
 
 
-def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, list[str]]:
-    """The differing settings that tell no groups apart, by the reason. A number that is new in every run may
-    be a setting, but for a moment in seconds; so may a word, where no value of the compared key has two runs.
+def _leave_out(reading: Reading, columns: Columns, compared: str, keys: Sequence[str]) -> list[str]:
+    """Those of the differing settings that tell no groups apart; the reason of each is said. A number that is
+    new in every run may be a setting, but for a moment in seconds; so may a word, where no value of the
+    compared key has two runs.
     """
     values, found = columns[compared], dict[str, list[str]]()
     is_repeated = len(set(values)) < len(values)
@@ -179,7 +182,10 @@ def _aside(columns: Columns, compared: str, keys: Sequence[str]) -> dict[str, li
             why = f"it goes with {_named(compared)}"
         if why:
             found.setdefault(why, []).append(key)
-    return found
+    if found:
+        said = [f"{some(sorted(map(_named, of)), MOST_NAMED)} ({why})" for why, of in found.items()]
+        reading.doubts.append(f"Left out of the grouping: {'; '.join(said)}.")
+    return [key for of in found.values() for key in of]
 
 
 def _seed_of(values: Sequence[str]) -> str | None:
@@ -191,29 +197,28 @@ def _goes_with(column: Sequence[str], leader: Sequence[str]) -> bool:
     return len({*zip(leader, column, strict=True)}) == len(set(leader))
 
 
-def _guess_baseline(reading: Reading) -> str:
-    """The value that the others are most likely compared with: the first of the arms that somebody named;
-    full precision, what is off, else what does not say half precision, else the value that comes first.
+def _baseline_of(key: str, values: Sequence[str], asked: str | None) -> str:
+    """The value that was asked for as the runs have it (`32` for 32.0, `false` for False), else that with
+    which the others are most likely compared: the first of the arms that somebody named; full precision, what
+    is off, else what does not say half precision, else the value that comes first. Raises UserError.
     """
-    key, values = reading.keys[0], reading.values
+    if asked is not None:
+        wanted = asked.lower()
+        alike = [
+            v for v in values if by_size(v.lower()) == by_size(wanted) or {v, wanted} == {"null", "none"}
+        ]
+        if asked in values or alike:
+            return asked if asked in values else alike[0]
+        near = nearest(asked, values)
+        there = some([_named(value) for value in sorted(values, key=by_size)], MOST_KEYS)
+        what = f"no run has this value of {key}; {near and near + ' '}there is {there}"
+        raise UserError(f"--baseline {asked!r}: {what}")
     if key == ARM:
         return values[0]
     is_precise = any(map(names.says_precision, key.split(JOINT)))
     if full := [v for v in values if (names.is_full_precision(v) if is_precise else v in OFF)]:
         return min(full, key=lambda value: (value in names.UNSAID, value == "0", len(value), value))
     return min(values, key=lambda value: (is_precise and names.is_half_precision(value), by_size(value)))
-
-
-def _meant_baseline(asked: str, reading: Reading) -> str:
-    """The value as the runs have it: `32` for 32.0, `false` for False. Raises UserError for none of them."""
-    values, wanted = reading.values, asked.lower()
-    alike = [v for v in values if by_size(v.lower()) == by_size(wanted) or {v, wanted} == {"null", "none"}]
-    if asked in values or alike:
-        return asked if asked in values else alike[0]
-    near = nearest(asked, values)
-    there = some([_named(value) for value in sorted(values, key=by_size)], MOST_KEYS)
-    what = f"no run has this value of {reading.keys[0]}; {near and near + ' '}there is {there}"
-    raise UserError(f"--baseline {asked!r}: {what}")
 
 
 def nearest(asked: str, values: Sequence[str]) -> str:

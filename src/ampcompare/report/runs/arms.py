@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.runs.table import device_words, environment_of
-from ampcompare.report.words import by_reason, plural, printable, short, some
+from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
 IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
@@ -33,8 +33,6 @@ MAKERS = frozenset(
 _MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
 Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
-
-
 # To what runs were shrunk, their device, their deviations: (key, `batch_size 128 (published 256)`).
 Setting = tuple[str, str, tuple[tuple[str, str], ...]]
 
@@ -63,98 +61,74 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
+    theirs = {arm: canonical({**publication.setting, **own}) for arm, own in publication.arms.items()}
     settings: dict[Setting, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(runs):
-        arm, why = _arm_of(publication, run)
-        if arm:
-            settings.setdefault(_setting_of(publication, run), {}).setdefault(arm, []).append(number)
-        else:
+        setting, arm, why = _place_of(run, publication, theirs)
+        if why:
             refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
+        else:
+            settings.setdefault(setting, {}).setdefault(arm, []).append(number)
     if not settings:
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
 
     def rank(setting: Setting) -> tuple[Any, ...]:
-        arms, (scaled, device, _) = settings[setting], setting
-        is_same, count = is_same_card(publication.hardware, [device]), sum(map(len, arms.values()))
-        return not scaled, publication.baseline in arms, is_same, len(arms), count
+        arms, is_same = settings[setting], is_same_card(publication.hardware, [setting[1]])
+        count = sum(map(len, arms.values()))
+        return not setting[0], publication.baseline in arms, is_same, len(arms), count
 
     best = max(settings, key=rank)
-    left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
-
-    def leave_out(count: int, of: str, why: str) -> None:
-        left_out.append(f"{plural(count, 'run')} of {of}: in another setting ({why})")
-
-    for setting, numbers in settings.items():
-        if setting != best:
-            told = [text for _, text in setting[2]] or [one for one in setting[:2] if one]
-            leave_out(sum(map(len, numbers.values())), some(list(numbers), 3), some(told, 3))
+    others = [(arm, len(n), s) for s, arms in settings.items() if s != best for arm, n in arms.items()]
+    aside = [(arm, n, some([text for _, text in s[2]] or [*filter(None, s[:2])], 3)) for arm, n, s in others]
     arms: dict[str, Group] = {}
     for arm in (name for name in publication.arms if name in settings[best]):
         groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
             if arms.setdefault(arm, group) is not group:
-                leave_out(len(group.all_rows), arm, group.label)
+                aside.append((arm, len(group.all_rows), group.label))
     if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
+    left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
+    left_out += [f"{plural(n, 'run')} of {arm}: in another setting ({why})" for arm, n, why in aside]
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
     return Matched(arms, best[0], dict(best[2]), tuple(map(printable, left_out)), is_same)
 
 
-def _setting_of(publication: Publication, run: RunRecord) -> Setting:
-    ours, theirs = _ours(run), _theirs(publication, publication.baseline)
-    scaled, passing = _scale_of(publication, run), PASSING | {*publication.arm_keys}
+def _place_of(
+    run: RunRecord, publication: Publication, theirs: Mapping[str, Mapping[str, Any]]
+) -> tuple[Setting, str, str]:
+    """A run's setting and its arm, or why it is of none."""
+    environment, scaled = environment_of(run), _scale_of(publication, run)
+    ours, base = canonical(run.config, environment), theirs[publication.baseline]
+    ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
+    of_arms = {BACKEND, *publication.arm_keys}
+    off = {key: text for key, text in _unlike(ours, base, ours | base) if key not in of_arms}
     aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
-    keys = [key for key in ours | theirs if key not in passing and not key.startswith(aside)]
-    device = as_text(environment_of(run).get("device_name") or "")
-    return scaled, device, tuple(_unlike(ours, theirs, keys))
+    deviations = [(k, text) for k, text in off.items() if k not in PASSING and not k.startswith(aside)]
+    setting = (scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
+    if scaled:  # what was shrunk is as it is on purpose
+        of_arms = {key for key in of_arms if not key.startswith(SHRUNK)}
+    elif others := [text for key, text in off.items() if key.startswith(IDENTITY)]:
+        return setting, "", some(others, 3)
+    for arm in sorted(theirs, key=lambda arm: arm != run.option("published.arm")):
+        if not any(_unlike(ours, theirs[arm], of_arms)):
+            return setting, arm, ""
+    told = some([f"{key} {_shown(ours[key])}" for key in sorted(of_arms) if key in ours], 3)
+    return setting, "", f"{told} is none of its arms ({some(list(theirs), 6)})"
 
 
-def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:
-    """The arm of a run, or why it is of none."""
-    ours, keys, names = _ours(run), {BACKEND, *publication.arm_keys}, [*publication.arms]
-    if _scale_of(publication, run):  # what was shrunk is as it is on purpose
-        keys = {key for key in keys if not key.startswith(SHRUNK)}
-        names.sort(key=lambda name: name != run.option("published.arm"))
-    else:
-        theirs = _theirs(publication, publication.baseline)
-        ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
-        of_it = [key for key in ours | theirs if key.startswith(IDENTITY) and key not in keys]
-        if unlike := [text for _, text in _unlike(ours, theirs, of_it)]:
-            return "", some(unlike, 3)
-    for name in names:
-        if not _unlike(ours, _theirs(publication, name), keys):
-            return name, ""
-    told = some([f"{key} {_shown(ours[key])}" for key in sorted(keys) if key in ours], 3)
-    return "", f"{told} is none of its arms ({some(list(publication.arms), 6)})"
-
-
-def _ours(run: RunRecord) -> dict[str, Any]:
-    return canonical(run.config, environment_of(run))
-
-
-def _theirs(publication: Publication, arm: str) -> dict[str, Any]:
-    return canonical({**publication.setting, **publication.arms[arm]})
-
-
-def _unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:
+def _unlike(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]
+) -> Iterator[tuple[str, str]]:
     """What is not the same: (key, `batch_size 128 (published 256)`). What a publication left to the machine
-    is as it came out.
+    is as it came out; 0.1 is 1e-1.
     """
-    return [
-        (key, f"{key} {_shown(ours.get(key))} (published {_shown(theirs.get(key))})")
-        for key in keys
-        if theirs.get(key) != AUTO and not _is_same(ours.get(key), theirs.get(key))
-    ]
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are one, however they are written: 0.1 is 1e-1."""
-    try:
-        return as_text(one) == as_text(other) or float(one) == float(other)
-    except (TypeError, ValueError, OverflowError):
-        return False
+    for key in keys:
+        one, other = ours.get(key), theirs.get(key)
+        if other != AUTO and by_size(as_text(one)) != by_size(as_text(other)):
+            yield key, f"{key} {_shown(one)} (published {_shown(other)})"
 
 
 def _scale_of(publication: Publication, run: RunRecord) -> str:

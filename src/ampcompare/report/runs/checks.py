@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, permutations
 
 import numpy as np
 import pandas as pd
 
-from ampcompare.records import RunRecord
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
-from ampcompare.report.runs.shared import cards_of
 from ampcompare.report.runs.table import QUALITY, RUN, SPEED, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import plural
@@ -43,7 +41,8 @@ def learned_nothing(group: Group) -> str:
     if len(low):
         return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low.iloc[0] * 100:g} % by guessing)"
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
-    stuck = [run for run in rows[RUN] if _is_constant(run, metric, ceiling)]
+    every = [run.values(metric.key) * metric.factor for run in rows[RUN]]
+    stuck = [v for v in every if len(v) >= FEWEST_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
 
 
@@ -57,11 +56,6 @@ def _chance(rows: pd.DataFrame, metric: ComparedMetric) -> pd.Series:
     top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
     taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
     return (taken / rows[table.CLASSES].where(rows[table.CLASSES] >= 1)).clip(upper=1.0).fillna(0.0)
-
-
-def _is_constant(run: RunRecord, metric: ComparedMetric, below: float) -> bool:
-    values = run.values(metric.key) * metric.factor
-    return len(values) >= FEWEST_EVALUATIONS and bool((values == values[0]).all() and values[0] < below)
 
 
 def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
@@ -97,29 +91,23 @@ def apart_in_time(groups: Sequence[Group]) -> list[str]:
     """Labels of groups of two runs or more of which all of one were half done before any of another began: a
     machine drifts, and no interval of theirs knows of it.
     """
-    return _any_pair(groups, _is_before)
+    known = [(g.label, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
+    spans = [
+        (rows[STARTED].min(), (rows[STARTED] + rows[table.SECONDS].fillna(0.0) / 2).max(), label)
+        for label, rows in known
+        if len(rows) > 1
+    ]
+    pairs = [(one[2], other[2]) for one, other in permutations(sorted(spans), 2) if one[1] < other[0]]
+    return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
 def on_other_cards(groups: Sequence[Group]) -> list[str]:
     """Labels of groups that have no card, or host, in common with another."""
-
-    def differ(one: Group, other: Group) -> bool:
-        ours, theirs = cards_of(one.rows), cards_of(other.rows)
-        return bool(ours and theirs and not ours & theirs)
-
-    return _any_pair(groups, differ)
-
-
-def _any_pair(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[str]:
-    by_start = sorted((g for g in groups if g.n), key=lambda g: float(g.rows[STARTED].min()))
-    found = [pair for pair in combinations(by_start, 2) if holds(*pair)]
-    return list(dict.fromkeys(group.label for pair in found for group in pair))
-
-
-def _is_before(early: Group, late: Group) -> bool:
-    first, then = (g.rows[np.isfinite(g.rows[STARTED])] for g in (early, late))
-    half_done = first[STARTED] + first[table.SECONDS].fillna(0.0) / 2
-    return min(len(first), len(then)) > 1 and bool(half_done.max() < then[STARTED].min())
+    known = {
+        g.label: frozenset().union(*g.rows[table.CARDS]) for g in groups if g.n and all(g.rows[table.CARDS])
+    }
+    pairs = [pair for pair in combinations(known, 2) if not known[pair[0]] & known[pair[1]]]
+    return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
 def drift_of(groups: Sequence[Group]) -> Estimate | None:

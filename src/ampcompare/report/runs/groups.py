@@ -7,7 +7,6 @@ say which is which.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.report.palette import AGAIN, ordered
@@ -60,7 +58,7 @@ class Outcomes:
         return ", ".join([f"{self.finished} of {plural(sum(vars(self).values()), 'run')}", *others])
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
@@ -79,43 +77,20 @@ class Group:
     floor: float = 0.0
     measured: Mapping[str, Estimate] = field(default_factory=dict)
 
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The runs whose figures count: the finished. Where none did, those stopped or going on, as far as
-        they came; where all failed, these, but for what a seed decides (`sample`)."""
+    def __post_init__(self) -> None:
         said, has_rows = self.all_rows[OUTCOME], self.all_rows[table.ROWS] > 0
+        self.outcomes = Outcomes(**{word: int(n) for word, n in said.value_counts().items()})
+        # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
+        # they came; where all failed, these, but for what a seed decides (`sample`).
         finished = said == Outcome.FINISHED.value
-        others = [
-            said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows,
-            (said == Outcome.FAILED.value) & has_rows,
-        ]
-        return self.all_rows[next((mask for mask in (finished, *others) if mask.any()), finished)]
-
-    @property
-    def records(self) -> tuple[RunRecord, ...]:
-        return tuple(self.rows[RUN])
-
-    @property
-    def n(self) -> int:
-        return len(self.rows)
-
-    @property
-    def seeds(self) -> int:
-        """How many different seeds the counted runs recorded."""
-        return self.rows[SEED].nunique()
-
-    @cached_property
-    def outcomes(self) -> Outcomes:
-        return Outcomes(**{word: int(n) for word, n in self.all_rows[OUTCOME].value_counts().items()})
-
-    @property
-    def is_unfinished(self) -> bool:
-        return self.n > 0 and not self.outcomes.finished
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """Names of the devices of the counted runs; an empty name where none was recorded."""
-        return frozenset(self.rows[table.DEVICE])
+        going = said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows
+        failed = (said == Outcome.FAILED.value) & has_rows
+        counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
+        self.rows = self.all_rows[counts]
+        self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
+        self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
+        self.is_unfinished = self.n > 0 and not self.outcomes.finished
+        self.devices = frozenset(self.rows[table.DEVICE])  # an empty name where none was recorded
 
     @cached_property
     def figures(self) -> dict[str, Estimate]:
@@ -145,16 +120,14 @@ class Group:
             counts &= rows[OUTCOME] != Outcome.FAILED.value
         if column in TIMED and own_times:
             counts &= ~shares_machine(rows)
-        found: dict[Any, list[float]] = {}
         rows = rows[counts]
-        for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
-            # A run without a recorded seed is paired with none.
-            found.setdefault(seed or place, []).append(float(value))
+        # A run without a recorded seed is paired with none.
+        keys = [seed or "/".join(place) for place, seed in zip(rows.index, rows[SEED], strict=True)]
+        by_seed = rows[column].groupby(keys, sort=False)
         if column in OF_THE_SEED:
-            found = {key: [math.fsum(values) / len(values)] for key, values in found.items()}
-        pairs = {(key, n): value for key, values in found.items() for n, value in enumerate(values)}
-        index = pd.Index([*pairs], tupleize_cols=False, dtype=object)
-        return pd.Series([*pairs.values()], index, dtype=float)
+            return by_seed.mean()
+        index = [f"{key} ({n})" for key, n in zip(keys, by_seed.cumcount(), strict=True)]
+        return pd.Series(rows[column].to_numpy(), index, dtype=float)
 
 
 def group_runs(
@@ -198,40 +171,16 @@ def again(value: str) -> str:
     return f"{value}{AGAIN}"
 
 
-# Of what a publication measures (`published.publication.MEASURED`) the column that it is sampled like.
-SAMPLED_AS = {
-    "seconds": table.SECONDS,
-    "seconds_in_all": table.SECONDS,
-    "seconds_per_epoch": table.SECONDS,
-    "images_per_second": table.SPEED,
-    "peak_memory": table.MEMORY,
-    "final_accuracy": table.QUALITY,
-    "best_accuracy": table.BEST,
-}
+# Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
+COLUMN_OF = {"seconds": table.SECONDS, "peak_memory": table.MEMORY}
 
 
 def measured(group: Group, what: str) -> pd.Series:
     """The counted runs' measurements of what publications give, in its unit: per process, accuracies per
     seed.
     """
-    column, rows = SAMPLED_AS[what], group.all_rows
-    taken = rows[column]
-    if what == "seconds_in_all":
-        taken = rows.apply(_in_all, axis=1)
-    elif what == "seconds_per_epoch":
-        taken = taken / rows[table.EPOCHS].where(rows[table.EPOCHS] >= 1)
-    elif what == "best_accuracy":
-        taken = 100 * taken
-    elif what == "final_accuracy":  # whatever metric is compared
-        taken = rows[RUN].map(lambda run: 100 * table.last_of(run, metrics.EVAL_ACCURACY))
-    return replace(group, all_rows=rows.assign(**{column: taken})).sample(column)
-
-
-def _in_all(row: pd.Series) -> float:
-    """The wall clock at the last row, evaluations in it; NaN where the clock went backwards."""
-    clock = row[RUN].values(metrics.ELAPSED)
-    clock = clock[(clock >= 0) & (clock <= table.LARGEST)]
-    return float(clock.max()) if len(clock) and not row[table.JUMPS] else math.nan
+    values = group.sample(COLUMN_OF.get(what, what))
+    return 100 * values if what in (table.FINAL, table.BEST) else values
 
 
 def check_keys(option: str, keys: Sequence[str], settings: Sequence[Mapping[str, str]]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from ampcompare import metrics
@@ -32,78 +32,41 @@ class Unit(Enum):
 UNIT_WORDS = {unit.value: unit for unit in Unit}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ComparedMetric:
     """A logged metric, in the unit in which it is shown: what is logged as a fraction is shown in percent.
 
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
-    tested. `scale` says how the values are logged. `goal` is maximize or minimize where somebody said which,
-    or the runs of a metric that is not ours; else the name decides. `words` are what such runs call it.
+    tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
+    more is taken as better. `words` are what runs of a metric that is not ours call it.
     """
 
     key: str = DEFAULT_METRIC
     margin: float | None = ACCURACY_MARGIN
     scale: Unit = Unit.FRACTION
-    goal: str = ""
+    goal: str = MAXIMIZE
     words: str = ""
 
-    @property
-    def name(self) -> str:
+    def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        return listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
-
-    @property
-    def noun(self) -> str:
-        """What it is, beside speed and memory: `accuracy`, or its name."""
-        return "accuracy" if self.is_accuracy else self.name
-
-    @property
-    def is_accuracy(self) -> bool:
-        """Whether it is a share of which more is better."""
-        return self.is_share and not self.falls
-
-    @property
-    def direction(self) -> str:
-        """Which way is better, as a sentence; nothing of an accuracy, of which everybody knows, and where
-        nobody does.
-        """
-        if self.is_accuracy or not (self.goal or says_direction(self.key)):
-            return ""
-        return f"Of {self.name} {'lower' if self.falls else 'higher'} is better."
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it is shown in percent, however it is logged: differences are in percentage points."""
-        return self.scale is not Unit.PLAIN
-
-    @property
-    def factor(self) -> float:
-        return 100.0 if self.scale is Unit.FRACTION else 1.0
-
-    def show_value(self, shown: float) -> str:
-        return in_percent(shown) if self.is_share else number(shown)
-
-    @property
-    def unit(self) -> str:
-        if self.is_share:
-            return "points"
-        listed = metrics.find(self.key)
-        return listed.unit if listed and listed.unit != metrics.SHARE else ""
-
-    @property
-    def axis(self) -> str:
-        """The metric on an axis: `eval accuracy, %`."""
-        return f"{self.name}, %" if self.is_share else self.name
-
-    @property
-    def tolerance(self) -> str:
-        """The margin with its unit: `0.5 points`; nothing where there is none."""
-        return "" if self.margin is None else self.with_unit(f"{self.margin:g}")
+        self.name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        self.falls = self.goal == MINIMIZE
+        self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
+        self.is_accuracy = self.is_share and not self.falls
+        self.noun = "accuracy" if self.is_accuracy else self.name  # what it is, beside speed and memory
+        self.axis = f"{self.name}, %" if self.is_share else self.name
+        self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
+        own = listed.unit if listed and listed.unit != metrics.SHARE else ""
+        self.unit = "points" if self.is_share else own  # of differences
+        self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
     def with_unit(self, difference: str) -> str:
         """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
         unit = "point" if self.unit == "points" and difference == "1" else self.unit
         return f"{difference} {unit}".rstrip()
+
+    def show_value(self, shown: float) -> str:
+        return in_percent(shown) if self.is_share else number(shown)
 
     def size(self, difference: float) -> str:
         """How large a difference is, without its sign and unit: `0.37`, `0.0041`."""
@@ -113,11 +76,6 @@ class ComparedMetric:
     def as_shown(self, value: float) -> float:
         """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""
         return value * self.factor if abs(value) <= 1 else value
-
-    @property
-    def falls(self) -> bool:
-        """Whether lower is better; a metric that we do not log is judged by its name."""
-        return (self.goal or says_direction(self.key)) == MINIMIZE
 
 
 IMAGES, SAMPLES, MIB = "images/s", "samples/s", "MiB"
@@ -150,28 +108,20 @@ OWN = Quantities()
 def says_direction(key: str) -> str | None:
     """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
     listed = metrics.find(key)
-    better = (listed and listed.better) or metrics.direction_of(key)
-    return GOALS.get(better)
+    return GOALS.get((listed and listed.better) or metrics.direction_of(key))
 
 
 def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
     """Key, goal and unit of `KEY[:min|:max][:percent|:fraction|:plain]`; what is not said is empty, and None.
 
-    A key that a run has as it stands is that key, whatever it ends with. Raises UserError for another word.
+    A key that a run has as it stands is that key, whatever it ends with.
     """
     key, goal, unit = said, "", None
-    while ":" in key and not is_logged(key, runs):
-        head, _, word = key.rpartition(":")
-        if word in GOAL_WORDS and not goal:
-            goal = GOAL_WORDS[word]
-        elif word in UNIT_WORDS and unit is None:
-            unit = UNIT_WORDS[word]
-        elif is_logged(head, runs):
-            expected = f"expected {head}:min or :max, and :percent, :fraction or :plain"
-            raise UserError(f"--metric {said!r}: {expected}")
-        else:
+    while not is_logged(key, runs):
+        head, colon, word = key.rpartition(":")
+        if not colon or word not in {*GOAL_WORDS, *UNIT_WORDS}:
             break
-        key = head
+        key, goal, unit = head, GOAL_WORDS.get(word, goal), UNIT_WORDS.get(word, unit)
     return key, goal, unit
 
 
@@ -189,25 +139,26 @@ def choose_metric(
     `unit` and `goal` are those given, else the name and the values decide. Raises UserError where no run has
     the metric although it `is_asked` for and not the default, and for a unit that its values cannot have.
     """
-    if margin is not None and not 0 < margin < float("inf"):
+    if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
         names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
-        near = nearest_key(key, logged)
-        known = ", ".join(logged[:MAX_NAMES]) or "nothing"
+        near, known = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
-    values = list(_values(key, runs))
+    told = [value for run in runs if (value := run.summary_number(key)) is not None]
+    values = [float(v) for own in (told, *(run.values(key) for run in runs)) for v in own if math.isfinite(v)]
     if unit in (Unit.FRACTION, Unit.PERCENT):
-        most = 1.0 if unit is Unit.FRACTION else 100.0
-        if "loss" in metrics.parts_of(key.rpartition("/")[2]):
-            raise UserError(f"--metric {key}:{unit.value}: a loss is no share; leave :{unit.value} out")
-        if values and (max(values) > most or min(values) < 0):
-            found = f"it is logged as {min(values):g} to {max(values):g}"
-            raise UserError(f"--metric {key}:{unit.value}: {found}; leave :{unit.value} out")
-    chosen = ComparedMetric(key, None, unit or unit_of(key, values), goal=goal)
-    default = ACCURACY_MARGIN if chosen.is_share else None
-    return replace(chosen, margin=default if margin is None else margin)
+        low, high = min(values, default=0.0), max(values, default=0.0)
+        why = "a loss is no share" if "loss" in metrics.parts_of(key.rpartition("/")[2]) else ""
+        if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
+            why = why or f"it is logged as {low:g} to {high:g}"
+        if why:
+            raise UserError(f"--metric {key}:{unit.value}: {why}; leave :{unit.value} out")
+    scale = unit or unit_of(key, values)
+    default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
+    direction = goal or says_direction(key) or ""
+    return ComparedMetric(key, default if margin is None else margin, scale, direction)
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:
@@ -239,11 +190,3 @@ def says_accuracy(key: str) -> bool:
     """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
     found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.parts_of(key))
     return found and "loss" not in key.lower()
-
-
-def _values(key: str, runs: Sequence[RunRecord]) -> Iterator[float]:
-    for run in runs:
-        told = run.summary_number(key)
-        for value in (*run.values(key), *([] if told is None else [told])):
-            if math.isfinite(value):
-                yield float(value)

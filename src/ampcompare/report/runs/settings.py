@@ -14,7 +14,7 @@ from ampcompare.config.schema import find_option, with_role
 from ampcompare.data import sources
 from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
-from ampcompare.records.tree import as_text, flatten
+from ampcompare.records.tree import as_text, flatten, is_number
 from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words, environment_of, label_of
 from ampcompare.report.words import printable, short
 
@@ -43,15 +43,6 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.data_",),
 }
 NO_DATA = "data not recorded"
-# Labels: settings whose value says enough, and others in words.
-WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
-NAMES = {
-    "optimizer.fused": "fused optimizer",
-    "environment.fused": "fused optimizer",
-    "environment.backend_source": "source",
-    "environment.model_source": "source of the model",
-    "environment.model_parameters": "parameters",
-}
 SUFFIX_CHARS = 32  # of a longer list of what sets a group apart, a number stands in
 
 
@@ -117,29 +108,23 @@ def labels_of(
     others = [key for key in differing if not key.startswith(told) and key not in always]
     labels: list[str] = []
     for number, one in enumerate(settings, 1):
-        fixed, more = ([_part(key, one.get(key, NOT_SET)) for key in keys] for keys in (always, others))
+        # `tf32 on`, `lr 0.009`, `model resnet50`
+        fixed, more = (
+            [f"{key.removesuffix('.name').rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
+            for keys in (always, others)
+        )
         more = more if len(", ".join(more)) <= SUFFIX_CHARS else [f"setting {number}"]
         name = " · ".join(part for part in (value, ", ".join([*fixed, *more])) if part)
         labels.append(name if name not in {*taken, *labels} else f"{name} ({number})")
     return labels
 
 
-def _part(key: str, value: str) -> str:
-    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009`, `fc in fp32`."""
-    if key == "precision.keep_fp32":
-        return f"{'nothing' if value in (NULL, NOT_SET) else value} in fp32"
-    if key in WORDS_THAT_TELL:
-        return value
-    name = NAMES.get(key, key.rpartition(".")[2])
-    if value in ("True", "False"):
-        return f"{name} {'on' if value == 'True' else 'off'}"
-    return f"{name} {brief(value)}"
-
-
 def brief(value: str) -> str:
-    """A number with six digits, 0.009 for 0.009000000000000001; a text as it is, cut where it is long."""
+    """A setting in a label: a number with six digits, 0.009 for 0.009000000000000001; `on` for True; a text
+    as it is, cut where it is long.
+    """
     try:
-        return f"{float(value):.6g}" if "." in value else value
+        return f"{float(value):.6g}" if "." in value else {"True": "on", "False": "off"}.get(value, value)
     except ValueError:
         return short(value, 24)
 
@@ -162,30 +147,31 @@ class Setting(NamedTuple):
 MODELS = ("model.name", "model_name", "model", "arch", "architecture", "model_name_or_path", "_name_or_path")
 DATASETS = ("dataset.name", "dataset_name", "dataset", "data.name", "data.dataset", "data")
 BATCHES = ("batch_size", "data.batch_size", "train_batch_size", "per_device_train_batch_size")
+STEPS = ("max_steps",)
 EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max_epochs")
 
 
 def describe(rows: pd.DataFrame) -> Setting:
     runs: list[RunRecord] = list(rows[RUN])
-
-    def said(keys: Sequence[str]) -> list[str]:
-        found = (dict.fromkeys(_one(run.option(key)) for run in runs) for key in keys)
-        return next((known for values in found if (known := [value for value in values if value])), [])
-
-    def length(unit: str, keys: Sequence[str]) -> str:
-        counts = [
-            n for n in said(keys) if n[:1] != "-" and n.strip("0.").replace(".", "").isdecimal()
-        ]  # -1: none
-        return f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}" if counts else ""
-
-    model, batch = ", ".join(said(MODELS)), ", ".join(said(BATCHES))
+    model, batch = ", ".join(_said(runs, MODELS)), ", ".join(_said(runs, BATCHES))
     own = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
-    data = " and ".join(own or said(DATASETS)) or NO_DATA
+    data = " and ".join(own or _said(runs, DATASETS)) or NO_DATA
     parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
-    parts.append(length("step", ["max_steps"]) or length("epoch", EPOCHS))
+    for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
+        counts = [n for n in _said(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]  # -1: none
+        if counts:
+            parts.append(f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}")
+            break
     devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
-    is_synthetic = any((source := _source_of(run)) and source.is_made_up for run in runs)
+    named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}
+    is_synthetic = any(sources.SOURCES[name].is_made_up for name in named & {*sources.SOURCES})
     return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
+
+
+def _said(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:
+    """The values of the first of the keys that any run has."""
+    found = (dict.fromkeys(_one(run.option(key)) for run in runs) for key in keys)
+    return next((known for values in found if (known := [value for value in values if value])), [])
 
 
 def _one(value: Any) -> str:
@@ -195,19 +181,11 @@ def _one(value: Any) -> str:
     return short(printable(PurePath(as_text(value).replace(chr(92), "/")).name))
 
 
-def _source_of(run: RunRecord) -> sources.Source | None:
-    """None for a run that recorded none, or one that this installation lacks."""
-    named = run.option("data.source")
-    return sources.SOURCES.get(named) if isinstance(named, str) else None
-
-
 def _data_of(run: RunRecord) -> str:
-    recorded, source = run.option("data.source"), _source_of(run)
-    if not isinstance(recorded, str) or not recorded:
+    named, limit = run.option("data.source"), run.option("data.train_limit")
+    if not isinstance(named, str) or not named:
         return ""
-    name = printable(sources.label_of(recorded))
-    if source and source.needs_root:  # the name alone: a report leaves the machine
+    name = printable(sources.label_of(named))
+    if named in sources.SOURCES and sources.SOURCES[named].needs_root:  # the last part: a report leaves here
         name = f"{name} {_one(run.option('data.root'))}".strip()
-    limit = run.option("data.train_limit")
-    is_count = isinstance(limit, int) and not isinstance(limit, bool) and abs(limit) < 1e15
-    return f"{name} ({limit:,} training images)" if is_count else name
+    return f"{name} ({limit:,} training images)" if is_number(limit) and abs(limit) < 1e15 else name

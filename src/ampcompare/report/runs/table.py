@@ -17,7 +17,7 @@ from ampcompare import metrics
 from ampcompare.data.sources import SOURCES
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text, lookup
+from ampcompare.records.tree import as_text, is_number, lookup
 from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import plural, printable, short
@@ -28,9 +28,11 @@ from ampcompare.report.words import plural, printable, short
 SPEED, STEP_TIME, STEP_TIME_95 = "images_per_second", "step_time_ms_p50", "step_time_ms_p95"
 MEMORY, ENERGY, SKIPPED, SECONDS = "peak_mib", "joules_per_image", "skipped_steps", "train_seconds"
 QUALITY, BEST, TO_TARGET = "quality", "best_accuracy", "seconds_to_target"
-OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed is no second measurement
-TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
 FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
+# What publications have besides: the time with evaluations, that of an epoch, the last accuracy (0..1).
+IN_ALL, AN_EPOCH, FINAL = "seconds_in_all", "seconds_per_epoch", "final_accuracy"
+OF_THE_SEED = (SKIPPED, QUALITY, BEST, FINAL)  # run again with the same seed is no second measurement
+TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, IN_ALL, AN_EPOCH, TO_TARGET)  # in which others at work tell
 # And what else is known of a run: HALF is its type of less than 32 bits (`bf16`), ARITHMETIC what that ran
 # on, CARDS what it computed on (`shared`), SETTINGS all that tells it from others but its
 # seed, GROUP the label of what that makes it one of.
@@ -53,47 +55,55 @@ def table_of(
 
     `seeds` are those of other programs' runs, which have them under other names.
     """
-    said = [run.option("seed") for run in records] if seeds is None else seeds
-    rows = [_row(run, metric, seed) for run, seed in zip(records, said, strict=True)]
     index: dict[tuple[str, str], None] = {}
     for number, run in enumerate(records, 1):
         source = str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}"
         index[source, run.id if (source, run.id) not in index else f"{run.id} ({number})"] = None
-    frame = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples([*index], names=("source", "id")))
+    places = pd.MultiIndex.from_tuples([*index], names=("source", "id"))
+    frame = pd.DataFrame([_row(run, metric) for run in records], index=places)
+    said = [run.option("seed") for run in records] if seeds is None else seeds
     # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
-    seeds_of = pd.Series([row[SEED] for row in rows], index=frame.index, dtype=object)
-    return frame.assign(**{SEED: seeds_of})
+    frame[SEED] = pd.Series([*map(_seed, said)], index=places, dtype=object)
+    figures = frame[[*FIGURES, STEP_TIME_95, EPOCHS, STEPS, IN_ALL, AN_EPOCH, FINAL]].astype(float)
+    figures = figures.where(figures.abs() <= LARGEST)
+    ratios = figures[[SPEED, MEMORY]]
+    return frame.assign(**figures.assign(**ratios.where(ratios >= 1 / LARGEST)))
 
 
-def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
+def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
     environment = environment_of(run)
     kind = as_text(environment.get("device_type") or "").lower()
     outcome, why = outcome_of(run, metric.key)
     clock = run.values(metrics.ELAPSED)
-    jumps = int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
+    clock = clock[np.isfinite(clock)]
+    jumps = int((np.diff(clock) < 0).sum())
+    seconds, epochs = _figure(run, metrics.TRAIN_SECONDS), _history(run, metrics.EPOCH)
+    best = _figure(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
-        SEED: _seed(seed),
         OUTCOME: outcome.value,
         WHY: why,
         DEVICE: as_text(environment.get("device_name") or ""),
         DEVICE_TYPE: kind,
         ON_CPU: "cpu" in (kind, run.option("device")),
-        HALF: SHORT.get(dtype_of(run), ""),
+        HALF: SHORT.get(_dtype_of(run), ""),
         ARITHMETIC: _arithmetic(run),
         ROWS: run.rows,
-        EPOCHS: _history(run, metrics.EPOCH, np.max),
-        STEPS: _history(run, metrics.STEP, np.max),
+        EPOCHS: epochs,
+        STEPS: _history(run, metrics.STEP),
         SPEED: _images_per_second(run),
         STEP_TIME: _summary(run, metrics.STEP_TIME_P50),
         STEP_TIME_95: _summary(run, metrics.STEP_TIME_P95),
-        MEMORY: _above_0(figure_of(run, metrics.PEAK_MEMORY)),
+        MEMORY: _figure(run, metrics.PEAK_MEMORY),
         ENERGY: _history(run, metrics.ENERGY, np.median),
-        SKIPPED: figure_of(run, metrics.SKIPPED),
-        SECONDS: figure_of(run, metrics.TRAIN_SECONDS),
-        QUALITY: last_of(run, metric.key) * metric.factor,
-        BEST: _best_accuracy(run),
+        SKIPPED: _figure(run, metrics.SKIPPED),
+        SECONDS: seconds,
+        IN_ALL: clock.max() if len(clock) and not jumps else math.nan,
+        AN_EPOCH: seconds / epochs if epochs >= 1 else math.nan,
+        QUALITY: _last(run, metric.key) * metric.factor,
+        FINAL: _last(run, metrics.EVAL_ACCURACY),
+        BEST: best if 0 <= best <= 1 else math.nan,  # another program's may be in percent
         TO_TARGET: math.nan,
         OVERLAP: math.nan,
         JUMPS: jumps,
@@ -120,7 +130,7 @@ def label_of(run: RunRecord) -> str:
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
-def dtype_of(run: RunRecord) -> str:
+def _dtype_of(run: RunRecord) -> str:
     """The type that a run computed in, as far as record or backend say; else nothing."""
     if declared := REGISTRY.get(str(run.option("backend"))):
         return declared.dtype
@@ -132,17 +142,17 @@ def dtype_of(run: RunRecord) -> str:
 def _arithmetic(run: RunRecord) -> str:
     """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
     recorded = environment_of(run).get(metrics.ARITHMETIC)
-    found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
+    found = recorded.get(_dtype_of(run)) if isinstance(recorded, Mapping) else None
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    words, dtype = environment_of(run).get("backend_words"), dtype_of(run)
+    words, dtype = environment_of(run).get("backend_words"), _dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
+        words = built_in.words
         if built_in.is_fp32:
             return built_in.words
-        words = built_in.words
     short = SHORT.get(dtype, dtype)
     return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""
 
@@ -156,15 +166,6 @@ def device_words(row: pd.Series) -> str:
 def shares_machine(rows: pd.DataFrame) -> pd.Series:
     """Of which runs the times are not their own: others of the set were on their card or CPU too long."""
     return rows[OVERLAP] > MOST_SHARED
-
-
-def last_of(run: RunRecord, key: str) -> float:
-    """The last value logged; NaN where it was, however good the one before."""
-    told = lookup(run.summary, key)
-    if isinstance(told, int | float) or key not in run.logged:  # not `{"max": ...}`, which is not the last
-        return _summary(run, key)
-    _, numbers = run.logged_numbers(key)
-    return _measured(float(numbers[-1])) if len(numbers) else math.nan
 
 
 def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric) -> pd.DataFrame:
@@ -204,57 +205,50 @@ def _started(run: RunRecord) -> float:
 
 def _of_data(run: RunRecord, key: str, known: str) -> float:
     """A count as recorded, else what is known of the source; NaN if neither."""
-    if (told := run.summary_number(key)) is not None and math.isfinite(told) and told >= 1:
-        return float(int(told))
+    if 1 <= (told := _summary(run, key)) <= LARGEST:
+        return math.floor(told)
     named, limit = run.option("data.source"), run.option("data.test_limit")
     count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
-    is_limit = known == "test_images" and isinstance(limit, int) and not isinstance(limit, bool)
-    return min(count, limit) if is_limit and limit > 0 and count else count or math.nan
-
-
-def _measured(value: float | None) -> float:
-    """The figure if it can be one: nothing is that large, and what is that small is 0."""
-    if value is None or not abs(value) <= LARGEST:  # nor NaN
-        return math.nan
-    return 0.0 if abs(value) < 1 / LARGEST else value
+    is_limit = known == "test_images" and is_number(limit) and limit > 0
+    return (min(count, limit) if is_limit else count) or math.nan
 
 
 def _summary(run: RunRecord, key: str) -> float:
-    return _measured(run.summary_number(key))
+    told = run.summary_number(key)
+    return math.nan if told is None else told
 
 
-def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float:
+def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any] = np.max) -> float:
     values = run.values(key)
     values = values[np.abs(values) <= LARGEST]
-    return _measured(float(reduce(values))) if len(values) else math.nan
+    return float(reduce(values)) if len(values) else math.nan
 
 
-def figure_of(run: RunRecord, key: str, logged: str = "") -> float:
+def _figure(run: RunRecord, key: str, logged: str = "") -> float:
     """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
     value = _summary(run, key)
-    return _history(run, logged or key, np.max) if math.isnan(value) else value
+    return value if abs(value) <= LARGEST else _history(run, logged or key)
+
+
+def _last(run: RunRecord, key: str) -> float:
+    """The last value logged; NaN where it was, however good the one before."""
+    told = lookup(run.summary, key)
+    if is_number(told) or key not in run.logged:  # not `{"max": ...}`, which is not the last
+        return _summary(run, key)
+    _, numbers = run.logged_numbers(key)
+    return float(numbers[-1]) if len(numbers) else math.nan
 
 
 def _images_per_second(run: RunRecord) -> float:
     """The median as recorded, else of the rows after warm-up."""
     found, warmup = _summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
-    if math.isnan(found):
-        windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
-        if isinstance(warmup, int | float) and abs(warmup) <= LARGEST:  # others' runs may log these, too
-            windows = windows[~(steps <= warmup)]
-        windows = windows[np.abs(windows) <= LARGEST]
-        found = float(np.median(windows)) if len(windows) else math.nan
-    return _above_0(found)
-
-
-def _above_0(value: float) -> float:
-    """A figure of which ratios are taken."""
-    return value if value >= 1 / LARGEST else math.nan
-
-
-def _best_accuracy(run: RunRecord) -> float:
-    best = figure_of(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
-    return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
+    if abs(found) <= LARGEST:
+        return found
+    windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
+    if is_number(warmup) and abs(warmup) <= LARGEST:  # others' runs may log these, too
+        windows = windows[~(steps <= warmup)]
+    windows = windows[np.abs(windows) <= LARGEST]
+    return float(np.median(windows)) if len(windows) else math.nan
 
 
 def _problems(run: RunRecord, jumps: int) -> list[str]:
@@ -262,5 +256,11 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
     found = [] if run.rows else ["No history."]
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
         found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    restores = run.option("training.on_nonfinite_buffers") == "restore"
+    if not restores and _figure(run, metrics.NONFINITE_BUFFERS) >= 1:
+        at, todo = _summary(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
+        step = "" if math.isnan(at) else f" at step {at:,.0f}"
+        left = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
+        found.append(f"{left}: evaluations from there on say nothing; {todo}.")
     found += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
     return [*found, *run.problems]

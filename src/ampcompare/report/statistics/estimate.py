@@ -15,7 +15,7 @@ def quantile(probability: float, df: float) -> float:
     return float(stdtrit(min(df, 1e9), probability))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Estimate:
     """A mean, a difference, or (`log`) a ratio, with Student's interval at `level`.
 
@@ -24,48 +24,29 @@ class Estimate:
     `spread_df`). `error` is None below three runs a side: there is no interval then, but `seen`, the least
     and largest of what single runs (pairs) gave. `n` is the number of pairs, or the runs of the smaller side,
     `sizes` those of either; `by` is what pairs them ("seed"), empty where nothing does. The interval never
-    leaves `bounds`: no throughput is below 0.
+    leaves `bounds`: no throughput is below 0. `center` is the value on the scale of the computation.
     """
 
     value: float
     seen: tuple[float, float]
     n: int
     error: float | None = None
-    df: float | None = None
-    spread: float | None = None
-    spread_df: float | None = None
+    df: float = 0.0
+    spread: float = 0.0
+    spread_df: float = 0.0
     log: bool = False
     sizes: tuple[int, int] | None = None
     by: str = ""
     bounds: tuple[float, float] = (-math.inf, math.inf)
     level: float = 1 - ALPHA
 
-    @property
-    def has_interval(self) -> bool:
-        return self.error is not None
-
-    @property
-    def paired(self) -> bool:
-        return bool(self.by)
-
-    @property
-    def low(self) -> float | None:
-        return self.ends[0]
-
-    @property
-    def high(self) -> float | None:
-        return self.ends[1]
-
-    @property
-    def ends(self) -> tuple[float, float] | tuple[None, None]:
-        if self.error is None or self.df is None:
-            return None, None
-        return self._around(self.error, self.df)
-
-    @property
-    def center(self) -> float:
-        """The value on the scale of the computation."""
-        return self.on_scale(self.value)
+    def __post_init__(self) -> None:
+        self.has_interval, self.paired = self.error is not None, bool(self.by)
+        self.center = self.on_scale(self.value)
+        self.ends: tuple[float, float] | tuple[None, None] = (None, None)
+        if self.error is not None:
+            self.ends = self._around(self.error, self.df)
+        self.low, self.high = self.ends
 
     @property
     def basis(self) -> str:
@@ -84,7 +65,7 @@ class Estimate:
 
     def next_run(self) -> tuple[float, float] | None:
         """The interval that holds one more run, or one more pair, at the same level; None without one."""
-        if self.error is None or self.spread is None or self.spread_df is None:
+        if self.error is None or not self.spread_df:
             return None
         return self._around(math.hypot(self.error, self.spread), self.spread_df)
 

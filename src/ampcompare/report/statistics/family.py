@@ -33,7 +33,7 @@ def more_seeds(found: Estimate, *, null: float | None = None, margin: float | No
     non-central t. None where nothing is known of the deviation, or where no number up to 1,000 would do.
     """
     spread, spread_df = found.spread, found.spread_df
-    if not spread or not spread_df:
+    if not spread:
         return None
     distances = [abs(found.center - found.on_scale(null or 0.0))]
     if margin is not None:
@@ -46,7 +46,7 @@ def more_seeds(found: Estimate, *, null: float | None = None, margin: float | No
 
     def is_enough(more: int) -> bool:
         seeds = now + more
-        df = (found.df or spread_df) * (seeds - 1) / max(now - 1, 1)
+        df = found.df * (seeds - 1) / max(now - 1, 1)
         limit, error = stdtrit(df, (1 + found.level) / 2), worst / math.sqrt(seeds)
         return sum(nctdtr(df, min(d / error, FARTHEST), limit) for d in distances) <= 1 - POWER
 

@@ -1,4 +1,6 @@
-"""Recurrent networks under O1: LSTM, GRU, RNN and their cells run in half, their weights stay fp32."""
+"""Recurrent networks and what transformers are made of, under O1: in half, as apex ran them or their parts,
+while their weights stay fp32.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.o1.patches import casts
 
 FLOAT = torch.float32
-HALVES = [torch.float16, torch.bfloat16]
+HALVES = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 NETWORKS: dict[str, Any] = {
     "LSTM": nn.LSTM,
@@ -46,7 +49,7 @@ def _gradients(module: nn.Module, loss: Tensor) -> list[Tensor]:
     return [p.grad.clone() for p in module.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("half", HALVES, ids=str)
+@HALVES
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network_runs_in_half_with_values_and_gradients_of_fp32(name, shape, half):
@@ -90,7 +93,7 @@ def test_packed_sequence_and_input_of_another_type_run_in_half():
         assert given.grad.dtype is dtype
 
 
-@pytest.mark.parametrize("half", HALVES, ids=str)
+@HALVES
 @pytest.mark.parametrize(("kind", "given"), [(nn.LSTMCell, torch.float64), (nn.GRUCell, torch.float16)])
 def test_cell_runs_in_half_whatever_its_input(kind, given, half):
     cell = kind(6, 8)
@@ -103,3 +106,53 @@ def test_cell_runs_in_half_whatever_its_input(kind, given, half):
     assert torch.allclose(_first(state).float(), _first(expected), atol=TOLERANCE[half])
     _first(state).float().sum().backward()
     assert _dtypes(cell) == {FLOAT}
+
+
+# Transformers.
+
+_x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+
+
+def _is_near(y: Tensor, expected: Tensor, half: torch.dtype) -> bool:
+    """Whether y is what rounding to half may leave of sums of so many products.
+
+    Each of the terms has two factors, each rounded by half a unit. No sum has more terms than features or
+    places, 8 at most.
+    """
+    error = (y.float() - expected).abs().max().item()
+    return error <= 8 * torch.finfo(half).eps * expected.abs().max().item()
+
+
+@HALVES
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_a_module_makes_no_nan_of_rows_masked_by_large_numbers(half, need_weights: bool):
+    mask, padding = torch.zeros(6, 6), torch.zeros(_x.shape[0], 6)
+    mask[2], mask[3, 1:] = -1e9, -torch.inf
+    padding[:, 4:] = padding[0] = torch.finfo(FLOAT).min
+    module = nn.MultiheadAttention(8, 2, batch_first=True)
+    given = {"attn_mask": mask, "key_padding_mask": padding, "need_weights": need_weights}
+    with casts(device_type="cpu", half=half):
+        y = module(_x, _x, _x, **given)[0]
+    assert y.isfinite().all()
+    rows = [0, 1, 3, 4, 5]  # a row that is masked throughout is whatever it is
+    expected = module(_x, _x, _x, **given)[0]
+    assert _is_near(y[1:, rows], expected[1:, rows], half)
+
+
+def test_evaluated_encoder_computes_as_in_training(monkeypatch):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation=F.gelu)
+    encoder = nn.TransformerEncoder(layer, 2)
+    calls, name = [], "_transformer_encoder_layer_fwd"
+    fused = getattr(torch, name)
+    monkeypatch.setattr(torch, name, lambda *args, **how: calls.append(name) or fused(*args, **how))
+    padding = torch.zeros(4, 6, dtype=torch.bool)
+    padding[:, 5] = True
+    with torch.no_grad():
+        with casts(device_type="cpu"):
+            trained = encoder(_x, src_key_padding_mask=padding)
+            evaluated = encoder.eval()(_x, src_key_padding_mask=padding)
+        assert not calls
+        encoder(_x, src_key_padding_mask=padding)
+    assert calls
+    assert torch.equal(evaluated[:, :5], trained[:, :5])
+    assert evaluated.dtype is FLOAT  # of the norm that comes last
