@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -113,121 +112,76 @@ def test_an_open_run_that_says_another_backend_or_was_not_given_is_refused(tmp_p
 
 
 ENDS = """
-import os, signal, sys
-sys.path.insert(0, {tests!r})
-from support.a_loop import Loop
+import atexit, os, signal, sys, time
+import torch
 from ampcompare import Recorder
-loop = Loop(steps=20)
-with Recorder(backend="none", seed=1, batch_size=8, every=5, output_dir={folder!r}, quiet=True) as record:
-    loop(record)
-    print("trained", flush=True)
-    {end}
-    loop(record)
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+
+how, name = sys.argv[1:]
+run = None
+if how == "lent":
+    import wandb
+    run = wandb.init(settings=wandb.Settings(console="off", quiet=True))
+atexit.register(print, "the program's own end", flush=True)
+record = Recorder(backend="none", seed=1, batch_size=8, every=1, run=run, quiet=True)
+
+def is_on_disk():
+    try:
+        return len(load_runs(["runs"])[0].history) >= 3
+    except UserError:
+        return False
+
+def end():
+    if name == "ValueError":
+        raise ValueError("mine")
+    os.kill(os.getpid(), getattr(signal, name))
+
+def train():
+    for step in range(5):
+        record.step(loss=torch.tensor(1.0), samples=8)
+        if step == 2:
+            while name == "SIGKILL" and not is_on_disk():  # W&B's client writes each second
+                time.sleep(0.2)
+            end()
+
+if how == "callback":  # a trainer's, which nobody tells of the end
+    record.begin()
+    train()
+with record:
+    if how == "early":  # while it loads its data
+        end()
+    train()
 """
+TERM = signal.SIGTERM
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "code"),
+    ("how", "name", "code", "recorded"),
     [
-        ("sys.stdin.read()", None),  # and is killed
-        ("raise ValueError('mine')", 1),
-        ("os.kill(os.getpid(), signal.SIGTERM)", 255),
-        ("os.kill(os.getpid(), signal.SIGINT)", 255),
+        ("own", "SIGKILL", -signal.SIGKILL, None),
+        ("own", "ValueError", 1, 1),
+        ("own", "SIGINT", -signal.SIGINT, 255),
+        ("own", "SIGTERM", 128 + TERM, 255),
+        ("lent", "SIGTERM", 128 + TERM, 128 + TERM),  # an open run is ended by its owner, the program's end
+        ("sweep", "SIGTERM", -TERM, 255),  # to W&B's agent an exit code is a failure, of which it bears three
+        ("early", "SIGUSR1", 128 + signal.SIGUSR1, 255),
+        ("callback", "SIGUSR1", 128 + signal.SIGUSR1, 255),
     ],
 )
-def test_a_program_that_ends_in_the_middle_leaves_its_rows(tmp_path: Path, end: str, code: int | None):
-    tests = str(Path(__file__).resolve().parents[1])
-    program = ENDS.format(tests=tests, folder=str(tmp_path), end=end)
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "trained\n"
-        if code is None:
-            while not rows_in(tmp_path):  # the client writes each second
-                time.sleep(0.2)
-            process.kill()
-    (run,) = load_runs([tmp_path])
-    assert run.exit_code == code
-    assert run.numbers(metrics.STEP)[:4].tolist() == [5, 10, 15, 20]
-    assert run.config["backend"] == "none"
-
-
-def rows_in(folder: Path) -> bool:
-    """Whether all rows have reached the disk."""
-    try:
-        (run,) = load_runs([folder])
-    except UserError:
-        return False
-    return len(run.history) >= 4
-
-
-TOLD = """
-import atexit, os, signal, sys
-import torch
-from ampcompare import Recorder
-
-lent = sys.argv[1] == "lent"
-run = None
-if lent:
-    import wandb
-    run = wandb.init(settings=wandb.Settings(console="off", quiet=True))
-atexit.register(print, "the program's own end", flush=True)
-with Recorder(backend="none", seed=1, batch_size=8, every=1, run=run, quiet=True) as record:
-    for step in range(5):
-        record.step(loss=torch.tensor(1.0), samples=8)
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lent", ["own", "lent"])
-@pytest.mark.parametrize("sweep", [None, "abc123"])
-def test_under_w_and_b_s_agent_a_loop_that_is_told_to_end_dies_by_the_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lent: str, sweep: str | None
+def test_a_program_that_ends_in_the_middle_leaves_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, name: str, code: int, recorded: int | None
 ):
-    """To the agent an exit code above 0 is a failure, of which it bears three."""
-    if sweep:
-        monkeypatch.setenv("WANDB_SWEEP_ID", sweep)
-    words = [sys.executable, "-c", TOLD, lent]
+    if how == "sweep":
+        monkeypatch.setenv("WANDB_SWEEP_ID", "abc123")
+    words = [sys.executable, "-c", ENDS, how, name]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == (-signal.SIGTERM if sweep else 128 + signal.SIGTERM), done.stderr
-    assert "the program's own end" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+    assert ("the program's own end" in done.stdout) is (name != "SIGKILL")
+    assert ("Traceback" in done.stderr) is (name in ("ValueError", "SIGINT"))
     (run,) = load_runs([tmp_path])
-    assert run.history[metrics.STEP].dropna().tolist() == [1, 2, 3]
-    # An open run is ended by its owner, here by the end of the program.
-    assert run.exit_code == (128 + signal.SIGTERM if lent == "lent" else 255)
-
-
-EARLY = """
-import os, signal, sys
-import torch
-from ampcompare import Recorder
-
-record = Recorder(backend="none", seed=1, every=1, quiet=True)
-if sys.argv[1] == "loop":
-    with record:
-        os.kill(os.getpid(), signal.SIGUSR1)  # while it loads its data
-else:  # a trainer's callback, which nobody tells of the end
-    record.begin()
-    record.step(loss=torch.tensor(1.0), samples=8)
-    os.kill(os.getpid(), signal.SIGUSR1)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["loop", "callback"])
-def test_a_warning_ends_the_record_before_the_first_step_and_without_a_with(tmp_path: Path, kind: str):
-    words = [sys.executable, "-c", EARLY, kind]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 128 + signal.SIGUSR1, done.stderr
-    assert "Traceback" not in done.stderr
-    (run,) = load_runs([tmp_path])
-    assert run.exit_code == 255
+    assert run.exit_code == recorded
+    assert run.config["backend"] == "none"
+    steps = run.history[metrics.STEP].dropna().tolist() if metrics.STEP in run.history else []
+    assert steps == ([] if how == "early" else [1, 2, 3])

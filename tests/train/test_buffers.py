@@ -133,9 +133,9 @@ def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
     assert model.scalar == 1
 
 
-# A whole training of which one forward overflows.
+# A whole training of which some forwards overflow.
 
-AT = 5  # the step, of six in an epoch
+BAD = (5, 9)  # the steps, of six in an epoch
 WORDS = ("backend=native", "precision.init_scale=256", "epochs=2", "log.every=3", "data.train_limit=24")
 WORDS += ("batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emulated
 RESTORE = "training.on_nonfinite_buffers=restore"
@@ -143,39 +143,37 @@ RESTORE = "training.on_nonfinite_buffers=restore"
 
 @pytest.fixture
 def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The images of step AT of a training are those that fp32 holds and fp16 does not."""
+    """The images of some steps of a training are those that fp32 holds and fp16 does not."""
     compute = Trainer.compute
 
     def spoil(self: Trainer, batches: Any, **kwargs: Any) -> Result:
         step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
-        factor = 1e30 if step == AT else 1.0
+        factor = 1e30 if step in BAD else 1.0
         return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
 
     monkeypatch.setattr(Trainer, "compute", spoil)
 
 
-def trained(quick: tuple[str, ...], *words: str) -> tuple[list[dict[str, Any]], list[str]]:
-    notes: list[str] = []
-    one, rows = fit(quick, *WORDS, *words, on_note=notes.append)
-    one.run()
-    return rows, notes
-
-
 @pytest.mark.usefixtures("overflow")
-@pytest.mark.parametrize("how", ["say", "restore"])
-def test_a_run_says_it_once_with_its_step_and_evaluates_to_nothing_unless_it_restores(
-    tmp_path: Path, quick_overrides: tuple[str, ...], how: str
+@pytest.mark.parametrize(("how", "counts", "bad"), [("say", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
+def test_a_run_says_once_what_was_spoiled_and_where_and_restores_if_it_may(
+    tmp_path: Path, quick_overrides: tuple[str, ...], how: str, counts: list[int], bad: int
 ):
     text = io.StringIO()
     words = [*quick_overrides, *WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}"]
     run(load_config(None, words), Console(file=text, width=400))
     (record,) = load_runs([tmp_path])
-    assert text.getvalue().count("of the model's buffers") == 1
-    assert f"step {AT}: 4 of the model's buffers" in text.getvalue()
-    assert ("put back" in text.getvalue()) is (how == "restore")
-    assert record.summary[metrics.NONFINITE_AT] == AT
-    assert record.values(COUNT).tolist() == [0, 4, 4, 4]
-    assert len(record.nonfinite(metrics.EVAL_LOSS)) == (0 if how == "restore" else 2)
+    said = text.getvalue()
+    assert said.count("of the model's buffers") == said.count("step 5: 4 of the model's buffers") == 1
+    assert ("put back to those" in said) is (how == "restore")
+    assert said.count("was skipped") == 1
+    assert "step 5 was skipped: 8 is the last module whose gradient is inf or nan; the loss" in said
+    assert record.summary[metrics.NONFINITE_AT] == 5
+    assert record.summary[metrics.NONFINITE_MODULES] == "8 (2)"
+    named = record.history[record.history[metrics.NONFINITE_MODULE].notna()]
+    assert named[metrics.STEP].tolist() == [*BAD]
+    assert record.values(COUNT).tolist() == counts
+    assert len(record.nonfinite(metrics.EVAL_LOSS)) == bad
 
 
 @pytest.mark.usefixtures("overflow")
@@ -183,9 +181,10 @@ def test_a_run_says_it_once_with_its_step_and_evaluates_to_nothing_unless_it_res
 def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
     quick_overrides: tuple[str, ...], words: tuple[str, ...]
 ):
-    at = 6  # behind the overflow
-    whole, whole_notes = trained(quick_overrides, *words)
-    notes: list[str] = []
+    at = 6  # behind the first
+    whole_notes, notes = list[str](), list[str]()
+    one, whole = fit(quick_overrides, *WORDS, *words, on_note=whole_notes.append)
+    one.run()
     first, rows = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
     saved: dict[str, Any] = {}
 
@@ -203,6 +202,6 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
     second, later = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
     vars(second.trainer)["steps"] = at
     restore(second, saved)
-    assert second.run()[metrics.NONFINITE_AT] == AT
+    assert second.run()[metrics.NONFINITE_AT] == BAD[0]
     assert str(timeless(rows[: saved["rows"]] + later)) == str(timeless(whole))
     assert notes == whole_notes

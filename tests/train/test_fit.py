@@ -29,10 +29,12 @@ def steps_of(rows: list[dict[str, Any]], key: str = metrics.LOSS) -> list[int]:
 @backends(REGISTRY)
 def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[str, ...], backend: str):
     words = (*SHORT, f"backend={backend}", "diagnostics.every=2", "training.clip_norm=1", "epochs=3")
+    if REGISTRY[backend].scales:  # so that steps are skipped
+        words += ("precision.init_scale=16777216",)
     found = {}
     for lag in (False, True):
         made, rows = fit(quick_overrides, *words, lag=lag)
-        found[lag] = made.run()[metrics.BEST_ACCURACY], timeless(rows)
+        found[lag] = made.run()[metrics.BEST_ACCURACY], str(timeless(rows))  # as text: nan is not nan
     assert found[True] == found[False]
 
 

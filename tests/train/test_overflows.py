@@ -1,28 +1,23 @@
-"""Which module is named after a skipped step: in rows, on the console, in the summary, and at what cost."""
+"""Which module is named after a skipped step, and where nobody waits to know of the skip."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from support.properties import backends
-from support.training import fit, trainer
+from support.training import trainer
 from torch import Tensor, nn
 
-from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.precision import REGISTRY
 from ampcompare.train.meter import Result
-from ampcompare.train.step import Trainer
 from ampcompare.train.watch import Overflows
 
 CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
-NAME = metrics.NONFINITE_MODULE
-WORDS = ("precision.init_scale=256", "epochs=2", "log.every=3", "batch_size=4", "data.train_limit=24")
 
 
 class Spoils(torch.autograd.Function):
@@ -128,34 +123,3 @@ def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
     assert found.modules[found.first] == "b"  # registered behind a, so before it in the backward
     parameters[3].grad = None
     assert (found := look.look(parameters)).modules[found.first] == "b"
-
-
-def trained(
-    quick: tuple[str, ...], patch: pytest.MonkeyPatch, bad: Sequence[int], *words: str, lag: bool = False
-) -> tuple[Any, list[dict[str, Any]], list[str]]:
-    """A training whose forward overflows at some steps."""
-    compute = Trainer.compute
-
-    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> Result:
-        step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
-        factor = 1e30 if step in bad else 1.0
-        return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
-
-    patch.setattr(Trainer, "compute", spoil)
-    notes: list[str] = []
-    made, rows = fit(quick, *WORDS, *words, lag=lag, on_note=notes.append)
-    made.run()
-    return made, rows, notes
-
-
-@pytest.mark.parametrize("lag", [False, True])
-def test_a_skipped_step_has_a_row_a_note_and_a_place_in_the_summary(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
-):
-    made, rows, notes = trained(quick_overrides, monkeypatch, (4, 5, 9), "backend=native", lag=lag)
-    assert [(row[metrics.STEP], row[NAME]) for row in rows if NAME in row] == [(4, "8"), (5, "8"), (9, "8")]
-    said = [note for note in notes if "was skipped" in note]
-    assert len(said) == 1  # a module is named once
-    assert said[0].startswith("step 4 was skipped: 8 is the last module whose gradient is inf or nan")
-    assert "the forward overflowed" in said[0]
-    assert made.summary()[metrics.NONFINITE_MODULES] == "8 (3)"

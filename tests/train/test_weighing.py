@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from support.properties import MECHANISMS
-from support.quick import ROOT
-from support.torchrun import torchrun
 from support.training import classification, trainer
 from torch import Tensor, nn
 
-from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
-from ampcompare.experiment import run
+from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
-from ampcompare.records import load_runs
 from ampcompare.train.step import Trainer
 from ampcompare.train.task import Task, build_task
 
@@ -76,66 +70,18 @@ def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     assert torch.allclose(split, change, atol=1e-6)
 
 
-DATA = """
-import torch
-from torch.utils.data import DataLoader
+class AsTwo(World):
+    """As if another process had the same numbers."""
 
-def rows(train):
-    generator = torch.Generator().manual_seed(int(train))
-    count = 45 if train else 9  # the last batch of an epoch is short
-    x = torch.randn(count, 5, 3, generator=generator)
-    y = (x.sum(2) > 0).long() + 2 * (x[..., 0] > 0).long()
-    for i in range(count):
-        y[i, (i * i) % 6:] = -100
-    return x, y
-
-def padded(train, batch_size):
-    def collate(pairs):  # as long as the longest
-        length = max(1, max(int((y != -100).sum()) for _, y in pairs))
-        return torch.stack([x[:length] for x, _ in pairs]), torch.stack([y[:length] for _, y in pairs])
-    return DataLoader(list(zip(*rows(train))), batch_size=batch_size, shuffle=train, collate_fn=collate)
-"""
-NET = """
-from torch import nn
-
-def build():
-    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
-"""
-WORDS = (
-    "model.name=./net.py:build",
-    "data.source=./data.py:padded",
-    "epochs=2",
-    "log.every=1",
-    "log.warmup_steps=1",
-    "device=cpu",
-)
-WORDS += ("diagnostics.every=null", "checkpoint.every_epochs=1", "wandb.mode=offline", "optimizer.lr=0.5")
+    def sum_(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(2)
 
 
-def end_of(folder: str) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and weights."""
-    (record,), (kept,) = load_runs([folder]), (Path(folder) / "checkpoints").iterdir()
-    state = read(Store(kept).files()[0])["model"]
-    return record.values("train/loss").tolist(), {k.removeprefix("module."): v for k, v in state.items()}
-
-
-@pytest.mark.slow
-def test_runs_in_micro_batches_and_in_two_processes_are_the_run_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "data.py").write_text(DATA)
-    (tmp_path / "net.py").write_text(NET)
-    monkeypatch.chdir(tmp_path)
-    alone = {"one": ("batch_size=20",), "parts": ("batch_size=5", "training.accumulate=4")}
-    for folder, more in alone.items():
-        config = load_config(None, [*WORDS, *more, f"output_dir={folder}"])
-        assert run(config, Console(quiet=True)).exit_code == 0
-    words = [*WORDS, "batch_size=10", "training.accumulate=2", "output_dir=two"]
-    torchrun(2, str(ROOT / "run_experiment.py"), *words)
-    losses, weights = end_of("one")
-    assert len(losses) == 6
-    for folder in ("parts", "two"):
-        others, other_weights = end_of(folder)
-        assert others == pytest.approx(losses, rel=1e-4), folder
-        for key, value in weights.items():
-            assert torch.allclose(other_weights[key], value, atol=1e-4), (folder, key)
+def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
+    batch = tokens(5, 1, 0, 3)
+    alone = moved(made(classification().weighed()), [batch])
+    one = made(classification().weighed())
+    one.world = AsTwo(size=2)
+    together = moved(one, [(batch, 8)])  # with how many samples they have together
+    assert together[0] == pytest.approx(alone[0])
+    assert torch.allclose(together[1], alone[1])

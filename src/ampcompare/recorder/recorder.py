@@ -128,9 +128,10 @@ class Recorder:
         said |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
         said |= {"diagnostics": {"every": diagnostics}, "recorder": {"version": 1, "backend": known}}
         own = {key: value for key, value in said.items() if value is not None}
-        check_config(config := config or {}, own)
+        config = config or {}
+        check_config(config, own)
         environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
-        self._facts = {metrics.ENVIRONMENT: environment}
+        self._facts: Row = {metrics.ENVIRONMENT: environment}
         options = WandbConfig(project=project, name=name)
         tags = [backend[:MOST_TAG_CHARS]]
         logged = {**config, **own, **self._facts}

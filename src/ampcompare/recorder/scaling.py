@@ -51,6 +51,7 @@ class OfScaler(Scaling):
         self._on_host, self._one = is_host(device), torch.ones((), device=device)
         factor = getattr(scaler, "get_backoff_factor", None)
         self._factor = factor() if factor else None
+        self._now: Any = None
 
     def look(self) -> Any:
         """The scale: at most one launch. On the host it is read at once: cheaper, and no wait."""

@@ -79,9 +79,10 @@ def cross_entropy(
 
     With `of_part`, of a part of a batch, it is finite also where none of its targets counts.
     """
-    classes = find_tensor(targets, "labels")
-    if of_part and classes is not None and not classes.is_floating_point():
-        targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
+    if of_part:
+        classes = find_tensor(targets, "labels")
+        if classes is not None and not classes.is_floating_point():
+            targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
     if plain and isinstance(outputs, Tensor) and outputs.ndim == 2:
