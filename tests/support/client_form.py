@@ -1,6 +1,6 @@
 """Records in the very form in which W&B's client writes them, thousands in a second.
 
-`test_client_form.py` compares them with the client's own.
+`records/test_wandb_file.py` compares them with the client's own.
 """
 
 from __future__ import annotations
