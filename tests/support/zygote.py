@@ -26,8 +26,9 @@ from support.quick import ROOT
 
 AT_ONCE = 4
 FORKS = multiprocessing.get_context("forkserver")
-# What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
-FORKS.set_forkserver_preload(["torch._inductor", "wandb.sdk.launch", "ampcompare.experiment"])
+# What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin;
+# pytest is what Python's own child loads, as it is the main program.
+FORKS.set_forkserver_preload(["torch._inductor", "wandb.sdk.launch", "ampcompare.experiment", "pytest"])
 
 
 class Zygote:
