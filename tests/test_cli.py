@@ -122,7 +122,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
     assert ampcompare("run", "--help").stdout.startswith("usage: ampcompare run ")
     every = ampcompare("run", "--help-all").stdout
-    assert all(f"{leaf.key}=" in every and leaf.meta["help"] in every for leaf in LEAVES.values())
+    assert all(f"{leaf.key}=" in every and leaf.help in every for leaf in LEAVES.values())
 
 
 @pytest.mark.parametrize(

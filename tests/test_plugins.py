@@ -16,7 +16,7 @@ from support.quick import QUICK
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, call, left_out, load
+from ampcompare.plugins import BACKENDS, Door, call, load
 from ampcompare.precision import REGISTRY, backend_of, build_precision
 
 DOOR = Door("part", "ampcompare.tests")
@@ -55,13 +55,6 @@ def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeyp
         found = load(DOOR, "./mine.py:A")
         assert found.value == int(text[4])
         assert found.source == hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def test_a_file_is_run_once_and_one_of_the_same_name_is_another(here: Path):
-    for path in ("mine.py", "../mine.py"):
-        (here / path).write_text("class A: pass\n")
-    assert load(DOOR, "./mine.py:A").value is load(DOOR, f"{here}/mine.py:A").value
-    assert load(DOOR, "./mine.py:A").value is not load(DOOR, "../mine.py:A").value
 
 
 @pytest.mark.parametrize(
@@ -189,8 +182,6 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     )
     assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
     assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
-    (line,) = left_out(BACKENDS, REGISTRY)
-    assert line.startswith("backend=native is the built-in one; that of taker (taker_native:Mine) ")
     assert backend_of("native") is REGISTRY["native"]
 
 

@@ -27,8 +27,7 @@ WHOLE = "expected a whole number at least 1"
 
 EQUALS = "expected key=value, such as backend=native or optimizer.lr=0.05"
 LEAST_0 = "expected a whole number at least 0 and at most 9.22337e+18"
-DEVICES, EXECUTIONS = "auto, cpu, cuda, cuda:N, mps", "eager, compile, cuda_graph, compile_graph"
-SOURCES = f"expected one of cifar10, cifar100, image_folder, synthetic{DOORS}"
+DEVICES = "auto, cpu, cuda, cuda:N, mps"
 MODELS = f"resnet50, resnet18, resnet152, resnet20, tiny, timm:NAME, torchvision:NAME{DOORS}"
 LOOKS = "expected a list of whole numbers, each at least 2, such as [3,6,10], or null"
 TEXTS = "expected a list of texts, such as [a,b]"
@@ -41,32 +40,19 @@ VALUES = [
     ("backend", BACKENDS, "", "native,apex_o1", "[native,apex_o1]", "${wandb.mode}"),
     ("backend", f"{BACKENDS}; did you mean none?", "O0", "fp32"),
     ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
-    ("backend", f"{BACKENDS}; did you mean apex_o2?", "O2"),
-    ("backend", f"{BACKENDS}; did you mean fp16?", "O3"),
     ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "NATIVE"),
-    ("backend", f"{BACKENDS}; did you mean native_bf16?", "bf16-mixed"),
-    ("backend", f"{BACKENDS}; did you mean bf16?", "bfloat16"),
     # Numbers.
     ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan true".split(), "9" * 400),
-    ("optimizer.lr", "expected a number above 0", "${optimizer.weight_decay}"),
-    ("batch_size", WHOLE, "12.5", "auto"),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
-    ("max_steps", f"{WHOLE}, or null", "0"),
     ("seed", LEAST_0, "-1", "1.5"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
-    ("optimizer.weight_decay", "expected a number at least 0", "-5e-4"),
     ("precision.loss_scale", "expected a number above 0, or dynamic", "auto", "-1"),
-    ("plan.margin", "expected a number above 0, or null", "0"),
     ("plan.control", "expected one of none, bookends; did you mean none?", "null"),
     # Words.
     ("deterministic", "expected true or false", "maybe"),
-    ("device", f"expected one of {DEVICES}; did you mean cuda?", "gpu"),
     ("device", f"expected one of {DEVICES}", "cuda:x"),
-    ("execution", f"expected one of {EXECUTIONS}; did you mean compile?", "torch.compile"),
     ("schedule.name", "needs schedule.milestones, epochs such as [100,150]; give them", "multistep"),
-    ("data.source", f"{SOURCES}; did you mean cifar10?", "cifar"),
     ("model.name", f"expected one of {MODELS}; did you mean resnet50?", "resnet-50"),
-    ("wandb.mode", "expected one of auto, online, offline, disabled; did you mean disabled?", "off"),
     ("wandb.project", "expected 1 to 128 characters without / \\ # ? % :", "me/it"),
     ("wandb.tags", TEXTS, "red", "${backend}"),
     ("output_dir", "a NUL character is in it; expected a text", "a\0b"),
@@ -86,10 +72,7 @@ VALUES = [
 NEAR = {
     "lr=0.1": "optimizer.lr",
     "batch-size=32": "batch_size",
-    "bakend=native": "backend",
-    "loss_scale=128": "precision.loss_scale",
     "num_epochs=3": "epochs",
-    "backend.name=native": "backend",
 }
 WORDS = {
     **{f"{key}={value}": f"{key}={value!r}: {said}" for key, said, *values in VALUES for value in values},
@@ -103,13 +86,9 @@ WORDS = {
         'expected such as {"backend": "native"}'
     ),
     "--config": "--config: expected a name or a path after it, such as --config demo",
-    "--config=nowhere": (
-        "--config 'nowhere': no such file; expected a path or one of demo, reference, strong"
-    ),
     "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
     "data.mean=0.5": f"data.mean=0.5: {MEANS}",
     "data.mean=[1,2]": "data.mean=[1.0, 2.0]: expected three numbers, one per channel",
-    "data.mean=[0.5,1,true]": f"data.mean=[0.5, 1, True]: {MEANS}",
     "data.std=[1,1,0]": "data.std=[1.0, 1.0, 0.0]: expected three numbers above 0, one per channel",
     "schedule.milestones=[3]": (
         "schedule.milestones=[3.0]: schedule.name=cosine has none; "
@@ -129,7 +108,6 @@ WORDS = {
     "wandb.tags=['${oc.env:HOME}']": f"wandb.tags=['${{oc.env:HOME}}']: {PLAIN}",
     "plan.looks=[3,3]": "plan.looks=[3, 3]: expected rising numbers of seeds, such as [3,6,10]",
     "plan.looks=[1,3]": f"plan.looks=[1, 3]: {LOOKS}",
-    "plan.looks=[2.5]": f"plan.looks=[2.5]: {LOOKS}",
     '{"plan.looks": [3, 6], "plan.max_seeds": 5}': (
         "plan.max_seeds=5: plan.looks=[3, 6] goes further; raise it, or leave out the looks beyond it"
     ),
@@ -150,7 +128,6 @@ WORDS = {
         "precision.min_loss_scale=1e+06: expected at most precision.init_scale=131072; lower it or raise"
         " init_scale"
     ),
-    "wandb.tags=[[a],b]": f"wandb.tags=[['a'], 'b']: {TEXTS}",
     "seed=???": f"seed=???: has to be given; {LEAST_0}",
 }
 

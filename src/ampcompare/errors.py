@@ -55,6 +55,8 @@ def what_happened(problem: BaseException, path: Path | None = None) -> str:
     """`line 3: ValueError: no such width`: what it is, and the last line of its author's file there."""
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
         return f"line {problem.lineno}: {problem.msg}"
+    if str(problem).startswith("Caught "):  # so PyTorch begins what it raises anew of a DataLoader's worker
+        return str(problem).rstrip().rpartition("\n")[2]
     said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0][:MOST_SAID].rstrip(": ")
     own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said

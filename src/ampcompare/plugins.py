@@ -70,6 +70,10 @@ LOSSES = Door("task.loss", "ampcompare.losses")
 METRICS = Door("task.metrics", "ampcompare.metrics")
 
 
+class Unfit(ValueError):
+    """What somebody's part gave and cannot be used; the message is the rest of a line that names the part."""
+
+
 @dataclass(frozen=True)
 class Plugin:
     """What was found, the first digits of the SHA-256 of the file that it is written in, and that file."""
@@ -161,11 +165,17 @@ def _hash(content: bytes) -> str:
 
 @contextmanager
 def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterator[None]:
-    """Whatever somebody else's code raises as a UserError that begins with `what` and shows where it was."""
+    """Whatever somebody else's code raises as a UserError that begins with `what`, such as `no network`, and
+    shows where it was; of what is Unfit the reason alone.
+    """
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
+    except Unfit as problem:
+        raise door.refusal(
+            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('Unfit: ')[2]}"
+        ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         error = door.refusal(text, f"{what} ({what_happened(problem, path)})")
         raise error.showing(problem) from None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from support.training import fit
 
+from ampcompare.checkpoint.state import capture, restore
 from ampcompare.checkpoint.store import Store
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
@@ -84,7 +89,7 @@ def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, mon
 def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, tmp_path: Path, resume: str):
     """Folders in a shared output_dir that are no runs, and files that go while they are seen."""
     top = tmp_path / "checkpoints"
-    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 4, "identity": 7}', b"\xff"]):
+    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 5, "identity": 7}', b"\xff"]):
         (top / f"other{number}").mkdir(parents=True)
         (top / f"other{number}" / "run.json").write_bytes(content)
         (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
@@ -101,7 +106,7 @@ def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, tmp_path:
 
 def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, begun: Path, monkeypatch):
     (begun / "run.json").unlink()  # there was none
-    why = f"resume=auto: run {begun.name} has checkpoints of format 2, this version reads 4; finish it with"
+    why = f"resume=auto: run {begun.name} has checkpoints of format 2, this version reads 5; finish it with"
     assert why in refusal(play, "resume=auto")
     (begun / "recorded").write_text("4")  # so it said that it had ended
     assert "format" not in play("resume=auto", "max_steps=2")
@@ -164,3 +169,13 @@ def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path
     said = play()
     assert said.count("could not be written") == 2
     assert "going on without it" in said
+
+
+def test_random_numbers_go_on_where_they_were(quick_overrides: tuple[str, ...]):
+    def drawn() -> tuple[float, float, float]:
+        return torch.rand(()).item(), np.random.rand(), random.random()
+
+    state = capture(fit(quick_overrides)[0])
+    expected = drawn()
+    restore(fit(quick_overrides)[0], state)
+    assert drawn() == expected

@@ -46,11 +46,6 @@ def test_json_file(tmp_path):
     assert (config.backend, config.optimizer.lr) == ("fp16", 0.25)
 
 
-@pytest.mark.parametrize("words", [["--config", "demo"], ["--config=demo"], ["seed=1", "--config", "demo"]])
-def test_config_is_named_in_each_form(words):
-    assert parse(words).model.stem == "imagenet"
-
-
 @pytest.mark.parametrize(
     "word",
     [

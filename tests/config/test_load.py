@@ -11,8 +11,7 @@ from support.quick import ROOT
 
 from ampcompare.config.canonical import canonical
 from ampcompare.config.load import load_config
-from ampcompare.config.options import Role
-from ampcompare.config.schema import Config, with_role
+from ampcompare.config.schema import Config
 from ampcompare.errors import UserError
 from ampcompare.program.place import names_shipped, shipped
 
@@ -43,11 +42,6 @@ def test_reference_is_the_seed_experiment():
 def test_every_config_file_loads(name: str):
     assert isinstance(load_config(name), Config)
     assert load_config(str(shipped("configs") / f"{name}.yaml")) == load_config(name)
-
-
-def test_later_words_win_and_both_forms_are_understood():
-    config = load_config("demo", ["--backend=native", "optimizer.lr=0.05", "backend=apex_o1", "--seed=1"])
-    assert (config.backend, config.optimizer.lr, config.seed) == ("apex_o1", 0.05, 1)
 
 
 def test_words_become_values(subtests: pytest.Subtests):
@@ -123,14 +117,6 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
 def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, content: str):
     (tmp_path / "empty.yaml").write_text(content)
     assert load_config(str(tmp_path / "empty.yaml")) == Config()
-
-
-def test_every_option_has_the_role_that_its_name_promises():
-    assert with_role(Role.REPEAT) == {"seed"}
-    assert with_role(Role.BOOKKEEPING) >= {"wandb", "wandb.name", "checkpoint", "output_dir", "resume"}
-    assert with_role(Role.MAY_DIFFER) == {
-        *("data.root", "data.workers", "max_steps", "device", "log.warmup_steps")
-    }
 
 
 def test_settings_are_the_same_that_train_the_same():

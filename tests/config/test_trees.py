@@ -39,17 +39,6 @@ def test_a_word_is_typed_by_yaml(subtests: pytest.Subtests):
             assert json.dumps(found) == json.dumps(value)
 
 
-def test_every_form_of_the_command_line_sets_the_same_tree():
-    forms = (
-        ["model.kwargs.width=64", "--model.kwargs.act.slope=0.5"],
-        ["model.kwargs={width: 64, act: {slope: 0.5}}"],
-        ["model={'kwargs': {'width': 64, 'act': {'slope': 0.5}}}"],
-        ['{"model.kwargs.width": 64, "model.kwargs": {"act": {"slope": 0.5}}}'],
-        ["+model.kwargs.width=64", "++model.kwargs.act={slope: 0.5}"],
-    )
-    assert [kwargs(*words) for words in forms] == [{"width": 64, "act": {"slope": 0.5}}] * len(forms)
-
-
 def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("model:\n  kwargs:\n    width: 1e2\n    act: {kind: relu, slope: 1}\ndata.kwargs.n: 5\n")

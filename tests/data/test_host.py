@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,18 +106,6 @@ def test_processes_share_out_the_batches_of_one(name: str):
             assert same([own], [[tensor[rank::4] for tensor in batch]])
 
 
-def test_without_shuffling_each_sample_comes_in_order_with_draws_of_its_own():
-    """An augmentation that repeats is none."""
-    loader = make("samples")
-    loader.shuffle = False
-    epochs = [flat(loader.epoch(epoch)) for epoch in (0, 1)]
-    labels = build_dataset(NAME.format("tensors")).train.targets
-    assert all(torch.cat([x[-1] for x in epoch]).equal(labels) for epoch in epochs)
-    assert not same(*epochs)
-    noise = torch.cat([x[0] for x in epochs[0]]) - build_dataset(NAME.format("tensors")).train.inputs
-    assert len({round(value.item(), 5) for value in noise[:, 0]}) > 80  # and no two samples draw alike
-
-
 def line_of(loader: Any, epoch: int = 0) -> str:
     try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
         list(loader.epoch(epoch))
@@ -140,13 +127,6 @@ def failing_samples(train):
 
 def failing(train):
     return DataLoader(Failing(train), batch_size=32)
-
-class Odd(Noisy):
-    def __getitem__(self, i):
-        return self.x[i][: 5 + (i < 70)], 1
-
-def odd_samples(train):
-    return Odd(train)
 """
 
 
@@ -160,8 +140,6 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     assert f"{name}': no batch " in line
     why = "at all" if workers else f"line {number}: OSError: no disk"
     assert line.endswith(f" of epoch 0 ({why})")
-    line = line_of(make("odd_samples", workers))
-    assert re.search(r"batch \d of epoch 0: its samples do not make one tensor \(", line)
 
 
 def test_a_loader_that_ends_early_is_one_line():

@@ -77,14 +77,6 @@ def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pyt
             assert said in message_of(root)
 
 
-@pytest.mark.parametrize("mode", ["1", "P", "LA", "CMYK"])
-def test_every_kind_of_8_bit_image_becomes_rgb(folder, mode):
-    image = Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).convert(mode)
-    image.save(folder / "train/schwäne/aaa.tif")
-    first = load(folder).train.images[0].permute(1, 2, 0).numpy()
-    np.testing.assert_array_equal(first, np.asarray(image.convert("RGB")))
-
-
 def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
     path = folder / "test/two words/odd.tif"
     for save, said in [

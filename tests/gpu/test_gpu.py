@@ -29,7 +29,7 @@ from ampcompare.records import load_runs
 from ampcompare.train.build import build_trainer
 from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
-from ampcompare.train.meter import FIRST_STEPS, Counted, Meter, Result
+from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
 
 pytestmark = pytest.mark.gpu
 
@@ -262,7 +262,7 @@ def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
     """A step that is queued in microseconds takes as long as the device sleeps: 0.1 s at 3 GHz."""
     device = torch.device("cuda")
     rows: list[dict[str, Any]] = []
-    scaling = Counted(build_precision("none", device))
+    scaling = Scaling(build_precision("none", device))
     how: dict[str, Any] = {"on_note": print, "on_bad_loss": print}
     meter = Meter(scaling, every=4, warmup_steps=1, on_row=rows.append, **how)
     meter.resume()

@@ -16,7 +16,7 @@ from ampcompare.train.build import build_trainer
 from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from ampcompare.train.step import Trainer, wrap
-from ampcompare.train.task import Task, classification
+from ampcompare.train.task import Task, build_task
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
 
@@ -27,6 +27,12 @@ def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     images = torch.randn(count, 3, 8, 8, generator=generator)
     images[torch.arange(count), :, labels * 2] += 1.5
     return images, labels
+
+
+def classification(label_smoothing: float = 0.0) -> Task:
+    """Cross entropy, top-1 and top-5 accuracy of logits and classes."""
+    words = [f"training.label_smoothing={label_smoothing}"]
+    return build_task(load_config(None, words), torch.device("cpu"))
 
 
 def trainer(

@@ -1,4 +1,6 @@
-"""`ampcompare sweep --cluster`: a job array by submitit, against the stand-in for Slurm."""
+"""`ampcompare sweep --cluster slurm`: a job array by submitit, against the stand-in for Slurm. Whatever
+happens between this command and sbatch, nothing is run twice, and a line says it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.place import Place
@@ -15,43 +18,76 @@ from support.slurm import Slurm
 
 from ampcompare.records import load_runs
 
-pytestmark = pytest.mark.slow
-
 XS = {"x": {"values": [1, 2, 3]}}
+DIES = "os.kill(os.getpid(), 9)"
+SUBMIT = "ampcompare.sweeps.cluster.submit as s; s"
+
+
+@pytest.fixture
+def says(submit):
+    """That the command ends with 0 and says this, or with another exit code."""
+
+    def command(said: str, *words: str, code: int = 0, **env: str) -> None:
+        assert (found := submit(*words, **env))[0] == code, found
+        assert said in found[1]
+
+    return command
 
 
 def xs(place: Place, kind: str) -> list[str]:
     return sorted(event["given"]["x"] for event in place.events(kind))
 
 
-def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(
-    place: Place, slurm: Slurm, submit
-):
+def once_each(place: Place) -> bool:
+    return xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
+
+
+def cancel(slurm: Slurm, job: str) -> None:
+    subprocess.run(["scancel", job], env=slurm.environment(), check=True)
+
+
+def run_all(slurm: Slurm) -> None:
+    slurm.slots = 2
+    slurm.wait_until_ended()
+
+
+def in_front(slurm: Slurm, name: str, text: str) -> Path:
+    """A program that is found before the stand-in's, which it may call as $0.own."""
+    path = slurm.folder / "bin" / name
+    path.rename(path.with_suffix(".own"))
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def put_back(path: Path) -> None:
+    path.with_suffix(".own").rename(path)
+
+
+@pytest.mark.slow
+def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(place: Place, slurm: Slurm, says):
     place.file(parameters={**XS, "hold": {"value": "all"}})
     place.hold()
     place.before = "import sys; sys.modules['torch'] = None"  # submitting loads no torch
-    code, said = submit("--workers", "1")
+    says("3 submitted as job 101, 1 at a time", "--workers", "1")
     place.before = "pass"
-    assert (code, "3 submitted as job 101, 1 at a time" in said) == (0, True), said
     place.wait_for("began", 1)
-    code, said = submit()
-    assert (code, "3 waiting or running as job 101; nothing new was submitted" in said) == (0, True), said
-    slurm_jobs = [job.name for job in slurm.jobs]
-    slurm.find(slurm_jobs[1])[0].options.pop("hold", None)
-    subprocess.run(["scancel", slurm_jobs[1]], env=slurm.environment(), check=True)
+    says("3 waiting or running as job 101; nothing new was submitted")
+    second = slurm.jobs[1].name
+    slurm.find(second)[0].options.pop("hold", None)
+    cancel(slurm, second)
     place.release()
     slurm.wait_until_ended()
     assert len(xs(place, "ended")) == 2
-    code, said = submit()
-    assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
+    says("2 of them done before: 1 submitted")
     slurm.wait_until_ended()
-    assert xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
-    code, said = submit()
-    assert (code, "nothing is left to run" in said) == (0, True), said
+    assert once_each(place)
+    says("nothing is left to run")
 
 
+@pytest.mark.slow
 def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
-    place: Place, slurm: Slurm, submit
+    place: Place, slurm: Slurm, says
 ):
     """The command is that of docs/clusters.md, with runs that a CPU can do."""
     text = (ROOT / "docs" / "clusters.md").read_text()
@@ -66,8 +102,7 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
     hold.touch()
     steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
     quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
-    code, said = submit(*words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
-    assert code == 0, said
+    says("2 submitted", *words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
     first = slurm.find(101)[0]
     slurm.wait(lambda: any(place.out.rglob("step-*.pt")))
     slurm.preempt(first, seconds=900)
@@ -93,6 +128,7 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "--missing", "leave --cluster out"),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
+    ({}, "output_dir=was", "a sweep was run there without --cluster; name another folder, or leave"),
     ({}, "slurm.nodes=2", "a run of the array is one process"),
     ({}, "--storage=sqlite:///a", "goes without --storage"),
     ({}, "--until-decided", "goes without --until-decided"),
@@ -106,40 +142,36 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
 ):
     from ampcompare.cli import main
 
+    def refused(word: str, said: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={place.out}", word])
+        told = capsys.readouterr().err
+        assert (ended.value.code, told.count("\n")) == (2, 1)
+        assert said in told
+        assert not list(place.out.rglob("*.pkl"))
+
     for name in ("srun", "sbatch"):
         (place.folder / name).touch(mode=0o755)
+    (place.folder / "was").mkdir()
+    (place.folder / "was" / "sweep.db").touch()
     monkeypatch.chdir(place.folder)
     monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
     for content, word, said in NO_ARRAY:
         with subtests.test(content=content, word=word):
             place.file(**{"parameters": XS, **content})
-            with pytest.raises(SystemExit) as ended:
-                main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={place.out}", word])
-            told = capsys.readouterr().err
-            assert (ended.value.code, told.count("\n")) == (2, 1)
-            assert said in told
-            assert not list(place.out.rglob("*.pkl"))
-
-
-def test_submitit_that_is_not_installed_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch, capsys):
-    from ampcompare.cli import main
-
-    place.file(parameters=XS)
-    monkeypatch.chdir(place.folder)
+            refused(word, said)
     monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(SystemExit):
-        main(["sweep", "sweep.yaml", "--cluster", "slurm"])
-    assert "pip install 'ampcompare[slurm]'" in capsys.readouterr().err
+    place.file(parameters=XS)
+    refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
 
 
-def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm, submit):
+@pytest.mark.slow
+def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm, says):
     place.file(parameters={"x": {"values": [1]}})
     slurm.slots = 0
     extra = 'slurm.additional_parameters={"gpus_per_node": 1, "gpu-bind": "closest", "wckey": "mine"}'
     words = ["slurm.gres=gpu:1", "slurm.cpus_per_gpu=2", "slurm.partition=gpu", "slurm.time=1-12", extra]
-    code, said = submit(*words)
-    assert code == 0, said
+    says("1 submitted", *words)
     run, last = (job.options for job in slurm.jobs)
     assert {"gpus-per-node", "gpu-bind", "gres", "cpus-per-gpu"} <= run.keys()
     assert not {name for name in last if "gpu" in name or name == "gres"}
@@ -148,22 +180,97 @@ def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Pl
         assert "requeue" in options
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill(
-    place: Place, slurm: Slurm, submit
+    place: Place, slurm: Slurm, says
 ):
     place.file(parameters={**XS, "fail": {"value": 2}})
-    submit()
+    says("3 submitted")
     slurm.wait_until_ended()
     assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
-    code, said = submit()
-    assert (code, "1 of 3 runs failed" in said) == (1, True), said
+    says("1 of 3 runs failed", code=1)
     assert len(xs(place, "began")) == 3
     program = place.folder / "program.py"
     program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    code, said = submit("--fill")
-    assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
+    says("2 of them done before: 1 submitted", "--fill")
     slurm.wait_until_ended()
     assert xs(place, "began") == ["1", "2", "2", "3"]
     assert len({event["run"] for event in place.events("began")}) == 4
     code, said = place.sweep("--missing")
     assert (code, "3 points: 3 finished; whole" in said) == (0, True), said
+
+
+@pytest.mark.slow
+def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(
+    place: Place, slurm: Slurm, submit, says
+):
+    """By its mark; the report that it had not come to follows."""
+    place.file(parameters=XS)
+    place.before = f"import os, {SUBMIT}.of_report = lambda words: {DIES}"
+    slurm.slots = 0
+    assert submit()[0] == -9
+    place.before = "pass"
+    says("3 waiting or running as job 101; nothing new was submitted")
+    run_all(slurm)
+    assert once_each(place)
+    assert [job.options["job-name"].partition("-")[0] for job in slurm.jobs] == ["sweep"] * 3 + ["report"]
+
+
+@pytest.mark.slow
+def test_what_is_submitted_twice_as_sbatchs_answer_was_lost_is_run_once(place: Place, slurm: Slurm, says):
+    """What it may have queued nevertheless is waited for; where squeue does not know it yet, the second
+    of two jobs with one run does nothing.
+    """
+    place.file(parameters=XS)
+    slurm.slots = 0
+    sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
+    todo = "the same command again submits what is neither done nor in the queue"
+    says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
+    put_back(sbatch)
+    says("3 waiting or running as job 101; nothing new was submitted")
+    squeue = in_front(slurm, "squeue", "true")
+    says("3 submitted as job 105")
+    put_back(squeue)
+    run_all(slurm)
+    assert once_each(place)
+    assert {job.state for job in slurm.jobs} == {"COMPLETED"}
+
+
+@pytest.mark.slow
+def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place: Place, slurm: Slurm, says):
+    place.file(parameters=XS)
+    slurm.slots = 0
+    says("3 submitted", LOGNAME="colleague", SBATCH_JOB_NAME="mine")
+    for name, value in (("STATES", "RUNNING"), ("USERS", "me"), ("FORMAT", "%j")):
+        says("nothing new", **{f"SQUEUE_{name}": value})
+    squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
+    says("nothing new", SBATCH_CLUSTERS="far")
+    squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
+    says("cannot be asked (down); nothing was submitted", code=2)
+
+
+@pytest.mark.slow
+def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(
+    place: Place, slurm: Slurm, submit, says
+):
+    place.file(parameters=XS)
+    code, said = submit('slurm.additional_parameters={"nonsense": 1}')
+    assert (code, said.count("unrecognized option"), slurm.jobs) == (2, 1, []), said
+    place.file(parameters={"y": {"values": [1]}})
+    says("1 submitted as job 101")
+    place.file(parameters=XS)
+    says("differs in parameters", code=2)
+
+
+@pytest.mark.slow
+def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
+    place: Place, slurm: Slurm, says
+):
+    place.file(parameters=XS)
+    place.before = f"import {SUBMIT}.MOST_TASKS = 2"
+    slurm.slots = 0
+    says("2 of 3 submitted as job 101, 1 at a time", "--workers", "1")
+    says("2 waiting or running as job 101: 1 submitted as job 104")
+    says("3 waiting or running as job 101, 104; nothing new")
+    run_all(slurm)
+    assert once_each(place)

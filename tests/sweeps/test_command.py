@@ -8,7 +8,7 @@ import sys
 import pytest
 from wandb.sdk.launch.sweeps import utils as wandb_utils
 
-from ampcompare.sweeps.command import ARGS_FORMS, DEFAULT_COMMAND, build_command, macro_problem
+from ampcompare.sweeps.command import ARGS_FORMS, DEFAULT_COMMAND, build_command
 
 PARAMETERS = {
     "backend": "native",
@@ -43,17 +43,3 @@ def test_environment_macro_is_filled_and_an_unset_one_is_its_name(tmp_path, monk
     monkeypatch.delenv("NOT_SET", raising=False)
     words = build_command(["--n=${envvar:AMOUNT}", "${envvar:NOT_SET}"], None, {}, tmp_path / "p.json")
     assert words == ["--n=3", "NOT_SET"]
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("${arg}", "no such macro; expected one of ${env}"),
-        ("--x=${args}", "a macro has to be a word of its own"),
-        (None, "expected a text"),
-        ({"a": 1}, "expected a text"),
-        ("a\0b", "NUL"),
-    ],
-)
-def test_words_that_are_not(word, said):
-    assert said in macro_problem(word)

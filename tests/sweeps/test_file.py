@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.prepare import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,18 +79,16 @@ def test_bands_of_hyperband(tmp_path, early, bands):
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
 BEYOND = "parameters.seed: its values are beyond what a number can hold"
 LOG = "distribution: log_uniform"
+HYPERBAND = "early_terminate: {type: hyperband"
 WRONG = [  # in a grid of two backends this, and what is said of it
     ("method: tpe", "method='tpe': expected 'grid', 'random' or 'bayes'"),
     ("metrics: {name: x}", "metrics: no such key; did you mean metric?"),
-    ("launch: {}", "launch: works with W&B's server only"),
+    ("launch: {}", "launch: no such key; expected one of method,"),
     ("parameters: {}", "parameters: expected 1 or more of them"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
     ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot run through uniform; list values"),
     ("seed: {min: 5, max: 1}", "parameters.seed: min=5 is above max=1; swap them"),
-    (
-        "seed: {distribution: loguniform}",
-        "parameters.seed: distribution='loguniform': did you mean log_uniform?",
-    ),
+    ("seed: {distribution: loguniform}", "seed: distribution='loguniform': did you mean log_uniform?"),
     (f"seed: {{{LOG}, min: 1, max: 1000}}", BEYOND),
     ("seed: {distribution: log_normal, mu: 100000000}", BEYOND),
     (f"seed: {{{LOG}_values, min: 0, max: 1}}", "parameters.seed.min=0: expected a number above 0"),
@@ -99,21 +97,18 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("seed: {values: [1], min: 0}", "parameters.seed.min: no such key; expected one of"),
     ("seed: {values: [1, 2], probabilities: [0.5, 0.6]}", "probabilities=[0.5, 0.6]: expected one of each"),
     ("seed: {value: [1, [.inf]]}", "parameters.seed.value=[1, [inf]]: expected text, number"),
-    (
-        "model: {parameters: {a: {value: 1}}, value: 2}",
-        "model.value: no such key; expected one of parameters",
-    ),
+    ('seed: {value: "a\\0b"}', "parameters.seed.value='a\\x00b': expected text, number"),
+    ("model: {parameters: {a: {value: 1}}, value: 2}", "model.value: no such key; expected one of param"),
     ("x: {min: 1, max: 1000000000}", "parameters: 2,000,000,000 points; a grid"),
     ("parameters: {a.b: {value: 1}, a: {parameters: {b: {value: 2}}}}", "a.b is in there twice"),
     ("method: bayes", "metric: missing; bayes needs one to go by"),
     ("run_cap: 0", "run_cap=0: expected at least 1"),
-    ("program: null", "program: missing; expected the script to run"),
+    ("program: null", "program: missing; expected the script"),
     ("command: ['${env}', '${arg}']", "command[1]='${arg}': no such macro; expected one of ${env}"),
-    (
-        "early_terminate: {type: hyperband, min_iter: 1}",
-        "metric: missing; early_terminate needs one to go by",
-    ),
-    ("early_terminate: {type: hyperband}", "early_terminate: expected min_iter, or max_iter and s"),
+    ("command: ['--x=${args}']", "command[0]='--x=${args}': a macro has to be a word of its own"),
+    ("command: [true]", "command[0]=True: expected a text"),
+    (f"{HYPERBAND}, min_iter: 1}}", "metric: missing; early_terminate needs one to go by"),
+    (f"{HYPERBAND}}}", "early_terminate: expected min_iter, or max_iter and s"),
 ]
 
 
@@ -139,14 +134,10 @@ def test_all_violations_are_told_at_once(tmp_path):
     ("content", "said"),
     [
         ("method: grid\nmethod: random\n", "found duplicate key method"),
-        ('method: grid\nparameters: {seed: {value: "a\\0b"}}\n', "expected text, number"),
-        ("", "expected a sweep (method, parameters, ...), found nothing"),
-        ("- a\n- b\n", "expected a sweep (method, parameters, ...), found a list"),
+        ("", "expected lines of the form key: value"),
+        ("- a\n- b\n", "expected lines of the form key: value"),
         ("method: grid\n\tparameters: 1\n", "line 2: not valid YAML"),
-        (
-            "backend: native\nepochs: 3\n",
-            "not a sweep, it has neither method nor parameters; a config is run",
-        ),
+        ("backend: native\n", "not a sweep, it has neither method nor parameters; a config is run with"),
     ],
 )
 def test_what_is_no_sweep_is_said_in_a_line(tmp_path, content, said):
@@ -166,22 +157,24 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
 
 
 def check(tmp_path, monkeypatch, words=(), **changes):
+    """What our training has against it; nothing where it would take it."""
     monkeypatch.chdir(ROOT)
-    return "\n".join(problems_of(sweep_of(tmp_path, **changes), words))
+    try:
+        prepared(sweep_of(tmp_path, **changes), words)
+    except UserError as problem:
+        return str(problem)
+    return ""
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lr: {value: 0.1}", "parameters.lr: lr: no such key; did you mean optimizer.lr?"),
-        (
-            "optimizer: {parameters: {rate: {value: 1}}}",
-            "optimizer.parameters.rate: optimizer.rate: no such key",
-        ),
-        ("backend: {values: [none, O1]}", "parameters.backend: backend='O1': expected one of none"),
+        ("lr: {value: 0.1}", "parameters.lr: no such key; did you mean optimizer.lr?"),
+        ("optimizer: {parameters: {rate: {value: 1}}}", "parameters.optimizer.rate: no such key"),
+        ("backend: {values: [none, O1]}", "parameters.backend='O1': expected one of none"),
         ("batch_size: {min: 0, max: 8}", "batch_size='0': expected a whole number at least 1"),
         ("plan.margin: {values: [1, 2]}", "plan.margin: a sweep has one plan"),
-        ("plan.arm: {value: first}", "plan.arm: each run's own, the sweep sets it; leave it out"),
+        ("plan.arm: {value: first}", "parameters.plan.arm: no such key"),
         ("metric: {name: val_accuracy}", "the training never logs it; did you mean eval/accuracy?"),
         ("metric: {name: amp/nonfinite_module}", "amp/nonfinite_module': is a name, nothing to go by"),
         ("program: train.py", "program='train.py': no such file in"),
@@ -193,43 +186,34 @@ def test_what_the_training_would_not_take_is_told_before_anything_starts(tmp_pat
     assert said in check(tmp_path, monkeypatch, **(changes if is_whole else {"parameters": changes}))
 
 
-@pytest.mark.parametrize("form", ["${args_json}", "${args_json_file}"])
-def test_words_of_the_command_are_checked_in_every_form(tmp_path, monkeypatch, form):
-    said = check(tmp_path, monkeypatch, command=["${interpreter}", "${program}", "--config", "dmo", form])
-    assert "the first run would end at once: --config 'dmo': no such file" in said
-    command = ["${interpreter}", "${program}", "--config", "demo", form]
-    assert not check(tmp_path, monkeypatch, ["epochs=1"], command=command)
-
-
+@pytest.mark.parametrize("args", ["${args_json}", "${args_json_file}", "${args_no_hyphens}"])
 @pytest.mark.parametrize(
     "start",
     ["${env} ${interpreter} ${program}", "${interpreter} -m ampcompare run", "/opt/bin/ampcompare run"],
 )
-def test_every_way_to_start_our_training_is_known(tmp_path, monkeypatch, start):
-    command = [*start.split(), "--config", "demo", "${args_no_hyphens}"]
-    assert not check(tmp_path, monkeypatch, ["epochs=1"], command=command)
-    wrong = [*start.split(), "--config", "dmo", "${args_no_hyphens}"]
-    assert "the first run would end at once: --config 'dmo'" in check(tmp_path, monkeypatch, command=wrong)
-
-
-REGRESSION = {"task.loss": {"value": "mae"}, "backend": {"values": ["none", "native"]}}
+def test_our_training_is_known_however_it_is_started_and_its_words_are_checked(
+    tmp_path, monkeypatch, start, args
+):
+    wrong, right = ([*start.split(), "--config", name, args] for name in ("dmo", "demo"))
+    said = check(tmp_path, monkeypatch, command=wrong)
+    assert "the first run would end at once: --config 'dmo': no such file" in said
+    assert not check(tmp_path, monkeypatch, ["epochs=1"], command=right)
 
 
 def test_a_metric_from_outside_is_known_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "scores.py").write_text("def wer(outputs, targets): ...\n")
-    parameters = REGRESSION | {"task.metrics": {"value": [f"{tmp_path}/scores.py:wer"]}}
-    for name, is_known in (
-        ("eval/wer", True),
-        ("best/eval_wer", True),
-        ("eval/mae", False),
-        ("eval/w", False),
-    ):
+    parameters = {
+        "task.loss": {"value": "mae"},
+        "backend": {"values": ["none", "native"]},
+        "task.metrics": {"value": [f"{tmp_path}/scores.py:wer"]},
+    }
+    known = {"eval/wer": True, "best/eval_wer": True, "eval/mae": False, "eval/w": False}
+    for name, is_known in known.items():
         said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name}, parameters=parameters)
         assert ("the training never logs it" not in said) is is_known, said
 
 
 def test_program_of_others_may_have_any_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    sweep = sweep_of(tmp_path, program="train.py", parameters={"anything": {"value": 1}})
-    assert not problems_of(sweep, ["also=this"])
+    program, parameters = str(tmp_path / "train.py"), {"anything": {"value": 1}}
+    assert not check(tmp_path, monkeypatch, ["also=this"], program=program, parameters=parameters)

@@ -14,8 +14,8 @@ from support.sweep_schema import SCHEMA
 
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import load_runs
-from ampcompare.sweeps.check import plan_of, problems_of
 from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.prepare import prepare, prepared
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -43,7 +43,7 @@ SHRUNK = {
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file_validates_and_says_how_to_run_it(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert problems_of(read_sweep(path), []) == []
+    prepared(read_sweep(path), [])
     comment = path.read_text().partition("program:")[0]
     assert "?" in comment.splitlines()[0] + comment.splitlines()[1]
     assert "Takes " in comment
@@ -65,8 +65,8 @@ def test_one_file_has_every_backend():
 
 def test_the_plan_of_a_file_is_that_of_every_run(monkeypatch):
     monkeypatch.chdir(ROOT)
-    sweep = read_sweep(ROOT / "sweeps" / "compare_backends.yaml")
-    plan = plan_of(sweep, [])
+    ready = prepare("compare_backends", [])
+    plan, sweep = ready.plan, ready.sweep
     assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "none")
     assert sweep.points[0].parameters["plan"] == {"margin": 0.5, "looks": [3, 6, 10], "max_seeds": 10}
 

@@ -11,7 +11,7 @@ import pytest
 
 from ampcompare.cli import main
 from ampcompare.sweeps import run
-from ampcompare.sweeps.cluster.array import Array
+from ampcompare.sweeps.cluster.array import MARK, Array
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.process import note_end
@@ -44,10 +44,10 @@ def array(place, monkeypatch, **content) -> tuple[Array, list[Row]]:
     ready = prepare(str(file), [f"output_dir={place.out}"])
     made = Array(place.out)
     made.make()
-    sweep, kept = made.agreed(ready.sweep, ready.words)
-    made.keep(kept)
+    sweep, kept = made.agreed(ready)
+    made.write("sweep", kept)
     runs = made.rows(sweep, kept, None, {})
-    made.begin([run.run_id for run in runs])
+    made.write(f"{MARK}1", {"runs": [run.run_id for run in runs]})
     return made, runs
 
 

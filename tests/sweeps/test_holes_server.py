@@ -75,10 +75,10 @@ def test_nested_parameters_are_found_in_groups_and_under_dotted_names(seen):
 
 def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_values_have_one_each(seen):
     x = {"x": {"values": [1, 2, 3, 3, 4, 5]}}
-    states = [(1, 0), (1, 1), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0), (5, None)]
+    states = [(1, 0), (1, 1), (1, None), (2, 1), (2, 143), (3, 0), (4, 0), (9, 0), (5, None)]
     found = seen(x, *(({"x": value}, code) for value, code in states))
     assert found.counted == "s: 6 points: 3 finished, 1 running, 1 stopped, 1 missing"
-    assert found.remarks == ["1 run of this sweep at none of its points (r6)"]
+    assert found.remarks == ["1 run of this sweep at none of its points (r7)"]
     (missing,) = (row for row in found.rows if word_of(row) == "missing")
     assert missing.parameters == {"x": 3}
 

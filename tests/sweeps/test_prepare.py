@@ -1,6 +1,8 @@
-"""A sweep made ready: file, words and options as one; its plan, and what follows from it."""
+"""A sweep made ready: file, words and options as one; its plan, which of its points are runs."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 import yaml
@@ -8,7 +10,6 @@ from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import plan_of
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepare, prepared
 from ampcompare.sweeps.process import planned
@@ -46,17 +47,17 @@ def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
     """Or under its dotted name."""
-    assert plan_of(read(), ["plan.looks=[3,5]"]).looks == [3, 5]
+    assert prepared(read(), ["plan.looks=[3,5]"]).plan.looks == [3, 5]
     dotted = {"plan.control": {"value": "bookends"}, "backend": {"values": ["none", "native"]}}
-    assert read(parameters=dotted).control
+    assert prepared(read(parameters=dotted), []).sweep.control
     command = ["ampcompare", "run", "plan.margin=1.5", "${args_no_hyphens}"]
-    assert plan_of(read(command=command), []).margin == 1.5
+    assert prepared(read(command=command), []).plan.margin == 1.5
 
 
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
-    sweep = read(odd, program="theirs.py", command=["${program}", "${args}"])
-    assert plan_of(sweep, []) == PlanConfig()
+    sweep = read(odd, program="theirs.py", command=["python", "theirs.py", "${args}"])
+    assert prepared(sweep, []).plan == PlanConfig()
 
 
 @pytest.mark.parametrize(
@@ -138,3 +139,52 @@ def test_what_is_a_runs_own_joins_the_plan_of_the_file():
     assert planned(Row(0, "r", {"seed": 1})) == {"seed": 1}
     somebodys = Row(0, "r", {"plan": "B"}, {"place": 0})
     assert planned(somebodys) == {"plan": "B", "plan.place": 0}
+
+
+KEY = "precision.loss_scale"
+
+
+@pytest.fixture
+def ready(read):
+    """A sweep of our training with these values and two loss scales, made ready."""
+
+    def made(**values):
+        parameters = {key: {"values": found} for key, found in values.items()}
+        return prepared(read(parameters=parameters | {KEY: {"values": ["dynamic", 128]}}), [])
+
+    return made
+
+
+def runs_of(found):
+    """(backend, scale, seed) of every run, in order."""
+    points = [point.parameters for point in found.sweep.points]
+    return [(p["backend"], p[KEY], p["seed"]) for p in points]
+
+
+def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(ready):
+    found = ready(backend=["none", "native"], seed=[1, 2, 3])
+    assert found.sweep.total() == 9
+    assert Counter((b, s) for b, _, s in runs_of(found)) == {
+        (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
+    }
+    assert found.said == ("12 points, 9 different runs: those that train the same are one",)
+
+
+def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
+    found = ready(backend=["apex_o2", "none", "native_bf16"], seed=[1, 2])
+    kinds = {("none", "dynamic"), ("apex_o2", "dynamic"), ("apex_o2", 128), ("native_bf16", "dynamic")}
+    assert set(runs_of(found)) == {(*kind, seed) for kind in kinds for seed in (1, 2)}
+    counted, left_out = found.said
+    assert counted.startswith("12 points, 8 different runs: ")
+    why = "precision.loss_scale=128: backend=native_bf16 does not scale the loss"
+    assert left_out == f"left out, as they cannot run: {why}"
+
+
+def test_a_block_is_a_seed_with_every_run_in_it(ready):
+    """So that the baseline which all scales share does not always run before the later ones."""
+    points = ready(backend=["none", "native", "apex_o2"], seed=[*range(40)]).sweep.points
+    assert [p.block for p in points] == [seed for seed in range(40) for _ in range(5)]
+    assert [p.parameters["seed"] for p in points] == [p.block for p in points]
+    places = Counter(i % 5 for i, p in enumerate(points) if p.parameters["backend"] == "none")
+    assert len(places) == 5
+    assert max(places.values()) < 20

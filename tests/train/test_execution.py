@@ -68,23 +68,17 @@ def test_a_cuda_graph_on_a_cpu_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        (
-            ["execution=compile", "training.gradient_penalty=0.1"],
-            "execution='compile': training.gradient_penalty=0.1",
-        ),
-        (
-            ["execution=cuda_graph", "training.gradient_penalty=1"],
-            "execution='cuda_graph': training.gradient_penalty",
-        ),
-        (["execution=cuda_graph", "training.accumulate=2"], "execution='cuda_graph': training.accumulate=2"),
-        (["execution=inductor"], "execution='inductor'.*compile"),
+        "execution=compile training.gradient_penalty=0.1",
+        "execution=cuda_graph training.gradient_penalty=1",
+        "execution=cuda_graph training.accumulate=2",
+        "execution=cuda_graph optimizer.fused=false",
     ],
 )
-def test_what_an_execution_cannot_do_is_refused(words: list[str], message: str):
-    with pytest.raises(UserError, match=message):
-        load_config(None, words)
+def test_what_an_execution_cannot_do_is_refused(words: str):
+    with pytest.raises(UserError, match=words.split()[0].replace("=", "='")):
+        load_config(None, words.split())
 
 
 @pytest.mark.slow

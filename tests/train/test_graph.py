@@ -10,8 +10,6 @@ from support.properties import backends
 from support.training import fit, timeless
 from torch.optim.lr_scheduler import LRScheduler
 
-from ampcompare.config.load import load_config
-from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 from ampcompare.train.meter import Result
 from ampcompare.train.step import Trainer
@@ -70,8 +68,3 @@ def test_the_capture_is_no_step_to_time(quick_overrides: tuple[str, ...], played
     results = [made.trainer.step([plan]) for plan in loader.plans(0)]  # type: ignore[attr-defined]
     assert [r.cold for r in results] == [False, False, False, True, False, False]
     assert [r.samples for r in results] == [8] * 5 + [5]
-
-
-def test_a_graph_needs_a_fused_optimizer():
-    with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
-        load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])

@@ -47,9 +47,7 @@ class Scale:
         return self.skipped
 
     def skips(self, seen: list[bool]) -> Tensor:
-        return torch.tensor(seen)
-
-    def restart(self) -> None: ...
+        return torch.tensor(seen[1:])
 
 
 class Made:

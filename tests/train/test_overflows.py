@@ -64,10 +64,10 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
 
-def named(made: Trainer, result: Result) -> str | None:
+def named(result: Result) -> str | None:
     if result.overflow is None or result.overflow.first < 0:
         return None
-    return made.overflows.modules[result.overflow.looked_at[result.overflow.first]]
+    return result.overflow.modules[result.overflow.first]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def named(made: Trainer, result: Result) -> str | None:
 def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[str, Any]):
     made = trainer(backend, network(), TrainingConfig(**clip), init_scale=256.0)
     batches = [batch()] * clip.get("accumulate", 1)
-    assert named(made, made.step(batches)) is None
+    assert named(made.step(batches)) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Spoils, "armed", True)
-        assert named(made, made.step(batches)) == "middle.0"  # not the head behind it, nor what comes before
+        assert named(made.step(batches)) == "middle.0"  # not the head behind it, nor what comes before
     assert made.precision.skipped_steps() == 1
-    assert named(made, made.step(batches)) is None
+    assert named(made.step(batches)) is None
 
 
 @backends(SKIPS)
@@ -100,7 +100,7 @@ def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_w
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Spoils, "armed", step in (0, 3))
             result = made.step([batch()], diagnose=step == 5)
-        found.append((result.overflow is not None, named(made, result)))
+        found.append((result.overflow is not None, named(result)))
         if step == 1:
             made.overflows.watch()
     assert found == [
@@ -125,11 +125,9 @@ def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
     parameters[1].grad[1] = bad
     parameters[0].grad = parameters[1].grad.float()
     found = look.look(parameters)
-    assert (
-        look.modules[found.looked_at[found.first]] == "b"
-    )  # registered behind a, so before it in the backward
+    assert found.modules[found.first] == "b"  # registered behind a, so before it in the backward
     parameters[3].grad = None
-    assert look.modules[(found := look.look(parameters)).looked_at[found.first]] == "b"
+    assert (found := look.look(parameters)).modules[found.first] == "b"
 
 
 def trained(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.properties import MECHANISMS
-from support.training import batch, trainer
+from support.training import batch, classification, trainer
 from torch import nn
 
 from ampcompare.config.schema import TrainingConfig
@@ -22,7 +22,6 @@ from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor
-from ampcompare.train.task import classification
 
 BACKENDS = MECHANISMS
 FP32_WEIGHTS = ["none", "native", "apex_o1"]

@@ -28,23 +28,14 @@ class One:
 
 
 class Frozen(nn.Module):
-    """BatchNorm that learns, and one that its owner has frozen; gives [N, C] or, repeated, [N, T, C]."""
+    """BatchNorm that learns, and one that its owner has frozen."""
 
-    def __init__(self, tokens: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.tokens = tokens
         self.norm, self.frozen, self.drop = nn.BatchNorm1d(4), nn.BatchNorm1d(4).eval(), nn.Dropout()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.drop(self.frozen(self.norm(x)))
-        return y[:, None].expand(-1, self.tokens, -1) if self.tokens else y
-
-
-def look(model: nn.Module, targets: Tensor, *words: str, backend: str = "none") -> Any:
-    config = load_config(None, [f"backend={backend}", *words])
-    task, precision = build_task(config, torch.device("cpu")), build_precision(backend)
-    try_out(task, model, precision, config, One(torch.randn(8, 4), targets))
-    return task
+        return self.drop(self.frozen(self.norm(x)))
 
 
 @pytest.mark.parametrize("backend", ["none", "native", "apex_o1"])
@@ -92,5 +83,7 @@ def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out()
         def forward(self, x: Tensor) -> Tensor:
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
 
+    config = load_config(None, ["backend=native"])
+    task, loader = build_task(config, torch.device("cpu")), One(torch.randn(8, 4), torch.zeros(8).long())
     with pytest.raises(UserError, match=r"backend=native_bf16, for one\), or a GPU"):
-        look(NoKernel(), torch.zeros(8).long())
+        try_out(task, NoKernel(), build_precision("native"), config, loader)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from rich.console import Console
 from support.properties import MECHANISMS
 from support.quick import ROOT
 from support.torchrun import torchrun
-from support.training import trainer
+from support.training import classification, trainer
 from torch import Tensor, nn
 
 from ampcompare.checkpoint.store import Store, read
@@ -20,7 +20,7 @@ from ampcompare.experiment import run
 from ampcompare.precision import REGISTRY
 from ampcompare.records import load_runs
 from ampcompare.train.step import Trainer
-from ampcompare.train.task import Task, build_task, classification, weighed
+from ampcompare.train.task import Task, build_task
 
 CPU = torch.device("cpu")
 
@@ -53,11 +53,10 @@ def parts_of(batch: tuple[Tensor, Tensor], *sizes: int) -> list[tuple[Tensor, Te
 
 @pytest.mark.parametrize("backend", MECHANISMS)
 def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
-    smoothing = 0.1
     whole = tokens(5, 1, 3, 0, 0, 2, 4)
-    task = classification(smoothing)
+    task = classification(0.1)
     (loss, change), (split_loss, split) = (
-        moved(made(weighed(task, smoothing) if sizes[1:] else task, backend), parts_of(whole, *sizes))
+        moved(made(task.weighed() if sizes[1:] else task, backend), parts_of(whole, *sizes))
         for sizes in ((7,), (3, 2, 2))  # the second of them has nothing that counts
     )
     rough = 8 if REGISTRY[backend].dtype == "bfloat16" else 1
@@ -72,7 +71,7 @@ def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     loss, change = moved(made(task, features=2), [(x, y)])
     # One sample of four steps and one of two, as two batches of a loader are.
     long, short = (x[None, :4], y[None, :4]), (x[None, 4:], y[None, 4:])
-    split_loss, split = moved(made(weighed(task), features=2), [long, short])
+    split_loss, split = moved(made(task.weighed(), features=2), [long, short])
     assert split_loss == pytest.approx(loss)
     assert torch.allclose(split, change, atol=1e-6)
 

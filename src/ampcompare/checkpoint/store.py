@@ -31,7 +31,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.program.files import replacing
 
-FORMAT = 4  # raise it when what a checkpoint holds changes; up to 2 there was no run.json to say it
+FORMAT = 5  # raise it when what a checkpoint holds changes; up to 2 there was no run.json to say it
 FOLDER = "checkpoints"
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
 # since it is the length of the schedule.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ampcompare.config.load import configured, split_override
@@ -23,7 +24,7 @@ Trains one run. --config names a file of configs/ or a path (default: reference)
 A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
 The options, each with its default, meaning and what it may be:
 """
-# Those that people set, in the order in which they are asked for; some in fewer words.
+# Those that people set, in the order in which they are asked for.
 OFTEN = {
     "what": ("backend", "model.name", "execution", "device"),
     "data": ("data.source", "data.root", "data.train_limit"),
@@ -34,21 +35,7 @@ OFTEN = {
     "precision": ("precision.loss_scale", "precision.keep_fp32"),
     "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
 }
-BRIEFLY = {
-    "backend": "none, native, native_bf16, apex_o1, ...",
-    "model.name": "also timm:NAME, ./net.py:build",
-    "execution": "eager, compile, cuda_graph, ...",
-    "device": "auto, cuda, cuda:N, mps, cpu",
-    "data.source": "cifar10, image_folder, ./data.py:build",
-    "data.root": "folder of the data",
-    "data.train_limit": "training images at most, class-balanced",
-    "max_steps": "optimizer steps at most",
-    "seed": "of weights, order, augmentation",
-    "training.accumulate": "micro-batches per optimizer step",
-    "training.clip_norm": "L2 norm of the gradients at most",
-    "precision.keep_fp32": "modules kept in fp32: layer4.2,*.bn3",
-    "resume": "auto: go on with an unfinished run",
-}
+BRIEF = 40  # characters of what is said of one of them: 80 with its key and default
 
 
 def parse(words: Sequence[str]) -> Config:
@@ -58,7 +45,7 @@ def parse(words: Sequence[str]) -> Config:
     Hydra's `+key=value`, and `--config NAME`.
     """
     name: str | None = None
-    given: list[tuple[str, Any]] = []
+    given: list[dict[str, Any]] = []
     rest = iter(words)
     for word in rest:
         key, equals, value = word.partition("=")
@@ -68,20 +55,20 @@ def parse(words: Sequence[str]) -> Config:
             if not name:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
         elif word.startswith("{") or (word.endswith(".json") and not equals):
-            given += _of_json(word)
+            given.append(_of_json(word))
         elif option and option[0].base is bool:
-            given.append((word[2:], True))
+            given.append({word[2:]: True})
         elif option:
             raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
         else:
-            given.append(split_override(word.lstrip("+")))
+            given.append(dict([split_override(word.lstrip("+"))]))
     try:
         return configured(name, given, DEFAULT_CONFIG)
     except RecursionError:  # JSON of a thousand levels
         raise UserError("the options are nested too deeply; write fewer brackets") from None
 
 
-def _of_json(word: str) -> list[tuple[str, Any]]:
+def _of_json(word: str) -> dict[str, Any]:
     """The options in a JSON object, or in the file of that name."""
     try:
         text = word if word.startswith("{") else Path(word).read_text(encoding="utf-8")
@@ -94,7 +81,7 @@ def _of_json(word: str) -> list[tuple[str, Any]]:
         raise UserError(f"{word}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
         raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
-    return [*content.items()]
+    return content
 
 
 def often(program: str) -> str:
@@ -106,8 +93,8 @@ def often(program: str) -> str:
     for group, options in OFTEN.items():
         for number, key in enumerate(options):
             leaf = LEAVES[key]
-            words = ", ".join(leaf.meta["choices"]) if leaf.base is str else ""
-            said = BRIEFLY.get(key) or words or leaf.meta["help"]
+            words = ", ".join(leaf.choices) if leaf.base is str else ""
+            said = shorten(words or leaf.help.partition("; ")[0], BRIEF, placeholder=" ...")
             lines.append(f"{'' if number else group:<10}{_with_default(leaf):<30}{said}")
     return "\n".join(lines)
 
@@ -116,7 +103,7 @@ def every(program: str) -> str:
     """Every option with meaning, default and allowed values, one block each."""
     lines = [USAGE.format(program=program), ALL.rstrip("\n")]
     for leaf in LEAVES.values():
-        lines += [f"  {_with_default(leaf)}", f"      {leaf.meta['help']} ({leaf.allowed})"]
+        lines += [f"  {_with_default(leaf)}", f"      {leaf.help} ({leaf.allowed})"]
     return "\n".join(lines)
 
 

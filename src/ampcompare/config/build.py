@@ -5,9 +5,8 @@ says what else a value has to be.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,6 @@ from ampcompare.config.options import texts
 from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed
-from ampcompare.program.yaml_file import read_text
 
 # All that is taken of OmegaConf's grammar: `${oc.env:WANDB_API_KEY}` in a stranger's config would put a
 # secret into the record.
@@ -36,58 +34,54 @@ KEY_HINTS = {
     "optimizer.weight_decay": "wd l2",
     "task.loss": "criterion loss_fn objective",
 }
+Given = tuple[str, Mapping[Any, Any]]  # the file that says it (nothing: a word), and options as nested there
 
 
-def build(
-    base: Config, given: Iterable[tuple[str, Any]], of_file: Iterable[tuple[str, Any]] = (), file: str = ""
-) -> Config:
-    """The config with these values by dotted key, the later one winning, above those of a file.
+def build(base: Config, *given: Given) -> Config:
+    """The config with the options of these trees, the later one winning.
 
     Raises UserError with key, value, what is allowed and what may have been meant.
     """
     config = copy.deepcopy(base)
-    said: dict[str, tuple[Any, str]] = {}
-    for origin, pairs in ((file, of_file), ("", given)):
-        for key, value in pairs:
-            found = find_option(key)
-            assert found  # `options_in` has seen to it
-            leaf, path = found
-            if leaf.is_tree:
-                with named_in(origin):
-                    if not (path or isinstance(value, Mapping | None)):
-                        raise leaf.wrong(value)
-                before = said[leaf.key][0] if leaf.key in said else config.value(leaf.key)
-                value = {} if value is None and not path else _grown(before, path, value)
-            said[leaf.key] = value, origin
-    refer: dict[str, Any] = {}
-    for key, (value, origin) in said.items():
-        with named_in(origin):
+    said: dict[str, tuple[str, Any]] = {}
+    for file, tree in given:
+        with _named_in(file):
+            for leaf, path, value in _options_in(tree):
+                if leaf.is_tree:
+                    before = said[leaf.key][1] if leaf.key in said else config.value(leaf.key)
+                    value = {} if value is None and not path else _grown(before, path, value)
+                said[leaf.key] = file, value
+    # Those that refer to others when these are settled.
+    for key, (file, value) in sorted(said.items(), key=lambda item: _refers(item[1][1])):
+        with _named_in(file):
             if "???" in texts(value):
                 raise UserError(f"{key}=???: has to be given; expected {LEAVES[key].allowed}")
-            if any("${" in text for text in texts(value)):
-                refer[key] = value
-            else:
-                config.set(key, LEAVES[key].take(value, value))
-    for key, value in refer.items():
-        with named_in(said[key][1]):
-            found = _resolved(config, refer, key)
+            found = _resolved(config, said, key) if _refers(value) else value
             config.set(key, LEAVES[key].take(found, value))
     return config
 
 
-def _resolved(config: Config, refer: Mapping[str, Any], key: str) -> Any:
-    """What an option comes to that refers to others. Raises UserError."""
-    value = refer[key]
-    try:
-        if any("${" in REFERENCE.sub("", text) for text in texts(value)):
-            raise ValueError("of ${...} only another option's key is understood, such as ${backend}")
-        tree = OmegaConf.create(dataclasses.asdict(config))
-        for other, said in refer.items():
-            OmegaConf.update(tree, other, said, merge=False)
-        found = OmegaConf.select(tree, key)
-        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
-    except (OmegaConfBaseException, ValueError, RecursionError) as problem:
-        raise UserError(f"{key}={value!r}: {reason(problem)}") from None
+def options_in(tree: Mapping[Any, Any]) -> list[str]:
+    """The keys of the options in a tree, nested or with dotted keys. Raises UserError."""
+    return [leaf.key for leaf, _, _ in _options_in(tree)]
+
+
+def _options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[Any, Sequence[str], Any]]:
+    """Of each option in a tree its leaf, where in it if it is a free tree, and the value."""
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if key in GROUPS:
+            if not isinstance(value, Mapping | None):
+                known = ", ".join(leaf.rpartition(".")[2] for leaf in LEAVES if leaf.startswith(f"{key}."))
+                raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
+            yield from _options_in(value or {}, f"{key}.")  # `optimizer:` may have nothing under it
+        elif found := find_option(key):
+            leaf, path = found
+            if leaf.is_tree and not path and not isinstance(value, Mapping | None):
+                raise leaf.wrong(value)
+            yield leaf, path, value
+        else:
+            raise _unknown(key)
 
 
 def _grown(tree: Any, path: Sequence[str], value: Any) -> Any:
@@ -100,38 +94,33 @@ def _grown(tree: Any, path: Sequence[str], value: Any) -> Any:
     return value
 
 
+def _refers(value: Any) -> bool:
+    return any("${" in text for text in texts(value))
+
+
+def _resolved(config: Config, said: Mapping[str, tuple[str, Any]], key: str) -> Any:
+    """What an option comes to that refers to others. Raises UserError."""
+    value = said[key][1]
+    try:
+        if any("${" in REFERENCE.sub("", text) for text in texts(value)):
+            raise ValueError("of ${...} only another option's key is understood, such as ${backend}")
+        tree = OmegaConf.create(config.to_dict())
+        for other, (_, one) in said.items():
+            if _refers(one):
+                OmegaConf.update(tree, other, one, merge=False)
+        found = OmegaConf.select(tree, key)
+        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+    except (OmegaConfBaseException, ValueError, RecursionError) as problem:
+        raise UserError(f"{key}={value!r}: {reason(problem)}") from None
+
+
 @contextmanager
-def named_in(file: str) -> Iterator[None]:
+def _named_in(file: str) -> Iterator[None]:
     """Say in which file a mistake is."""
     try:
         yield
     except UserError as problem:
         raise UserError(f"{file}: {problem}" if file else str(problem)) from None
-
-
-def options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The options in a tree, nested or with dotted keys, each with its value. Raises UserError."""
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if key in GROUPS:
-            inner = _parsed(value)
-            if not isinstance(inner, Mapping | None):
-                known = ", ".join(leaf.rpartition(".")[2] for leaf in LEAVES if leaf.startswith(f"{key}."))
-                raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
-            yield from options_in(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
-        elif found := find_option(key):
-            is_list = found[0].base is list and not found[0].meta["names"]
-            yield key, _parsed(value) if is_list else value
-        else:
-            raise _unknown(key)
-
-
-def _parsed(value: Any) -> Any:
-    """A word as YAML, or as Python writes it, else the text itself."""
-    try:
-        return read_text(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 def _unknown(key: str) -> UserError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampcompare.config.options import Role, listed
 from ampcompare.config.schema import LEAVES
-from ampcompare.config.trees import flat, written
+from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
+from ampcompare.program.yaml_file import read_word
 
 GROUP = "precision."
 SCALE_KEYS = tuple(
@@ -33,8 +35,8 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
         leaf, (group, _, name) = LEAVES[key], key.rpartition(".")
         inner = config.get(group)
         value = config.get(key, inner.get(name, leaf.default) if isinstance(inner, Mapping) else leaf.default)
-        if value is None and leaf.meta["null_is"]:
-            return leaf.meta["null_is"](value_of)
+        if value is None and leaf.null_is:
+            return leaf.null_is(value_of)
         return told.get(name, value) if value == AUTO else value
 
     for key, leaf in LEAVES.items():
@@ -42,10 +44,31 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
             continue
         value = value_of(key)
         if leaf.is_tree and isinstance(value or {}, Mapping):
-            found |= {inner: written(one) for inner, one in flat(key, value or {})}
+            found |= {inner: written(one) for inner, one in flat(value or {}, key)}
         else:
-            found[key] = _names(value) if leaf.meta["names"] else value
+            found[key] = _names(value) if leaf.names else value
     return found
+
+
+def flat(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree, an empty one inside it as a value, nothing of an empty one."""
+    for name, value in tree.items():
+        inner = f"{key}.{name}" if key else name
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, inner)
+        else:
+            yield inner, value
+
+
+def written(value: Any) -> str:
+    """The value as a word that reads as the same value: a text that reads as something else is quoted."""
+    if isinstance(value, str):
+        try:
+            is_plain = read_word("", value) == value
+        except UserError:
+            is_plain = False
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    return "null" if value is None else str(value)
 
 
 def _names(value: Any) -> Any:

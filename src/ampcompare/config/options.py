@@ -24,6 +24,11 @@ BOUNDS = {
     "high": ("at most", operator.le),
     "below": ("below", operator.lt),
 }
+LISTS = {  # what a list of such is called, and one
+    float: ("numbers", "[0.5,0.5,0.5]"),
+    int: ("whole numbers", "[3,6,10]"),
+    str: ("texts", "[a,b]"),
+}
 NULL_WORDS = ("none", "null", "~", "")
 BOOLS = dict.fromkeys(("true", "yes", "y", "on", "1"), True)
 BOOLS |= dict.fromkeys(("false", "no", "n", "off", "0"), False)
@@ -38,47 +43,10 @@ class Role(Enum):
     BOOKKEEPING = "touches no figure: it may differ among runs that are pooled, and when one goes on"
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    role: Role | None = None,
-    choices: Collection[Any] = (),
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    pattern: str | None = None,
-    pattern_words: str = "a text",
-    hints: Mapping[str, str] = types.MappingProxyType({}),
-    null_is: Callable[[Callable[[str], Any]], Any] | None = None,
-    door: Door | None = None,
-    names: bool = False,
-) -> Any:
-    """A dataclass field with its meaning and what it allows.
-
-    `role` is that of its group, or else RESULT. `choices` are the allowed words (for a number field, words
-    allowed beside numbers); `low`/`high` are inclusive bounds, `above`/`below` exclusive ones; `pattern` is a
-    regular expression for the whole of a text, said to people as `pattern_words`; `hints` maps a wrong word
-    that people write to the right one. `null_is` says what null comes to, given a look-up of the other
-    options; `door` lets other people's parts in, by name, beside the choices; `names`: a list of names of
-    which the order says nothing, written with commas too.
-    """
-    metadata = {name: value for name, value in locals().items() if name != "default"}
-    if isinstance(default, list | dict):
-        return dataclasses.field(default_factory=default.copy, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def group(cls: type, role: Role = Role.RESULT) -> Any:
-    """A dataclass field that holds options, with the role of those that say none."""
-    return dataclasses.field(default_factory=cls, metadata={"role": role})
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One settable option of a tree: its dotted key, its type and what it allows. Of `list[int] | None` the
-    type is list, `item` int, and it is `optional`; that of numbers and words is float.
+    """One settable option: its dotted key, its type, and what its declaration (`option`) says of it. Of
+    `list[int] | None` the type is list, `item` int, and it is `optional`; that of numbers and words is float.
     """
 
     key: str
@@ -86,48 +54,52 @@ class Leaf:
     item: type | None
     optional: bool
     default: Any
-    meta: Mapping[str, Any]
+    help: str  # its meaning
     role: Role
+    choices: Collection[Any] = ()  # the allowed words; of a number, words allowed beside numbers
+    low: float | None = None  # inclusive bounds
+    high: float | None = None
+    above: float | None = None  # exclusive ones
+    below: float | None = None
+    pattern: str = ""  # a regular expression for the whole of a text, and what it is in words
+    pattern_words: str = "a text"
+    # The right word for a wrong one that people write.
+    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    null_is: Callable[[Callable[[str], Any]], Any] | None = None  # what null comes to, given a look-up
+    door: Door | None = None  # lets other people's parts in, by name, beside the choices
+    names: bool = False  # a list of names of which the order says nothing, written with commas too
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a free tree: names and values of somebody else's (`trees.py`)."""
+        """Whether it is a free tree: names and values of somebody else's."""
         return self.base is dict
 
     @property
     def allowed(self) -> str:
         """What a value may be, in words."""
-        meta, base, item = self.meta, self.base, self.item
-        words = ", ".join(
-            [*map(str, meta["choices"]), *(meta["door"].names(meta["choices"]) if meta["door"] else ())]
-        )
-        bounds = " and ".join(
-            f"{says} {meta[name]:g}" for name, (says, _) in BOUNDS.items() if meta[name] is not None
-        )
-        if base in (int, float):
-            text = f"{'a whole number' if base is int else 'a number'} {bounds}".strip()
+        words = ", ".join([*map(str, self.choices), *(self.door.names(self.choices) if self.door else ())])
+        bounds = " and ".join(f"{says} {bound:g}" for says, bound, _ in self._bounds())
+        if self.base in (int, float):
+            text = f"{'a whole number' if self.base is int else 'a number'} {bounds}".strip()
             text += f", or {words}" if words else ""
-        elif base is bool:
+        elif self.base is bool:
             text = "true or false"
         elif self.is_tree:
             text = f"names with values as YAML types them, such as {self.key}.width=64"
-        elif meta["names"]:
+        elif self.names:
             text = "names with commas between them, such as layer4.2,*.bn3,fc"
-        elif base is list:
-            kinds = {
-                float: ("numbers", "[0.5,0.5,0.5]"),
-                int: ("whole numbers", "[3,6,10]"),
-                str: ("texts", "[a,b]"),
-            }
-            noun, such = kinds[item or str]
-            text = (
-                f"a list of {words}"
-                if words
-                else f"a list of {noun}{bounds and f', each {bounds}'}, such as {such}"
-            )
+        elif self.base is list:
+            noun, such = LISTS[self.item]
+            text = f"a list of {noun}{bounds and f', each {bounds}'}, such as {such}"
+            text = f"a list of {words}" if words else text
         else:
-            text = f"one of {words}" if words else meta["pattern_words"]
+            text = f"one of {words}" if words else self.pattern_words
         return f"{text}, or null" if self.optional else text
+
+    def _bounds(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
+        """In words, as a number, and what holds of a value within."""
+        given = ((says, getattr(self, name), holds) for name, (says, holds) in BOUNDS.items())
+        return [(says, bound, holds) for says, bound, holds in given if bound is not None]
 
     def take(self, value: Any, said: Any) -> Any:
         """The option's value from a word, of YAML or of JSON, given as `said`. Raises UserError."""
@@ -148,10 +120,10 @@ class Leaf:
 
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
-        hint = self.meta["hints"].get(str(said).strip().lower())
+        hint = self.hints.get(str(said).strip().lower())
         near = f"did you mean {hint}?" if hint else ""
         if not hint and isinstance(said, str):
-            near = did_you_mean(said.lower(), map(str, self.meta["choices"]), 0.75)
+            near = did_you_mean(said.lower(), map(str, self.choices), 0.75)
         return UserError(f"{self.key}={said!r}: {why}expected {self.allowed}{near and '; ' + near}")
 
     def _read(self, value: Any) -> Any:
@@ -161,24 +133,37 @@ class Leaf:
             return _plain(value)
         if self.optional and (value is None or word in NULL_WORDS):
             return None
-        if self.meta["names"]:
+        if self.names:
             return listed(value)
         if self.base is list:
-            parts = [value] if word and self.meta["choices"] else value
+            parts = [value] if word and self.choices else value
             if not isinstance(parts, list | tuple):
                 raise ValueError
             return [_typed(self.item, part) for part in parts]
-        return word if self.base is float and word in self.meta["choices"] else _typed(self.base, value)
+        return word if self.base is float and word in self.choices else _typed(self.base, value)
 
     def _allows(self, part: Any) -> bool:
-        meta, door = self.meta, self.meta["door"]
         if isinstance(part, str):
-            is_choice = not meta["choices"] or part in meta["choices"] or (door and door.takes(part))
-            return bool(is_choice and (not meta["pattern"] or re.fullmatch(meta["pattern"], part)))
+            is_choice = not self.choices or part in self.choices or (self.door and self.door.takes(part))
+            return bool(is_choice and (not self.pattern or re.fullmatch(self.pattern, part)))
         if isinstance(part, bool | None):
             return True
-        bounds = ((holds, meta[name]) for name, (_, holds) in BOUNDS.items())
-        return math.isfinite(part) and all(bound is None or holds(part, bound) for holds, bound in bounds)
+        return math.isfinite(part) and all(holds(part, bound) for _, bound, holds in self._bounds())
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """A dataclass field with its meaning and what it allows, by the names that `Leaf` has for them; its role
+    is that of its group, or else RESULT.
+    """
+    said = {"help": help, **more}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=said)
+    return dataclasses.field(default=default, metadata=said)
+
+
+def group(cls: type, role: Role = Role.RESULT) -> Any:
+    """A dataclass field that holds options, with the role of those that say none."""
+    return dataclasses.field(default_factory=cls, metadata={"role": role})
 
 
 def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Leaf]:
@@ -186,17 +171,21 @@ def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Le
     types_of = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", types_of[field.name]
-        own = field.metadata["role"] or role
+        said = {"role": role, **field.metadata}
         if dataclasses.is_dataclass(kind):
-            yield from leaves(typing.cast(type, kind), f"{key}.", own)
+            yield from leaves(typing.cast(type, kind), f"{key}.", said["role"])
             continue
         members = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
         base = float if float in members else members[0]
-        item = next(iter(typing.get_args(base)), None)
         made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
-        is_optional = type(None) in members
-        yield Leaf(key, typing.get_origin(base) or base, item, is_optional, default, field.metadata, own)
+        yield Leaf(
+            key=key,
+            base=typing.get_origin(base) or base,
+            item=next(iter(typing.get_args(base)), None),
+            optional=type(None) in members,
+            default=field.default if made is dataclasses.MISSING else made(),
+            **said,
+        )
 
 
 def _typed(kind: Any, value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ampcompare.config.beside import PublishedConfig
 from ampcompare.config.build import build, options_in
 from ampcompare.config.options import Role
-from ampcompare.config.schema import Config, find_option
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError, did_you_mean
 
@@ -45,25 +45,21 @@ def arm_config(
     and warm-up in proportion, so that an epoch keeps its number of steps; with a `network` that one. Raises
     UserError for a file whose options are none.
     """
-    config = Config()
-    parts = {"setting": publication.setting}
+    config, parts = Config(), {"setting": publication.setting}
     if arm is not None:
         parts[f"arms.{arm}"] = publication.arms[arm]
     for where, part in parts.items():
-        try:
-            given = [*options_in(part)]
-            for key, _ in given:
-                if (found := find_option(key)) and found[0].role is Role.BOOKKEEPING:
-                    raise UserError(f"{key}: is for whoever repeats it; leave it out")
-            config = build(config, given)
-        except UserError as problem:
-            raise UserError(f"{publication.path}: {where}: {problem}") from None
+        said = f"{publication.path}: {where}"
+        config = build(config, (said, part))
+        for key in options_in(part):
+            if LEAVES[key].role is Role.BOOKKEEPING:
+                raise UserError(f"{said}: {key}: is for whoever repeats it; leave it out")
     if scale != 1:
-        config = build(config, _shrunk(config, publication, scale).items())
+        config = build(config, ("", _shrunk(config, publication, scale)))
     if network is not None:
         if not any(key.startswith("model.") for key in publication.tiny):
-            config = build(config, [("model.name", network), ("model.kwargs", None)])
-        config = build(config, options_in(publication.tiny))
+            config = build(config, ("", {"model.name": network, "model.kwargs": None}))
+        config = build(config, ("", publication.tiny))
     return config
 
 

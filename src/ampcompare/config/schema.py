@@ -8,7 +8,6 @@ under 0.5 s.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +50,11 @@ class DataConfig:
     )
     root: str | None = option(
         None,
-        "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root),
+        "; ".join(["folder of the data", *(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root)]),
         role=Role.MAY_DIFFER,  # when a run goes on, the data are compared as such
     )
-    train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
-    test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
+    train_limit: int | None = option(None, "training images at most, class-balanced", low=1)
+    test_limit: int | None = option(None, "test images at most, class-balanced", low=1)
     augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
     workers: int | None = option(
         None,
@@ -140,7 +139,7 @@ class PrecisionConfig:
     )
     keep_fp32: list[str] | None = option(
         None,
-        "modules that compute in fp32 under any backend, with all below them: their names in the network, "
+        "modules that compute in fp32; under any backend, with all below them: their names in the network, "
         "shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
         names=True,
     )
@@ -148,7 +147,7 @@ class PrecisionConfig:
 
 @dataclass
 class TrainingConfig:
-    accumulate: int = option(1, "micro-batches of batch_size per optimizer step", low=1)
+    accumulate: int = option(1, "micro-batches per optimizer step", low=1)
     clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
     clip_value: float | None = option(None, "clip each true gradient element to +-this", above=0)
     gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", low=0)
@@ -200,7 +199,7 @@ class Config:
     )
     device: str = option(
         "auto",
-        "device: the first of cuda, mps, cpu that is there, or one by name",
+        "auto: the first of cuda, mps, cpu; or one by name",
         role=Role.MAY_DIFFER,  # when a run goes on, what kind it is has to be the same
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         pattern_words="one of auto, cpu, cuda, cuda:N, mps",
@@ -258,11 +257,9 @@ class Config:
 
     def value(self, key: str) -> Any:
         """The value at a dotted key; None of what a free tree does not have."""
-        found = find_option(key)
-        assert found, key
-        value = operator.attrgetter(found[0].key)(self)
-        for name in found[1]:
-            value = value.get(name) if isinstance(value, dict) else None
+        value: Any = self
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         return value
 
     def set(self, key: str, value: Any) -> None:

@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from ampcompare.errors import kind_of
+from ampcompare.plugins import Unfit
 
 Field: TypeAlias = Tensor | Mapping[str, Tensor]
 Batch: TypeAlias = tuple[Field, Field]
 
 EXPECTED = "expected (inputs, targets), each a tensor or a dict of tensors, samples first"
 HASHED_BYTES = 2**28  # of one tensor; of larger ones rows evenly spaced: SHA-256 takes 0.2 s for so much
-
-
-class Unfit(ValueError):
-    """Data that cannot be trained on; the message is the rest of a line that names their source."""
 
 
 def tensors(field: Field) -> list[Tensor]:

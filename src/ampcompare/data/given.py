@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
-from ampcompare.data.batch import Unfit, as_batch, names_of
+from ampcompare.data.batch import as_batch, names_of
 from ampcompare.data.reading import asked
 from ampcompare.data.splits import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
-from ampcompare.plugins import Plugin
+from ampcompare.plugins import DATA, Plugin, Unfit
 
 KWARGS = "data.kwargs"
 FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
@@ -34,7 +34,7 @@ def load(
     `kwargs` are the user's. `batch_sizes` (of training, of evaluation) and `seed` are given where its
     signature names them. Raises UserError.
     """
-    found, splits = plugins.load(plugins.DATA, name), []
+    found, splits = plugins.load(DATA, name), []
     if "train" in kwargs:
         raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
     signature = plugins.signature_of(found.value)

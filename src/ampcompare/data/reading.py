@@ -20,35 +20,28 @@ import numpy as np
 import torch
 
 from ampcompare import plugins
-from ampcompare.data.batch import Batch, Unfit, as_batch
+from ampcompare.data.batch import Batch, as_batch
 from ampcompare.data.workers import begin, is_loss_of_worker
-from ampcompare.errors import UserError, what_happened
 
-END, NOTHING = object(), nullcontext()
+END = object()
 SECONDS = 1.0  # between the end of a process's connections and the word of its death
 
 
 @contextmanager
 def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
-    """Somebody's code is asked for `what`. UserError for whatever it raises, below its traceback, and for
-    what is Unfit; RuntimeError for the loss of a worker, which is no mistake in the data: it may come of a
-    signal to the whole job, or of a want of memory.
+    """Somebody's code is asked for `what`. UserError as `plugins.blame` words it; RuntimeError for the loss
+    of a worker, which is no mistake in the data: it may come of a signal to the whole job, or of a want of
+    memory.
     """
     try:
         yield
-    except UserError:
-        raise
     except (Exception, SystemExit) as problem:
-        text, of_worker = str(problem), "Caught "  # so PyTorch begins what a worker has met
         if is_loss_of_worker(problem):
             raise problem.__cause__ or problem from None  # of two words the one that says of what it died
-        if workers and isinstance(problem, ConnectionError | EOFError) and not text.startswith(of_worker):
+        if workers and isinstance(problem, ConnectionError | EOFError):
             time.sleep(SECONDS)  # PyTorch raises the loss of a worker here, when the system says so
-        if isinstance(problem, Unfit):
-            raise plugins.DATA.refusal(name, f"{what}: {text.partition('Unfit: ')[2] or text}") from None
-        last = text.rstrip().rpartition("\n")[2]
-        why = last if text.startswith(of_worker) else what_happened(problem, file)
-        raise plugins.DATA.refusal(name, f"no {what} ({why})").showing(problem) from None
+        with plugins.blame(plugins.DATA, name, f"no {what}", file):
+            raise
 
 
 def mix(*words: int) -> int:
@@ -64,14 +57,22 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-@contextmanager
-def aside() -> Iterator[None]:
-    """What is drawn within leaves the three as they were, as a model's dropout has them: 0.2 ms."""
-    before = _states()
-    try:
-        yield
-    finally:
-        _set(before)
+class Apart:
+    """Within, the three are somebody's who goes on where he left them; outside, they are as a model's dropout
+    has them: 0.2 ms.
+    """
+
+    def __init__(self) -> None:
+        self._inside: tuple[Any, ...] | None = None
+
+    def __enter__(self) -> None:
+        self._outside = _states()
+        if self._inside is not None:
+            _set(self._inside)
+
+    def __exit__(self, *error: object) -> None:
+        self._inside = _states()
+        _set(self._outside)
 
 
 def _states() -> tuple[Any, ...]:
@@ -92,23 +93,19 @@ def read(
     Of somebody's own loader (`seed`) all random choices of an epoch begin at (seed, epoch). Raises as `asked`
     does.
     """
-    workers, is_own = getattr(loader, "num_workers", 0), seed is not None
+    workers, apart = getattr(loader, "num_workers", 0), Apart() if seed is not None else nullcontext()
     batches: Any = None
-    states: Any = None  # of the three, where the last batch left them
     for number in count(first):
-        with asked(name, f"batch {number} of epoch {epoch}", file, workers), aside() if is_own else NOTHING:
+        with asked(name, f"batch {number} of epoch {epoch}", file, workers), apart:
             if batches is None:
                 if seed is not None:
                     seed_all(mixed := mix(seed, epoch))
                     _seed(loader, mixed, epoch)
                 batches = begin(loader)
-            elif is_own:
-                _set(states)
             found: Any = next(batches, END)
-            states = _states()
-            if found is END:
-                return
-            batch = as_batch(found) if is_own else found
+            batch = found if seed is None or found is END else as_batch(found)
+        if batch is END:
+            return
         yield batch
 
 

@@ -20,7 +20,6 @@ from torch.utils.data import Subset, default_collate
 
 from ampcompare.data.batch import (
     Batch,
-    Unfit,
     as_batch,
     content_of,
     count_samples,
@@ -29,8 +28,9 @@ from ampcompare.data.batch import (
     kinds_of,
     pair_of,
 )
-from ampcompare.data.reading import aside, mix, read, seed_all
+from ampcompare.data.reading import Apart, mix, read, seed_all
 from ampcompare.errors import kind_of
+from ampcompare.plugins import Unfit
 
 MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
 LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
@@ -137,7 +137,7 @@ class SampleSet(_Split):
         Raises what the data set raises, Unfit for what is no sample.
         """
         samples = []
-        with aside():
+        with Apart():
             for number, index in enumerate(places.indices):
                 seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
                 samples.append(pair_of(self.data[index]))

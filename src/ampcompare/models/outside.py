@@ -15,20 +15,18 @@ from ampcompare import plugins
 from ampcompare.errors import UserError, did_you_mean, kind_of
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.ours import OURS, RESNETS
-
-KWARGS = "model.kwargs"
+from ampcompare.plugins import MODELS
 
 
 @dataclass(frozen=True)
 class Builder:
     """What makes the network. `source` tells one version of it from another: the first digits of its file's
-    SHA-256, or the library with its version. `weights` is the argument that fetches trained ones, if known.
+    SHA-256, or the library with its version.
     """
 
     build: Callable[..., Any]
     source: str
     file: Path | None = None
-    weights: str = ""
 
 
 def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
@@ -40,13 +38,11 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     builder = builder_of(name)
     ours = {} if num_classes is None else {"num_classes": num_classes}
     what = f"no network for num_classes={num_classes}" if ours else "no network"
-    if builder.weights and kwargs.get(builder.weights):
-        what += f" with the weights of {KWARGS}.{builder.weights}={kwargs[builder.weights]!r}"
-    with plugins.blame(plugins.MODELS, name, what, builder.file):
-        model = plugins.call(builder.build, kwargs, key=KWARGS, name=name, ours=ours)
+    with plugins.blame(MODELS, name, what, builder.file):
+        model = plugins.call(builder.build, kwargs, key="model.kwargs", name=name, ours=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
-        raise plugins.MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")
+        raise MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")
     return model
 
 
@@ -64,34 +60,27 @@ def builder_of(name: str) -> Builder:
     """What makes the network of that name. Raises UserError."""
     library, _, short = name.partition(":")
     if library == "timm":
-        return _of_timm(name, short)
+        if find_spec("timm") is None:
+            todo = "install it with: pip install 'ampcompare[timm]'"
+            raise MODELS.refusal(name, f"needs timm, which is not installed; {todo}")
+        import timm
+
+        if not timm.is_model(short.partition(".")[0]):
+            raise _unknown(name, timm.list_models())
+        return Builder(partial(timm.create_model, short), f"timm {timm.__version__}")
     if library == "torchvision":
-        return _of_torchvision(name, short)
-    found = plugins.load(plugins.MODELS, name)
+        import torchvision
+        from torchvision import models
+
+        if short not in (known := models.list_models()):
+            raise _unknown(name, known)
+        version = torchvision.__version__.partition("+")[0]
+        return Builder(models.get_model_builder(short), f"torchvision {version}")
+    found = plugins.load(MODELS, name)
     return Builder(found.value, found.source, found.file)
 
 
-def _of_timm(name: str, short: str) -> Builder:
-    if find_spec("timm") is None:
-        todo = "install it with: pip install 'ampcompare[timm]'"
-        raise plugins.MODELS.refusal(name, f"needs timm, which is not installed; {todo}")
-    import timm
-
-    if not timm.is_model(short.partition(".")[0]):
-        raise _unknown(name, short, timm.list_models())
-    return Builder(partial(timm.create_model, short), f"timm {timm.__version__}", weights="pretrained")
-
-
-def _of_torchvision(name: str, short: str) -> Builder:
-    import torchvision
-    from torchvision import models
-
-    if short not in (known := models.list_models()):
-        raise _unknown(name, short, known)
-    source = f"torchvision {torchvision.__version__.partition('+')[0]}"
-    return Builder(models.get_model_builder(short), source, weights="weights")
-
-
-def _unknown(name: str, short: str, known: Collection[str]) -> UserError:
+def _unknown(name: str, known: Collection[str]) -> UserError:
+    library, _, short = name.partition(":")
     said = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
-    return plugins.MODELS.refusal(name, f"{name.partition(':')[0]} has no network of this name; {said}")
+    return MODELS.refusal(name, f"{library} has no network of this name; {said}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -69,13 +69,19 @@ class Checked(BaseModel):
         return {"type": refused(why), "loc": error["loc"], "input": error["input"]}
 
 
-def lines_of(problem: ValidationError) -> list[str]:
-    """What is wrong, each as `parameters.seed.values[0]=nan: expected ...`."""
-    return [_line(error) for error in problem.errors()]
+Model = TypeVar("Model", bound=Checked)
+
+
+def checked(model: type[Model], content: Any, path: Path) -> Model:
+    """What is in a file as its model. Raises UserError with a line for each thing that is wrong in it."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as problem:
+        raise wrong_file(path, [_line(error) for error in problem.errors()]) from None
 
 
 def wrong_file(path: Path, lines: Sequence[str]) -> UserError:
-    """The error of a file in which these things are wrong."""
+    """The error of a file in which these things are wrong, each as `parameters.seed.values[0]=nan: ...`."""
     if len(lines) == 1:
         return UserError(f"{path}: {lines[0]}")
     return UserError(f"{path}: {len(lines)} things are wrong, nothing was started:", lines)

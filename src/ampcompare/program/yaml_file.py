@@ -14,6 +14,8 @@ from typing import Any
 from ampcompare.errors import UserError, reason
 
 DEEPEST = 50
+NULL_WORDS = ("", "~", "null", "Null", "NULL", "None")  # YAML's, and what W&B's agent writes
+MOST_SAID = 100  # characters of a value in a message
 
 
 def read_yaml(path: Path) -> Any:
@@ -30,22 +32,25 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read as YAML: {reason(problem)}") from None
 
 
-def read_text(text: str) -> Any:
-    """A text as YAML, or written as Python writes lists and mappings, which W&B's agent does.
+def read_word(key: str, text: str) -> Any:
+    """A word of a command line as YAML types it, or as W&B's agent writes Python's lists and mappings.
 
-    Raises ValueError with the reason, one line.
+    `64` is a number, `"64"` a text, `[1, 2]` a list, `{'a': None}` a tree. Raises UserError.
     """
     import yaml
 
+    if text.strip() in NULL_WORDS:
+        return None
     if text.startswith(("{", "[")):
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             return literal_eval(text)
     try:
-        return _plain(text)
-    except yaml.MarkedYAMLError as problem:
-        raise ValueError(problem.problem or problem.context) from None
-    except yaml.YAMLError as problem:
-        raise ValueError(reason(problem)) from None
+        value = _plain(text)
+    except (ValueError, yaml.YAMLError) as problem:
+        why = getattr(problem, "problem", None) or getattr(problem, "context", None) or reason(problem)
+        todo = f"write it as YAML does, a text in quotes: {key}='\"...\"'"
+        raise UserError(f"{key}={text[:MOST_SAID]!r}: not YAML ({why}); {todo}") from None
+    return text if value is None else value  # `#ff0000` is a comment
 
 
 def _plain(text: str) -> Any:

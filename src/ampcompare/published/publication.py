@@ -18,7 +18,6 @@ gflop: 7.78           # counted work of forward and backward, an image
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +29,13 @@ from pydantic import (
     Field,
     PlainValidator,
     TypeAdapter,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from ampcompare.errors import UserError, did_you_mean, one_line
-from ampcompare.program.checked import Above0, Checked, lines_of, refused, wrong_file
+from ampcompare.program.checked import Above0, Checked, checked, refused
 from ampcompare.program.place import find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 from ampcompare.published.printed import Printed
@@ -116,7 +114,7 @@ class Figure(Checked):
     """
 
     measured: Literal[*MEASURED]  # type: ignore[valid-type]
-    unit: Annotated[str, Field(validate_default=True)] = ""
+    unit: str = ""
     values: Annotated[dict[str, Printed], Field(min_length=1)]
     what: Words = ""
     name: str = ""  # by which the file calls it
@@ -135,10 +133,9 @@ class Figure(Checked):
     @classmethod
     def _fits(cls, unit: str, info: ValidationInfo) -> str:
         measured = info.data.get("measured")
-        units = UNITS[MEASURED[measured].unit] if measured else {unit: 1.0}
-        if unit and unit not in units:
+        if unit and measured and unit not in (units := UNITS[MEASURED[measured].unit]):
             raise refused(f"expected one of {', '.join(units)}, which fit {measured}")
-        return unit or next(iter(units))
+        return unit
 
     def named(self, name: str) -> Figure:
         """The same under this name, its values in the unit of `measured`."""
@@ -147,15 +144,15 @@ class Figure(Checked):
             arm: one.model_copy(update={end: getattr(one, end) * self.factor for end in ends})
             for arm, one in self.values.items()
         }
-        return self.model_copy(update={"name": name, "values": values})
+        unit = self.unit or self.kind.unit
+        return self.model_copy(update={"name": name, "unit": unit, "values": values})
 
 
 _FIGURES = TypeAdapter(dict[Name, Figure])
 
 
 def _figures(content: Any) -> tuple[Figure, ...]:
-    found = _FIGURES.validate_python({} if content is None else content)
-    return tuple(figure.named(name) for name, figure in found.items())
+    return tuple(figure.named(name) for name, figure in _FIGURES.validate_python(content).items())
 
 
 class Publication(Checked):
@@ -209,8 +206,5 @@ def load(name: str) -> Publication:
     if path is None:
         near = did_you_mean(name, names()) or f"expected a file or one of {', '.join(names())}"
         raise UserError(f"{name!r}: no such publication; {near}")
-    try:
-        found = Publication.model_validate(read_yaml(path))
-    except ValidationError as problem:
-        raise wrong_file(path, lines_of(problem)) from None
+    found = checked(Publication, read_yaml(path), path)
     return found.model_copy(update={"name": path.stem, "path": path})

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.config.beside import WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.device import numerics_now
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
-from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin, lend
+from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
 
 
@@ -42,6 +41,18 @@ def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None)
     return torch.empty(0, device="cuda" if torch.cuda.is_available() else "cpu").device
 
 
+def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
+    """What is compared, as it was said or as the backend of ours calls itself, and which backend of ours we
+    take it for; None: nobody's but theirs. Raises UserError without a word.
+    """
+    if backend is None and isinstance(scaler, Precision):
+        backend = scaler.declares.label
+    if not isinstance(backend, str) or not backend.strip():
+        known = ", ".join(REGISTRY)
+        raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
+    return backend, backend if backend in REGISTRY else HINTS.get(backend.lower())
+
+
 def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
     """The type that is computed in: as said, or as the backend or its loss scale tell; None where none does.
 
@@ -59,53 +70,34 @@ def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | N
     return "float16" if scales else None
 
 
-def about(
-    *,
-    backend: Any,
-    dtype: Any,
-    device: torch.device,
-    processes: int,
-    config: Mapping[str, Any],
-    own: Mapping[str, Any],
-    optimizer: Any,
-    scaler: Any,
-    scales: bool,
-    options: WandbConfig,
-    output_dir: str | Path,
-    goes_on: bool,
-) -> Start:
-    """What W&B is told of a run; `config` is what its user says of it, `own` the recorder's options.
+def environment_of(
+    device: torch.device, processes: int, optimizer: Any, scaler: Any, dtype: str | None
+) -> dict[str, Any]:
+    """What the record says of the machine and of the settings in force."""
+    settings: dict[str, Any] = {**numerics_now(), "processes": processes, **arithmetic_of(device)}
+    if optimizer is not None:
+        settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
+    if dtype is not None:
+        settings[metrics.PRECISION_DTYPE] = dtype
+    if isinstance(scaler, Precision):
+        settings |= scaler.declares.record()
+    return describe_environment(device, **settings, machine=name_machine(device, World()))
 
-    Raises UserError without a word for the backend, for a type that is none, and where config contradicts
-    what the recorder is given.
-    """
-    if backend is None and isinstance(scaler, Precision):
-        backend = scaler.declares.label
-    if not isinstance(backend, str) or not backend.strip():
-        known = ", ".join(REGISTRY)
-        raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
-    meant = backend if backend in REGISTRY else HINTS.get(backend.lower())  # None: nobody's but theirs
-    # By `recorder` the report knows such a run; in it what we take its word for.
-    given = {"backend": backend, **own, "recorder": {"version": 1, "backend": meant}}
-    own = {key: value for key, value in given.items() if value is not None}
+
+def check_config(config: Any, own: Mapping[str, Any]) -> None:
+    """Raise UserError for what is no dict of names, or contradicts what the recorder says itself."""
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
         raise UserError(f"config={short(config)}: expected a mapping of names; give a dict")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
         if str(config[key]) != str(own.get(key)):
             what = f"config[{key!r}]={short(config[key])}: the recorder says {own.get(key)!r}"
             raise UserError(f"{what}; leave it out of config")
-    settings: dict[str, Any] = {**numerics_now(), "processes": processes, **arithmetic_of(device)}
-    if optimizer is not None:
-        settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
-    if (name := type_of(dtype, meant, scaler, scales)) is not None:
-        settings[metrics.PRECISION_DTYPE] = name
-    if isinstance(scaler, Precision):
-        settings |= scaler.declares.record()
-    environment = describe_environment(device, **settings, machine=name_machine(device, World()))
-    logged = {**config, **own, metrics.ENVIRONMENT: environment}
+
+
+def run_name(backend: str) -> str:
+    """The backend and the program."""
     program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
-    name = f"{backend}_{program}" if program else backend
-    return Start(logged, name, [backend[:MOST_TAG_CHARS]], options, str(output_dir), goes_on)
+    return f"{backend}_{program}" if program else backend
 
 
 def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
@@ -123,8 +115,12 @@ def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
     return begin(told, say, on_lost=on_lost)
 
 
-def check_count(key: str, value: Any, least: int) -> int:
-    """The whole number, also out of NumPy's. Raises UserError unless it is one, from `least` on."""
+def check_count(key: str, value: Any, least: int, *, optional: bool = False) -> Any:
+    """The whole number, also out of NumPy's; None where it may be left out. Raises UserError unless it is
+    one, from `least` on.
+    """
+    if value is None and optional:
+        return None
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UserError(f"{key}={short(value)}: expected a whole number from {least} on")
     return int(value)

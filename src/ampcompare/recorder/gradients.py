@@ -29,8 +29,8 @@ def bare(optimizer: Any) -> Any:
 
 
 class Looks:
-    """The looks of one optimizer behind step `start`, each `every` steps, from the one that is due on
-    until there is one.
+    """The looks of one optimizer at its `layer_groups`, each `every` steps behind step `start`, from the one
+    that is due on until there is one.
 
     A step that GradScaler skips before it asks the optimizer (one that is not fused) has none. `scale` gives
     the loss scale of the step, 0-d on the device. Nothing here waits for the device.
@@ -39,12 +39,12 @@ class Looks:
     def __init__(
         self,
         optimizer: Optimizer,
-        model: nn.Module | None,
+        groups: Mapping[str, list[Tensor]],
         every: int,
         scale: Callable[[], Tensor],
         start: int = 0,
     ) -> None:
-        self._groups = layer_groups(optimizer, model)
+        self._groups = groups
         self._every, self._scale = every, scale
         self._found: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,18 +24,25 @@ from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
 from ampcompare.program.console import print_line
 from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
-from ampcompare.recorder.about import about, check_count, check_parts, device_of, number_of, start
-from ampcompare.recorder.ending import Ending, exit_code
-from ampcompare.recorder.gradients import Looks, bare
-from ampcompare.recorder.scaling import scaling_of
-from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.meter import Advice, Meter, Result, Row
-from ampcompare.train.watch import Buffers
-
-ADVICE = Advice(
-    scale="a smaller learning rate, clipping of the gradients, or bfloat16, which needs no loss scale",
-    buffers="To mend that, keep a copy of them and put it back after a skipped step",
+from ampcompare.recorder.about import (
+    check_config,
+    check_count,
+    check_parts,
+    device_of,
+    environment_of,
+    name_backend,
+    number_of,
+    run_name,
+    start,
+    type_of,
 )
+from ampcompare.recorder.ending import Ending, exit_code
+from ampcompare.recorder.gradients import Looks, bare, layer_groups
+from ampcompare.recorder.scaling import scaling_of
+from ampcompare.tracking.start import MOST_TAG_CHARS, Start
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.meter import Meter, Result, Row
+from ampcompare.train.watch import Buffers
 
 
 class Recorder:
@@ -95,44 +101,40 @@ class Recorder:
         output_dir: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
-        every, warmup_steps = check_count("every", every, 1), check_count("warmup_steps", warmup_steps, 0)
+        self._every = check_count("every", every, 1)
+        self._warmup_steps = check_count("warmup_steps", warmup_steps, 0)
         self.steps = self._began_at = check_count("start_step", start_step, 0)
-        for key, value, least in (
-            *(("seed", seed, 0), ("batch_size", batch_size, 1), ("diagnostics", diagnostics, 1)),
-            *(("processes", processes, 1), ("test_samples", test_samples, 1)),
-        ):
-            if value is not None:
-                check_count(key, value, least)
+        seed = check_count("seed", seed, 0, optional=True)
+        batch_size = check_count("batch_size", batch_size, 1, optional=True)
+        diagnostics = self._diagnostics = check_count("diagnostics", diagnostics, 1, optional=True)
+        processes = check_count("processes", processes, 1, optional=True)
+        test_samples = check_count("test_samples", test_samples, 1, optional=True)
         world = this_world()
         self.rank, self._alone = world.rank, world.size == 1
-        self.processes = world.size if processes is None else processes
+        self.processes = processes or world.size
         self._optimizer = bare(optimizer)
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
         self._model, self._run, self._output_dir = model, run, Path(output_dir)
-        self._every, self._warmup_steps, self._diagnostics = every, warmup_steps, diagnostics
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
         self._scaling = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
-        log = {"every": every, "warmup_steps": warmup_steps}
-        own = {"seed": seed, "batch_size": batch_size, "log": log, "diagnostics": {"every": diagnostics}}
-        self._told = about(
-            backend=backend,
-            dtype=precision_dtype,
-            device=self.device,
-            processes=world.size,
-            config=config or {},
-            own={key: int(value) if isinstance(value, Integral) else value for key, value in own.items()},
-            optimizer=self._optimizer,
-            scaler=scaler,
-            scales=self._scaling.scales_dynamically(),
-            options=WandbConfig(project=project, name=name),
-            output_dir=output_dir,
-            goes_on=self.steps > 0,
-        )
-        self._facts = {metrics.ENVIRONMENT: self._told.logged[metrics.ENVIRONMENT]}
+        backend, known = name_backend(backend, scaler)
+        dtype = type_of(precision_dtype, known, scaler, self._scaling.scales_dynamically())
+        # By `recorder` the report knows such a run; in it what we take its word for.
+        said = {"backend": backend, "seed": seed, "batch_size": batch_size}
+        said |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
+        said |= {"diagnostics": {"every": diagnostics}, "recorder": {"version": 1, "backend": known}}
+        own = {key: value for key, value in said.items() if value is not None}
+        check_config(config := config or {}, own)
+        environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
+        self._facts = {metrics.ENVIRONMENT: environment}
+        options = WandbConfig(project=project, name=name)
+        tags = [backend[:MOST_TAG_CHARS]]
+        logged = {**config, **own, **self._facts}
+        self._told = Start(logged, run_name(backend), tags, options, str(output_dir), self.steps > 0)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False
@@ -140,7 +142,6 @@ class Recorder:
         self._meter: Meter | None = None  # in the process that records, between enter and exit
         self._tracker: Tracker
         self._ending: Ending
-        self._epoch: float | None = None
         self._has_loss: bool | None = None
         self._best: Row = {}  # of the evaluations
         self._said: set[str] = set()
@@ -162,16 +163,13 @@ class Recorder:
             return self
         if self._was_entered:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
-        if self._diagnostics is not None:  # first: it may refuse the parameters
-            scale = self._scaling.scale_factor
-            self._looks = Looks(self._optimizer, self._model, self._diagnostics, scale, self.steps)
-        try:
-            self._tracker = start(self._told, self._run, self.say)
-        except BaseException:
-            if self._looks:
-                self._looks.close()
-            raise
+        # First, as it may refuse the parameters.
+        groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
+        self._tracker = start(self._told, self._run, self.say)
         self._tracker.note(self._facts)
+        if self._diagnostics is not None:
+            scale = self._scaling.scale_factor
+            self._looks = Looks(self._optimizer, groups, self._diagnostics, scale, self.steps)
         self._meter = Meter(
             self._scaling,
             every=self._every,
@@ -180,8 +178,8 @@ class Recorder:
             on_note=self.say,
             on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
             buffers=None if self._model is None else Buffers(self._model, restores=False),
-            advice=ADVICE,
             has_energy=self._alone,
+            start=self.steps,
         )
         self._process, self._was_entered = os.getpid(), True
         self._ending = Ending()
@@ -208,12 +206,10 @@ class Recorder:
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
                 self._ending.listen(TAKEN_AWAY)
-            if epoch is not None:
-                self._epoch = epoch
             looks = self._looks.take(self.steps) if self._looks else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
             result = Result(self._taken(loss), samples * self.processes, looks=looks)
-            meter.step(self.steps, self._epoch, result, rate)
+            meter.step(self.steps, meter.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.passed(self.steps)
 
@@ -226,10 +222,10 @@ class Recorder:
         """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
         if self.rank:
             return
-        self._entered("log")
+        meter = self._entered("log")
         with self._ending:
             row = {f"train/{name}": number_of(name, value) for name, value in values.items()}
-            self._tracker.log(self._row() | row)
+            self._tracker.log(meter.row_at() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
                 self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
 
@@ -244,13 +240,13 @@ class Recorder:
             self.pause(since_step=True)
             row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
             meter.read_all()  # sync: between steps
-            self._tracker.log(self._row() | row)
+            self._tracker.log(meter.row_at() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
                 what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
                 self._say_once("accuracy", what)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                at = {} if self._epoch is None else {metrics.BEST_EPOCH: self._epoch}
+                at = {} if meter.epoch is None else {metrics.BEST_EPOCH: meter.epoch}
                 self._best = {metrics.BEST_ACCURACY: accuracy} | at
 
     @property
@@ -285,11 +281,6 @@ class Recorder:
         if self._meter is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
         return self._meter
-
-    def _row(self) -> Row:
-        """How a row begins that is no step's own."""
-        epoch = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
-        return self._entered("row").row_at() | {metrics.STEP: self.steps} | epoch
 
     def _taken(self, loss: Tensor | float | None) -> Tensor | float | None:
         """The loss as it is now: a captured step writes the next one into the same place. On a CPU its

@@ -10,7 +10,6 @@ by itself, too few where it is called more often, or where the scale has come to
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.precision.base import Precision
-from ampcompare.train.meter import Counted, Scaling
+from ampcompare.train.meter import Scaling
 
 
 def scaling_of(scaler: Any, device: torch.device) -> Scaling:
@@ -29,11 +28,11 @@ def scaling_of(scaler: Any, device: torch.device) -> Scaling:
     Raises UserError for anything else.
     """
     if isinstance(scaler, Precision):
-        return Counted(scaler)
+        return Scaling(scaler)
     if not _is_scaler(scaler):
         scaler = getattr(scaler, "scaler", scaler)
     if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
-        return Counted(Precision(device))
+        return Scaling(Precision(device))
     if not _is_scaler(scaler):
         what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
         raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
@@ -44,35 +43,27 @@ def _is_scaler(thing: Any) -> bool:
     return all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 
-class OfScaler:
+class OfScaler(Scaling):
     """That of a GradScaler: its scale is looked at behind each step, when it has been updated."""
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
         self._scaler, self.device = scaler, device
-        # On the host it is read at once: cheaper, and no wait.
-        self._see = (
-            scaler.get_scale if is_host(device) else partial(scaler.scale, torch.ones((), device=device))
-        )
+        self._on_host, self._one = is_host(device), torch.ones((), device=device)
         factor = getattr(scaler, "get_backoff_factor", None)
         self._factor = factor() if factor else None
-        self.restart()
-
-    def restart(self) -> None:
-        # sync: before the first step, and where the user's loop has paused
-        self._now: Any = self._scaler.get_scale()
-        self._before = self._now
 
     def look(self) -> Any:
-        """At most one launch."""
-        self._now = self._see()
+        """The scale: at most one launch. On the host it is read at once: cheaper, and no wait."""
+        self._now = float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
         return self._now
 
     def scale_factor(self) -> Tensor:
         """The scale behind the last step that was looked at, 0-d fp32."""
-        return self._tensors([self._now])[0]
+        return torch.tensor(self._now) if self._on_host else self._now
 
     def skips(self, seen: list[Any]) -> Tensor:
-        scales, self._before = self._tensors([self._before, *seen]), seen[-1]
+        """As `Scaling.skips`."""
+        scales = torch.tensor(seen) if self._on_host else torch.stack(seen)
         before, now = scales[:-1], scales[1:]
         if self._factor is None:
             return now < before
@@ -82,10 +73,3 @@ class OfScaler:
     def scales_dynamically(self) -> bool:
         """As far as can be told: it moves, or would."""
         return True
-
-    def _tensors(self, seen: list[Any]) -> Tensor:
-        """The scales as one tensor; numbers are written by the device, which is no copy to wait for."""
-        if is_host(self.device) and not any(isinstance(x, Tensor) for x in seen):
-            return torch.tensor(seen)
-        told = [x if isinstance(x, Tensor) else torch.full((), float(x), device=self.device) for x in seen]
-        return torch.stack(told)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import __version__
+from ampcompare.config.canonical import flat
 from ampcompare.config.options import Role
 from ampcompare.config.schema import LEAVES, with_role
-from ampcompare.config.trees import flat
 from ampcompare.errors import UserError
 from ampcompare.published.publication import MEASURED, load
 from ampcompare.records.tree import as_text
@@ -78,7 +78,7 @@ def _options(group: Group) -> dict[str, Any]:
         if key not in ASIDE and not key.startswith(("plan.", "published.")):
             value = group.records[0].option(key, leaf.default)
             is_tree = leaf.is_tree and isinstance(value or {}, Mapping)
-            found |= dict(flat(key, value or {})) if is_tree else {key: value}
+            found |= dict(flat(value or {}, key)) if is_tree else {key: value}
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -48,20 +48,27 @@ def reproduce(
     from ampcompare.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
-    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
-    asked |= {"workers": workers, "out": out, "runs": runs}
+    asked: dict[str, object] = {
+        "seeds": seeds,
+        "scale": scale,
+        "network": network,
+        "write-sweep": write_sweep,
+    }
+    asked |= {"workers": workers, "out": out, "runs": runs, "words": " ".join(given)}
     if name is None:
-        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
+        taken, why = ["seeds"], "of which publication? give its name"
     elif runs:
-        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
+        taken, why = ["runs", "out"], "--runs judges runs that exist; leave it out"
+    elif write_sweep:
+        taken, why = (
+            ["write-sweep", "seeds", "scale", "network", "words"],
+            "--write-sweep runs nothing; leave it out",
+        )
     else:
-        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
-    for option in wrong.split():
-        value = asked[option]
-        if value not in (None, []):
-            raise UserError(f"--{option} {value}: {why}")
-    if given and runs:
-        raise UserError(f"{given[0]}: {why}")
+        taken, why = [*asked], ""
+    for option, value in asked.items():
+        if value not in (None, [], "") and option not in taken:
+            raise UserError(f"{'' if option == 'words' else f'--{option} '}{value}: {why}")
     if name is None:
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
@@ -86,10 +93,10 @@ def reproduce(
     from ampcompare.sweeps import run
 
     called, text = sweep_file(*way)
-    there = [value for key, value in map(split_override, given) if key == "output_dir"]
-    if out is not None and there:
-        raise UserError(f"--out {out}: output_dir={there[-1]} says it too; leave one out")
-    folder = Path(out or [Path("runs") / called, *there][-1])
+    there = dict(map(split_override, given)).get("output_dir")
+    if out and there:
+        raise UserError(f"--out {out}: output_dir={there} says it too; leave one out")
+    folder = Path(out or there or Path("runs") / called)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")
     request = run.Request(workers)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,63 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.config.arguments import parse
 from ampcompare.config.beside import PlanConfig
+from ampcompare.config.build import build
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_option, check_parameters, split_override, typed_values, typed_word
-from ampcompare.config.schema import Config
+from ampcompare.config.load import check_option, check_parameters, split_override, typed_word
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.program.checked import wrong_file
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep, key_of
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import BACKEND, Cells, count_of
 
 MOST_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
-MOST_FIRST = 20  # of them, for one that runs
 MOST_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point of the grid, by the numbers of what tells, and the config that the training makes of its
+    parameters, or why it would take no step.
+    """
+
+    numbers: tuple[int, ...]
+    parameters: dict[str, Any]
+    found: Config | UserError
+
+
+def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
+    """The plan that all runs have, which points of the grid are runs (None: each of them), and what is to be
+    said of that. `words` are the `key=value` words behind every command.
+
+    Of a program that is not ours nothing is known but that it is there, and the plan is what file and words
+    say. Raises UserError for what the training would not take.
+    """
+    here = trains_here(sweep)
+    named = sweep.program if "${program}" in sweep.command else None
+    if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
+        todo = "start the sweep from the folder that has it, or write the path out"
+        raise wrong_file(sweep.path, [f"program={named!r}: no such file in {Path.cwd()}; {todo}"])
+    if not here:
+        return _plan_of_others(sweep, words), None, []
+    if lines := [*_wrong_options(sweep)]:
+        raise wrong_file(sweep.path, lines)
+    tried = [*islice(_try(sweep, words), MOST_TRIED)]
+    # Not every backend has every loss scale: the first that the training takes.
+    first = next((one for one in tried if isinstance(one.found, Config)), tried[0])
+    try:
+        if isinstance(first.found, UserError):
+            raise first.found
+        check_parameters(first.found, first.parameters)
+    except UserError as problem:
+        raise wrong_file(sweep.path, [f"the first run would end at once: {problem}"]) from None
+    if line := _wrong_metric(sweep, first.found):
+        raise wrong_file(sweep.path, [line])
+    return first.found.plan, *_same_runs(sweep, tried)
 
 
 def trains_here(sweep: Sweep) -> bool:
@@ -64,53 +106,14 @@ def _is_our_script(path: Path) -> bool:
     return False
 
 
-def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
-    """What the training would not take: a program that is not there, unknown options, a metric it never logs.
-
-    `words` are the `key=value` words that go behind every command.
-    """
-    here = trains_here(sweep)
-    if problems := [*_no_program(sweep, here), *(_wrong_options(sweep, words) if here else ())]:
-        return problems
-    if not here:
-        return []
-    try:
-        parameters, config = _first(sweep, words)
-        check_parameters(config, parameters)
-    except UserError as problem:
-        return [f"the first run would end at once: {problem}"]
-    return [*_wrong_metric(sweep, config)]
-
-
-def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
-    """The config of our training's first run. Raises UserError where it would take no step."""
-    return _first(sweep, words)[1]
-
-
-def _first(sweep: Sweep, words: Sequence[str]) -> tuple[dict[str, Any], Config]:
-    """The first of the points that the training takes, and its config: not every backend has every loss
-    scale. Raises UserError, that of the very first, where it takes none of the first few.
-    """
-    refusals: list[UserError] = []
-    for _, parameters, found in islice(_tried(sweep, words), MOST_FIRST):
-        if isinstance(found, Config):
-            return parameters, found
-        refusals.append(found)
-    raise refusals[0]
-
-
 def _telling(sweep: Sweep) -> list[Parameter]:
     """Those that can make two points one run, or a point none."""
     found = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
     return [p for p in found if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
-def _tried(
-    sweep: Sweep, words: Sequence[str]
-) -> Iterator[tuple[tuple[int, ...], dict[str, Any], Config | UserError]]:
-    """Every combination of what tells, by number, with the first value of all else: the parameters, and the
-    config that the training makes of them, or why it would take no step.
-    """
+def _try(sweep: Sweep, words: Sequence[str]) -> Iterator[Tried]:
+    """Every combination of what tells, with the first value of all else."""
     telling = _telling(sweep)
     # What a file of them says, the words can say.
     as_words = {"${args_json_file}": "${args_json}"}
@@ -124,91 +127,66 @@ def _tried(
             found = parse([*build_command(template, sweep.program, parameters, Path()), *words])
         except UserError as problem:
             found = problem
-        yield numbers, parameters, found
+        yield Tried(numbers, parameters, found)
 
 
-def _no_program(sweep: Sweep, here: bool) -> Iterator[str]:
-    named = sweep.program if "${program}" in sweep.command else None
-    if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
-        todo = "start the sweep from the folder that has it, or write the path out"
-        yield f"program={named!r}: no such file in {Path.cwd()}; {todo}"
+def _wrong_options(sweep: Sweep) -> Iterator[str]:
+    """Of each parameter the first value that the training would not take, whatever the others are."""
+    for p in sweep.parameters:
+        if p.key.startswith(GROUP) and p.kind != "constant":
+            yield f"parameters.{p.key}: a sweep has one plan; write value: and what it is"
+        try:
+            for value in p.examples():
+                check_option(p.key, typed_word(p.key, str(value)))  # as the program sees it
+        except UserError as problem:
+            yield f"parameters.{problem}"
 
 
-def _wrong_options(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
-    told: dict[str, str] = {}  # what is wrong, and where it is first
-    for parameter in sweep.parameters:
-        for value in parameter.examples():
-            try:
-                check_option(parameter.key, typed_word(parameter.key, str(value)))  # as the program sees it
-            except UserError as problem:
-                told.setdefault(str(problem), parameter.place)
-        if parameter.key.startswith(GROUP) and parameter.kind != "constant":
-            yield f"{parameter.place}: a sweep has one plan; write value: and what it is"
-    yield from (f"{where}: {problem}" for problem, where in told.items())
-    if f"{GROUP}arm" in {p.key for p in sweep.parameters} | {key_of(word) for word in words}:
-        yield f"{GROUP}arm: each run's own, the sweep sets it; leave it out"
-
-
-def _wrong_metric(sweep: Sweep, config: Config) -> Iterator[str]:
+def _wrong_metric(sweep: Sweep, config: Config) -> str | None:
     if sweep.metric is None:
-        return
+        return None
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
-    of_task = task.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
     metric = metrics.find(name)
-    known = {key for key in metrics.METRICS if not task.is_of_task(key)} | of_task
+    known = {key for key in metrics.METRICS if not task.is_of_task(key)}
+    known |= task.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
+    why = ""
     if name not in known and (metric is None or metric.key not in known):
-        near = did_you_mean(name, sorted(known), 0.5)
-        yield f"metric.name={name!r}: the training never logs it; {near or listed}"
+        why = f"the training never logs it; {did_you_mean(name, sorted(known), 0.5) or listed}"
     elif metric and metric.no_goal:
-        yield f"metric.name={name!r}: is {metric.no_goal}, nothing to go by; {listed}"
+        why = f"is {metric.no_goal}, nothing to go by; {listed}"
     elif sweep.hyperband and (
         metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
     ):
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
-        yield f"metric.name={name!r}: {why}"
+    return f"metric.name={name!r}: {why}" if why else None
 
 
-def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
-    """The plan that the runs will have in their config, with the `key=value` words behind every command.
-
-    Of a program that is not ours it is what file and words say, as far as it is a plan. Raises UserError.
-    """
-    if trains_here(sweep):
-        return first_config(sweep, words).plan
+def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
+    """What file and words say, as far as it is a plan: the program may have options that are called so."""
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
     found |= dict(split_override(word) for word in words)
-    names = [name for name in PlanConfig.__dataclass_fields__ if f"{GROUP}{name}" in found]
+    keys = [key for key in LEAVES if key.startswith(GROUP) and key in found]
     try:
-        typed = typed_values(Config(), {f"{GROUP}{name}": found[f"{GROUP}{name}"] for name in names})
+        return build(Config(), ("", {key: found[key] for key in keys})).plan
     except UserError:  # options of its own that are called so
         return PlanConfig()
-    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
 
 
-def same_runs(sweep: Sweep, words: Sequence[str]) -> tuple[Cells | None, list[str]]:
-    """Which points of the grid are runs (None: each of them), with the `key=value` words behind every
-    command, and what is to be said of it.
-
-    Raises UserError where none of them could run.
-    """
-    telling = _telling(sweep)
-    if not telling or not trains_here(sweep) or (count := count_of(telling)) > MOST_TRIED:
-        return None, []
+def _same_runs(sweep: Sweep, tried: Sequence[Tried]) -> tuple[Cells | None, list[str]]:
     kept: dict[str, tuple[int, ...]] = {}  # the first point of those that train the same
     refused: list[str] = []
-    for numbers, _, found in _tried(sweep, words):
-        if isinstance(found, Config):
-            effect = json.dumps(canonical(found.to_dict()), sort_keys=True, default=str)
-            kept.setdefault(effect, numbers)
+    for one in tried:
+        if isinstance(one.found, Config):
+            effect = json.dumps(canonical(one.found.to_dict()), sort_keys=True, default=str)
+            kept.setdefault(effect, one.numbers)
         else:
-            refused.append(str(found).partition("; ")[0])
-    if not kept:
-        raise UserError(f"{sweep.path}: no point of the grid can run: {refused[0]}")
-    if len(kept) == count:
+            refused.append(str(one.found).partition("; ")[0])
+    telling = _telling(sweep)
+    if len(kept) == len(tried) or count_of(telling) > MOST_TRIED or sweep.on_server:  # which runs them all
         return None, []
     cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
-    why = ": those that train the same are one" if len(kept) + len(refused) < count else ""
+    why = ": those that train the same are one" if len(kept) + len(refused) < len(tried) else ""
     said = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refused:
         said.append(f"left out, as they cannot run: {some([*dict.fromkeys(refused)], MOST_NAMED)}")

@@ -10,25 +10,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ampcompare.program.checked import refused
+
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-_WHOLE = re.compile(r"\$\{([^}]*)\}")
+_MACRO = re.compile(r"\$\{([^}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 
-def macro_problem(word: Any) -> str | None:
-    """What is wrong with one word of a command, None if nothing."""
-    if isinstance(word, bool) or not isinstance(word, str | int | float):
-        return "expected a text"
-    text = _ENVIRONMENT.sub("", str(word))
-    if "\0" in text:
-        return "a NUL character is in it"
-    whole = _WHOLE.fullmatch(text)
-    if whole and whole[1] not in MACROS:
-        return f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}"
-    inside = [name for name in _WHOLE.findall(text) if name in MACROS]  # other ${...} are the program's own
-    if inside and not whole:
-        return f"a macro has to be a word of its own; make ${{{inside[0]}}} one"
-    return None
+def checked_word(word: Any) -> str:
+    """One word of a command in a file. Raises pydantic's error for what no agent could fill."""
+    if isinstance(word, bool) or not isinstance(word, str | int | float) or "\0" in str(word):
+        raise refused("expected a text")
+    macros = _MACRO.findall(_ENVIRONMENT.sub("", str(word)))
+    is_whole = bool(_MACRO.fullmatch(str(word)))
+    if is_whole and not set(macros) <= set(MACROS):
+        raise refused(f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}")
+    if not is_whole and set(macros) & set(MACROS):  # other ${...} are the program's own
+        raise refused("a macro has to be a word of its own")
+    return str(word)
 
 
 def build_command(
@@ -48,7 +47,7 @@ def build_command(
     words: list[str] = []
     for word in template:
         word = _ENVIRONMENT.sub(lambda match: os.environ.get(match[1], match[1]), word)
-        macro = _WHOLE.fullmatch(word)
+        macro = _MACRO.fullmatch(word)
         words += forms.get(macro[1], []) if macro else [word]
     return words
 

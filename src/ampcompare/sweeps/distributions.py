@@ -34,12 +34,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _between(s: Settings, u: float) -> float:
-    return s["min"] + u * (s["max"] - s["min"])
+def _between(s: Settings, u: float, scale: Callable[[float], float] = float) -> float:
+    low, high = scale(s["min"]), scale(s["max"])
+    return low + u * (high - low)
 
 
-def _of_values(s: Settings, u: float) -> float:
-    return math.exp(_between({end: math.log(s[end]) for end in ("min", "max")}, u))
+def _log_values(s: Settings, u: float) -> float:
+    return math.exp(_between(s, u, math.log))
 
 
 def _normal(s: Settings, u: float) -> float:
@@ -57,26 +58,26 @@ _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
 _NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
-_LISTED: dict[str, dict[str, Any]] = {
+# By name the settings of a distribution and its value at a quantile, 0 to 1.
+_LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
+    "uniform": (_RANGE, _between),
+    "log_uniform": (_RANGE, lambda s, u: math.exp(_between(s, u))),
+    "log_uniform_values": (_POSITIVE, _log_values),
+    "normal": (_NORMAL, _normal),
+    "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
+    "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
+}
+_SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,
     "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
     "int_uniform": {"min": (int, ...), "max": (int, ...)},
 }
-# By name the settings of a distribution and its value at a quantile, 0 to 1.
-_LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
-    # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
-    "inv_log_uniform": (_RANGE, lambda s, u: math.exp(-_between(s, u))),
-    "inv_log_uniform_values": (_POSITIVE, _of_values),
-    "uniform": (_RANGE, _between),
-    "log_uniform": (_RANGE, lambda s, u: math.exp(_between(s, u))),
-    "log_uniform_values": (_POSITIVE, _of_values),
-    "normal": (_NORMAL, _normal),
-    "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
-    "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
-}
-_SETTINGS = _LISTED | {name: settings for name, (settings, _) in _LAWS.items()}
-_SETTINGS |= {f"q_{name}": _SETTINGS[name] | {"q": (Above0, 1)} for name in _LAWS if "inv" not in name}
+_SETTINGS |= {f"q_{name}": settings | {"q": (Above0, 1)} for name, (settings, _) in _LAWS.items()}
+# log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
+_LAWS["inv_log_uniform"] = _RANGE, lambda s, u: math.exp(-_between(s, u))
+_LAWS["inv_log_uniform_values"] = _POSITIVE, _log_values
+_SETTINGS |= {name: settings for name, (settings, _) in _LAWS.items()}
 # By name a model of what it has to be given.
 DISTRIBUTIONS: dict[str, type[Checked]] = {
     name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)
@@ -86,9 +87,7 @@ DISTRIBUTIONS: dict[str, type[Checked]] = {
 
 def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     """The distribution that a file names or implies, and all its settings. Raises pydantic's errors."""
-    kind = _kind_of(spec) if isinstance(spec, Mapping) else None
-    if kind is None:
-        raise refused("expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution")
+    kind = _kind_of(spec)
     s = DISTRIBUTIONS[kind].model_validate(spec).model_dump(exclude={"distribution"})
     if "min" in s and s["min"] > s["max"]:
         raise refused(f"min={s['min']} is above max={s['max']}; swap them")
@@ -96,29 +95,31 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     if shares and (len(shares) != len(s["values"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6):
         raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
     try:
-        parameter = Parameter((), kind, s)
-        if "q" in s and "min" in s and len(parameter.multiples) == 0:
-            raise refused(f"no multiple of q={s['q']} lies in the range")
-        if not ("values" in s or "value" in s or all(math.isfinite(parameter.at(u)) for u in (0.0, 1.0))):
-            raise OverflowError
-    except (OverflowError, ZeroDivisionError):
-        raise refused("its values are beyond what a number can hold; narrow it") from None
+        ends = [Parameter((), kind, s).at(u) for u in (0.0, 1.0)]
+    except IndexError:
+        raise refused(f"no multiple of q={s['q']} lies in the range") from None
+    except (OverflowError, ValueError):
+        ends = [math.inf]
+    if any(isinstance(end, float) and not math.isfinite(end) for end in ends):
+        raise refused("its values are beyond what a number can hold; narrow it")
     return kind, s
 
 
-def _kind_of(spec: Settings) -> str | None:
-    if (name := spec.get("distribution")) is not None:
-        if not isinstance(name, str) or name not in DISTRIBUTIONS:
-            near = did_you_mean(name, DISTRIBUTIONS) or f"expected one of {', '.join(DISTRIBUTIONS)}"
-            raise refused(f"distribution={name!r}: {near}")
-        return "categorical_w_probabilities" if name == "categorical" and "probabilities" in spec else name
-    if "value" in spec:
+def _kind_of(spec: Any) -> str:
+    given = spec if isinstance(spec, Mapping) else {}
+    name = given.get("distribution")
+    if name is None and "value" in given:
         return "constant"
-    if "values" in spec:
-        return "categorical_w_probabilities" if "probabilities" in spec else "categorical"
-    if "min" in spec or "max" in spec:
-        return "int_uniform" if is_whole(spec.get("min")) and is_whole(spec.get("max")) else "uniform"
-    return None
+    if name is None and "values" not in given:
+        if "min" in given or "max" in given:
+            return "int_uniform" if is_whole(given.get("min")) and is_whole(given.get("max")) else "uniform"
+        raise refused("expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution")
+    if name in (None, "categorical"):
+        return "categorical_w_probabilities" if "probabilities" in given else "categorical"
+    if name not in [*DISTRIBUTIONS]:
+        near = did_you_mean(name, DISTRIBUTIONS) or f"expected one of {', '.join(DISTRIBUTIONS)}"
+        raise refused(f"distribution={name!r}: {near}")
+    return name
 
 
 def is_whole(value: Any, low: int | None = None) -> bool:
@@ -140,39 +141,32 @@ class Parameter:
         return ".".join(self.path)
 
     @property
-    def place(self) -> str:
-        """Where it is in its file."""
-        return "parameters." + ".parameters.".join(self.path)
-
-    @property
     def is_listed(self) -> bool:
         """Whether it has a list of values, which a grid can run through."""
         return self.kind in ("constant", "categorical", "int_uniform", "q_uniform")
 
     @cached_property
-    def multiples(self) -> range:
-        """Those of q that lie between its ends, by number."""
-        low, high, q = self._law(0.0), self._law(1.0), self.settings["q"]
-        return range(math.ceil(low / q - SLACK), math.floor(high / q + SLACK) + 1)
+    def _listed(self) -> Sequence[Any]:
+        """The values, of a distribution with a q the whole numbers that it is taken by."""
+        s = self.settings
+        if "q" in s:
+            low, high = self._law(0.0) / s["q"], self._law(1.0) / s["q"]
+            return range(math.ceil(low - SLACK), math.floor(high + SLACK) + 1)
+        if "min" in s:
+            return range(s["min"], s["max"] + 1)
+        return [s["value"]] if "value" in s else s["values"]
 
     def grid_size(self) -> int:
         """How many values a grid takes."""
-        return len(self._listed())
+        return len(self._listed)
 
     def grid_value(self, index: int) -> Any:
         """The value at a place of the grid."""
-        value = self._listed()[index]
-        return _multiple(value, self.settings["q"]) if self.kind == "q_uniform" else value
+        return self._value(self._listed[index])
 
     def values(self) -> list[Any]:
         """Those that a grid takes."""
-        return [self.grid_value(index) for index in range(self.grid_size())]
-
-    def _listed(self) -> Sequence[Any]:
-        s = self.settings
-        if self.kind == "int_uniform":
-            return range(s["min"], s["max"] + 1)
-        return [s["value"]] if "value" in s else self.multiples if "q" in s else s["values"]
+        return [self._value(listed) for listed in self._listed]
 
     def at(self, u: float) -> Any:
         """The value at quantile u, 0 to 1."""
@@ -181,29 +175,28 @@ class Parameter:
             reached = [*accumulate(s["probabilities"])]
             return s["values"][min(bisect_right(reached, u), len(reached) - 1)]
         if "q" in s:
-            count = round(self._law(u) / s["q"])  # within the range, where there is one
-            among = self.multiples if "min" in s else range(count, count + 1)
-            return _multiple(min(max(count, among[0]), among[-1]), s["q"])
+            count = round(self._law(u) / s["q"])
+            if "min" in s:
+                count = min(max(count, self._listed[0]), self._listed[-1])
+            return self._value(count)
         if self.is_listed:
-            values = self._listed()
-            return values[min(int(u * len(values)), len(values) - 1)]
+            return self._listed[min(int(u * len(self._listed)), len(self._listed) - 1)]
         return self._law(u)
 
     def _law(self, u: float) -> float:
         """Of the distribution without its q."""
         return _LAWS[self.kind.removeprefix("q_")][1](self.settings, u)
 
+    def _value(self, listed: Any) -> Any:
+        """Multiples of q without the noise of the last digits, whole where q is."""
+        q = self.settings.get("q")
+        return listed if q is None else listed * q if isinstance(q, int) else float(f"{listed * q:.12g}")
+
     def examples(self) -> list[Any]:
-        """Values that show whether an option would take them all: those that are listed, or the ends."""
-        if self.is_listed:
-            count = self.grid_size()
-            return self.values() if count <= MOST_SHOWN else [self.grid_value(i) for i in (0, count - 1)]
+        """Values that show whether an option would take them all: those of a short list, or the ends."""
+        if self.is_listed and self.grid_size() <= MOST_SHOWN:
+            return self.values()
         return [self.at(u) for u in ((0.0, 1.0) if "min" in self.settings else (0.5,))]
-
-
-def _multiple(count: int, q: float) -> float:
-    """`count` times q, without the noise of the last digits; whole where q is."""
-    return count * q if isinstance(q, int) else float(f"{count * q:.12g}")
 
 
 def nested(parameters: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
-from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
-from ampcompare.program.checked import Checked, Number, Text, lines_of, refused, wrong_file
+from ampcompare.program.checked import Checked, Number, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_yaml
-from ampcompare.sweeps.command import DEFAULT_COMMAND, macro_problem
+from ampcompare.program.yaml_file import read_word, read_yaml
+from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.points import MOST_POINTS, Axes, Cells, Point, count_of, points_of
 
-CONTROL, BOOKENDS = "plan.control", "bookends"
-# Known to W&B, without a meaning where there is no W&B server.
-ONLY_WITH_SERVER = ("controller", "image_uri", "job", "launch", "prior_runs", "scheduler")
 HYPERBANDS = 20  # of min_iter, which has no last one
-
-
-def _word(word: Any) -> str:
-    if problem := macro_problem(word):
-        raise refused(problem)
-    return str(word)
 
 
 def _option(name: str) -> str:
@@ -39,22 +29,28 @@ def _option(name: str) -> str:
     return name
 
 
-def _spec(spec: Any) -> Any:
+def _spec(spec: Any) -> tuple[Parameter, ...]:
     """A group as what is in it, an option as its distribution and settings."""
     if isinstance(spec, Mapping) and "parameters" in spec:
         return _Group.model_validate(spec).parameters
-    return parse_spec(spec)
+    return (Parameter((), *parse_spec(spec)),)
 
 
-Options = Annotated[
-    dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]],
-    Field(min_length=1),
-]
+_OPTIONS = dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]]
+_TREE: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[_OPTIONS, Field(min_length=1)])
+
+
+def _flat(tree: Any) -> tuple[Parameter, ...]:
+    within = _TREE.validate_python(tree).items()
+    return tuple(replace(p, path=(name, *p.path)) for name, found in within for p in found)
+
+
+Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flat)]
 Count = Annotated[int, Field(ge=1)]
 
 
 class _Group(Checked):
-    parameters: Options
+    parameters: Parameters
 
 
 class Objective(Checked):
@@ -106,9 +102,9 @@ class Hyperband(Checked):
 
 class _File(Checked):
     method: Literal["grid", "random", "bayes"]
-    parameters: Options
+    parameters: Parameters
     metric: Objective | None = None
-    command: Annotated[list[Annotated[str, PlainValidator(_word)]], Field(min_length=1)] | None = None
+    command: Annotated[list[Annotated[str, PlainValidator(checked_word)]], Field(min_length=1)] | None = None
     run_cap: Count | None = None
     early_terminate: Hyperband | None = None
     name: Text | None = None
@@ -116,6 +112,27 @@ class _File(Checked):
     project: Text | None = None
     entity: Text | None = None
     program: Text | None = None
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        """That its parts, each in order, fit together."""
+        if not self.metric and (self.method == "bayes" or self.early_terminate):
+            who = "bayes" if self.method == "bayes" else "early_terminate"
+            such = "such as metric: {name: eval/accuracy, goal: maximize}"
+            raise refused(f"metric: missing; {who} needs one to go by, {such}")
+        if not self.program and (self.command is None or "${program}" in self.command):
+            raise refused("program: missing; expected the script, such as program: run_experiment.py")
+        keys = [parameter.key for parameter in self.parameters]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise refused(f"parameters: {twice[0]} is in there twice; leave one out")
+        if self.method == "grid":
+            for p in (p for p in self.parameters if not p.is_listed):
+                todo = "list values without probabilities, use int_uniform or q_uniform, or method random"
+                raise refused(f"parameters.{p.key}: a grid cannot run through {p.kind}; {todo}")
+            if (count := count_of(self.parameters)) > MOST_POINTS:
+                most = f"a grid has at most {MOST_POINTS:,}, use method random or bayes"
+                raise refused(f"parameters: {count:,} points; {most}")
+        return self
 
 
 KEYS = tuple(_File.model_fields)
@@ -180,92 +197,37 @@ def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
         known = ", ".join(names_shipped("sweeps"))
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
     content = read_yaml(file)
-    if not isinstance(content, dict):
-        found = "nothing" if content is None else f"a {type(content).__name__}"
-        raise UserError(f"{file}: expected a sweep (method, parameters, ...), found {found}")
-    if "method" not in content and "parameters" not in content and content:
+    if isinstance(content, dict) and content and not {"method", "parameters"} & content.keys():
         todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', file)}"
         raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
-    return sweep_of(file, _with_values(content, words))
+    sweep, changed = sweep_of(file, content), copy.deepcopy(content)
+    for word in words:
+        key, _, text = word.partition("=")
+        for varied in (p for p in sweep.parameters if p.key == key_of(word)):
+            spec, value = changed, read_word(key, text)
+            for name in varied.path:
+                spec = spec["parameters"][name]
+            spec.clear()
+            spec["values" if isinstance(value, list) and varied.kind != "constant" else "value"] = value
+    return sweep_of(file, changed)
 
 
-def sweep_of(path: Path, content: Mapping[str, Any]) -> Sweep:
+def sweep_of(path: Path, content: Any) -> Sweep:
     """The sweep in what such a file holds, wherever it was kept; `path` is what messages call it. Raises
     UserError as `read_sweep`.
     """
-    of_server = [key for key in ONLY_WITH_SERVER if key in content]
-    lines = [f"{key}: works with W&B's server only; leave it out, or use wandb sweep" for key in of_server]
-    try:
-        file = _File.model_validate({key: value for key, value in content.items() if key not in of_server})
-    except ValidationError as problem:
-        raise wrong_file(path, [*lines, *lines_of(problem)]) from None
-    parameters = tuple(_parameters(file.parameters, ()))
-    if lines := [*lines, *_contradictions(file, parameters)]:
-        raise wrong_file(path, lines)
-    as_written = ("method", "program", "metric", "run_cap", "project", "entity")
+    file = checked(_File, content, path)
+    as_written = ("method", "parameters", "program", "metric", "run_cap", "project", "entity")
     return Sweep(
         path=path,
         name=file.name or path.stem,
-        parameters=parameters,
         command=tuple(file.command or DEFAULT_COMMAND),
         hyperband=file.early_terminate,
         raw=content,
-        control=[p.settings.get("value") for p in parameters if p.key == CONTROL] == [BOOKENDS],
         **{key: getattr(file, key) for key in as_written},
     )
-
-
-def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Parameter]:
-    for name, found in tree.items():
-        if isinstance(found, dict):
-            yield from _parameters(found, (*path, name))
-        else:
-            yield Parameter((*path, name), *found)
-
-
-def _contradictions(file: _File, parameters: Sequence[Parameter]) -> Iterator[str]:
-    """What is wrong although each part of the file is in order."""
-    if not file.metric and (file.method == "bayes" or file.early_terminate):
-        who = "bayes" if file.method == "bayes" else "early_terminate"
-        such = "such as metric: {name: eval/accuracy, goal: maximize}"
-        yield f"metric: missing; {who} needs one to go by, {such}"
-    if not file.program and (file.command is None or "${program}" in file.command):
-        yield "program: missing; expected the script to run, such as program: run_experiment.py"
-    keys = [parameter.key for parameter in parameters]
-    for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-        yield f"parameters: {key} is in there twice; leave one out"
-    if file.method != "grid":
-        return
-    drawn = [parameter for parameter in parameters if not parameter.is_listed]
-    for parameter in drawn:
-        todo = "list values without probabilities, use int_uniform or q_uniform, or method random or bayes"
-        yield f"{parameter.place}: a grid cannot run through {parameter.kind}; {todo}"
-    if not drawn and (count := count_of(parameters)) > MOST_POINTS:
-        yield f"parameters: {count:,} points; a grid has at most {MOST_POINTS:,}, use method random or bayes"
 
 
 def key_of(word: str) -> str:
     """The option of a word of a command line, however it is written."""
     return word.removeprefix("--").lstrip("+").partition("=")[0]
-
-
-def _with_values(content: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """The content of a file with these values of its parameters: one, or a list of them to vary."""
-    changed = copy.deepcopy(dict(content))
-    specs = dict(_specs(changed.get("parameters"), ""))
-    for word in words:
-        key, _, text = word.partition("=")
-        if (spec := specs.get(key_of(key))) is not None:
-            value = read_word(key, text)
-            is_varied = isinstance(value, list) and "value" not in spec
-            spec.clear()
-            spec["values" if is_varied else "value"] = value
-    return changed
-
-
-def _specs(tree: Any, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, spec in tree.items() if isinstance(tree, dict) else ():
-        if isinstance(spec, dict) and "parameters" in spec:
-            yield from _specs(spec["parameters"], f"{prefix}{name}.")
-        elif isinstance(spec, dict):
-            yield f"{prefix}{name}", spec

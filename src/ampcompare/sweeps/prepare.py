@@ -11,10 +11,10 @@ from typing import Any
 from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
-from ampcompare.program.checked import wrong_file
-from ampcompare.sweeps.check import plan_of, problems_of, same_runs, trains_here
-from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
+from ampcompare.sweeps.check import check, trains_here
+from ampcompare.sweeps.file import Sweep, key_of, read_sweep
 
+CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 
 
@@ -78,26 +78,21 @@ def prepared(
         expected = "expected 1 to 100 characters that can be a folder's name"
         raise UserError(f"name={sweep.name!r}: {expected}; set name or --name")
     varied = {p.key for p in sweep.parameters}
-    own = [word for word in words if key_of(word) not in varied]
-    if sweep.on_server and len(own) < len(words):
-        taken = next(key_of(word) for word in words if key_of(word) in varied)
-        raise UserError(f"{taken}: the sweep varies it; leave it out")
+    own = tuple(word for word in words if key_of(word) not in varied)
+    if sweep.on_server and (taken := [word for word in words if word not in own]):
+        raise UserError(f"{taken[0]}: the sweep varies it; leave it out")
+    plan, cells, said = check(sweep, own)
+    has_control = not sweep.on_server and _has_control(plan, sweep, control)  # of which that knows nothing
     given = dict(split_override(word) for word in own)
-    if problems := problems_of(sweep, own):
-        raise wrong_file(sweep.path, problems)
-    plan, said = plan_of(sweep, own), list[str]()
-    if not sweep.on_server:  # which knows neither a control nor which points are one run
-        cells, said = same_runs(sweep, own)
-        sweep = replace(sweep, control=_has_control(plan, sweep, control), cells=cells)
     return Prepared(
-        sweep,
+        replace(sweep, control=has_control, cells=cells),
         plan,
         tuple(words),
-        tuple(word for word in own if split_override(word)[0] != "output_dir"),
+        tuple(word for word in own if key_of(word) != "output_dir"),
         Path(given.get("output_dir") or Path("runs") / sweep.name),
         trains_here(sweep),
         tuple(said),
-        looks_of(plan) if decides else (),
+        _looks_of(plan) if decides else (),
         given.get("device", "").startswith("cpu"),
     )
 
@@ -120,7 +115,7 @@ def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
     return True
 
 
-def looks_of(plan: PlanConfig) -> tuple[int, ...]:
+def _looks_of(plan: PlanConfig) -> tuple[int, ...]:
     """The numbers of seeds at which a sweep that goes on until all is decided is looked at; the last ends it.
 
     Raises UserError where the plan has seeds beyond its last look.

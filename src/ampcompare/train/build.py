@@ -29,7 +29,7 @@ from ampcompare.train.captured import GraphTrainer
 from ampcompare.train.compiled import captures, compiles
 from ampcompare.train.loop import steps_per_epoch
 from ampcompare.train.step import Trainer, learning_rate_factor, wrap
-from ampcompare.train.task import build_task, weighed
+from ampcompare.train.task import build_task
 from ampcompare.train.trial import try_out
 
 
@@ -74,7 +74,7 @@ def build_trainer(
             try_out(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):
-        task = weighed(task, config.training.label_smoothing)
+        task = task.weighed()
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,

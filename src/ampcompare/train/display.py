@@ -11,18 +11,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ampcompare import metrics
+from ampcompare.metrics import Metric
 from ampcompare.program.console import clock, is_plain, print_line
-from ampcompare.train.task import Score, classification
+from ampcompare.train.task import Score
 
+ACCURACY = metrics.METRICS[metrics.EVAL_ACCURACY]
 SECONDS = 5.0  # of steps, behind which a run without a bar says how long it will take
 
 
 class TrainingDisplay:
     """Shows rows and steps of one run on the console."""
 
-    def __init__(self, console: Console, total_steps: int, name: str, compared: Score | None = None) -> None:
+    def __init__(
+        self, console: Console, total_steps: int, name: str, compared: Score | Metric = ACCURACY
+    ) -> None:
         self.console, self.total = console, total_steps
-        self._compared = classification().compared if compared is None else compared
+        self._compared = compared
         self._latest: dict[str, Any] = {}
         self._first: tuple[int, float] | None = None  # the first step, and when it was taken
         self._said_time = False
@@ -74,32 +78,33 @@ class TrainingDisplay:
             where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
             self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
         elif metrics.EVAL_LOSS in row:
-            what = f"epoch {row[metrics.EPOCH]:.2f}  eval loss {shown(row[metrics.EVAL_LOSS])}"
-            key, words = self._compared.key, self._compared.words
-            if key == metrics.EVAL_ACCURACY:
-                what += f"  eval acc {row[key]:.2%}"
-            elif key != metrics.EVAL_LOSS:
-                what += f"  {words} {row[key]:.4g}"
-            self.say(what)
+            what = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
+            self.say("  ".join(what + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""
         print_line(self.console, line, plain=self._plain)
 
     def _metrics(self, row: Mapping[str, Any]) -> str:
-        parts, key = [], self._compared.key
+        parts = []
         if metrics.LOSS in row:
             parts.append(f"loss {shown(row[metrics.LOSS])}")
         if metrics.ACCURACY in row:
             parts.append(f"acc {row[metrics.ACCURACY]:.1%}")
-        if key in row:
-            is_share = key == metrics.EVAL_ACCURACY
-            parts.append(f"eval {row[key]:.1%}" if is_share else f"{self._compared.words} {row[key]:.4g}")
+        parts += self._evaluated(row)
         if metrics.THROUGHPUT in row:
             parts.append(f"{row[metrics.THROUGHPUT]:,.1f} samples/s")
         if metrics.SCALE in row:
             parts.append(f"scale {row[metrics.SCALE]:g}")
         return "  ".join(parts)
+
+    def _evaluated(self, row: Mapping[str, Any]) -> list[str]:
+        """The compared metric, where the row has it."""
+        key = self._compared.key
+        if key not in row:
+            return []
+        is_share = key == metrics.EVAL_ACCURACY
+        return [f"eval acc {row[key]:.2%}" if is_share else f"{self._compared.words} {row[key]:.4g}"]
 
 
 def shown(loss: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ampcompare import metrics
@@ -14,17 +13,6 @@ Row = dict[str, Any]
 SKIPS_IN_A_ROW = 20
 FLOOR = 1.0  # a loss scale below it has collapsed
 AT_FIRST = "look at inputs, targets and initial weights"  # of a loss that begins so
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to try when something is wrong, in the words of who trains."""
-
-    scale: str = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
-    buffers: str = "Try training.on_nonfinite_buffers=restore"
-
-
-OURS = Advice()
 
 
 class Findings:
@@ -42,14 +30,11 @@ class Findings:
         *,
         dynamic: bool,
         restores: bool,
-        advice: Advice,
     ) -> None:
-        self._say, self._on_bad_loss, self._advice = on_note, on_bad_loss, advice
+        self._say, self._on_bad_loss = on_note, on_bad_loss
         self._dynamic, self._restores = dynamic, restores
-        self._in_a_row = 0  # steps skipped, up to the last one
-        self._collapsed_at: int | None = None
-        self._spoiled_at: int | None = None
-        self._said_buffers = False
+        # Plain values, as a checkpoint keeps them.
+        self._found: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflowed: Counter[str] = Counter()
 
     def judge(
@@ -67,9 +52,9 @@ class Findings:
         if self._dynamic:
             self._judge_scale(row, skips)
         buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
-        if buffers and not self._said_buffers:
+        if buffers and not self._found["said_buffers"]:
             # Where BatchNorm sees inf or nan, so does the loss of the step.
-            self._said_buffers, self._spoiled_at = True, first if bad else None
+            self._found |= {"said_buffers": True, "spoiled_at": first if bad else None}
             self._say_buffers(f"{'' if bad else 'by '}step {first}", buffers)
         for overflow in overflows:
             number, module = overflow[metrics.STEP], overflow[metrics.NONFINITE_MODULE]
@@ -88,33 +73,38 @@ class Findings:
         """Say that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
         step, scale = row[metrics.STEP], row[metrics.SCALE]
         at, longest = (step, 0) if scale < FLOOR else (None, 0)
+        in_a_row = self._found["in_a_row"]
         for number, is_skip in enumerate(skips, step - len(skips) + 1):
-            self._in_a_row = self._in_a_row + 1 if is_skip else 0
-            longest = max(longest, self._in_a_row)
-            if at is None and self._in_a_row >= SKIPS_IN_A_ROW:
+            in_a_row = in_a_row + 1 if is_skip else 0
+            longest = max(longest, in_a_row)
+            if at is None and in_a_row >= SKIPS_IN_A_ROW:
                 at = number
-        if at is None or self._collapsed_at is not None:
+        self._found["in_a_row"] = in_a_row
+        if at is None or self._found["collapsed_at"] is not None:
             return
-        self._collapsed_at = at
+        self._found["collapsed_at"] = at
         what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
         said = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
-        self._say(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
+        todo = "Try a smaller learning rate, clipping by norm, or bf16, which needs no loss scale"
+        self._say(f"{said}; gradients overflow whatever the scale. {todo}")
 
     def _say_buffers(self, when: str, count: int) -> None:
-        what = f"{when}: {count} of the model's buffers"
+        what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
         if self._restores:
             how = "of a forward that overflowed were put back to those from before the step"
-            self._say(f"{what} {how} (training.on_nonfinite_buffers=restore)")
+            self._say(f"{what} {how} ({restore})")
         else:
             how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
             uses = "every evaluation from here on uses them"
-            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {self._advice.buffers}")
+            todo = f"Put back a copy of them after a skipped step ({restore} does)"
+            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {todo}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """What was found, for the summary of a run."""
-        found: Row = {metrics.SCALE_COLLAPSED: self._collapsed_at} if self._dynamic else {}
-        if self._spoiled_at is not None or (has_buffers and self._dynamic):
-            found[metrics.NONFINITE_AT] = self._spoiled_at
+        spoiled_at = self._found["spoiled_at"]
+        found: Row = {metrics.SCALE_COLLAPSED: self._found["collapsed_at"]} if self._dynamic else {}
+        if spoiled_at is not None or (has_buffers and self._dynamic):
+            found[metrics.NONFINITE_AT] = spoiled_at
         if self._overflowed:
             often = self._overflowed.most_common()
             found[metrics.NONFINITE_MODULES] = ", ".join(f"{module} ({count})" for module, count in often)
@@ -122,16 +112,9 @@ class Findings:
 
     def state_dict(self) -> Row:
         """Plain values."""
-        return {
-            "in_a_row": self._in_a_row,
-            "found_at": [self._collapsed_at, self._spoiled_at],
-            "said_buffers": self._said_buffers,
-            "overflowed": dict(self._overflowed),
-        }
+        return self._found | {"overflowed": dict(self._overflowed)}
 
     def load_state_dict(self, state: Row) -> None:
         """Go on from a state of `state_dict`."""
-        self._in_a_row = state["in_a_row"]
-        self._collapsed_at, self._spoiled_at = state["found_at"]
-        self._said_buffers = state["said_buffers"]
+        self._found = {key: state[key] for key in self._found}
         self._overflowed = Counter(state["overflowed"])

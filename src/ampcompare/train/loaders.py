@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -63,53 +64,38 @@ def count_workers(config: Config, world: World | None = None) -> int:
 def check_data(config: Config, data: Dataset, world: World) -> None:
     """Raise UserError, in each process, for options that these data cannot have."""
     with world.agree():
-        for split in (data.train, data.test):
-            if isinstance(split, BatchSet):
-                _check_loader(config, split, split is data.train)
-        if not isinstance(data.train, ImageSet):
-            _check_images(config)
-        if captures(config.execution):
-            _check_capture(config, data.train)
-        loads_itself = isinstance(data.train, BatchSet)
-        # None are what data in memory have; a loader of its own may have some all the same.
-        none_asked = config.data.workers is None or (config.data.workers == 0 and not loads_itself)
-        if not none_asked and not isinstance(data.train, SampleSet):
-            kind = "a loader of its own" if loads_itself else "data in memory"
-            why = f"{config.data.source} gives {kind}, workers are for a map-style Dataset"
-            raise UserError(f"data.workers={config.data.workers}: {why}; leave it out")
-    _check_shares(config, data, world)
-
-
-def _check_loader(config: Config, split: BatchSet, training: bool) -> None:
-    key = "batch_size" if training else "eval.batch_size"
-    ours, theirs = config.value(key), split.batch_size
-    if theirs in (None, ours) or (not training and ours == LEAVES[key].default):
-        return
-    why = f"the loader of {config.data.source} has batches of {theirs}"
-    todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
-    raise UserError(f"{key}={ours}: {why}; {todo}")
-
-
-def _check_images(config: Config) -> None:
-    for name in ("mean", "std"):
-        given = getattr(config.data, name)
-        if given != LEAVES[f"data.{name}"].default:
-            why = f"{config.data.source} gives no RGB images as bytes, which alone are normalised"
-            raise UserError(f"data.{name}={given}: {why}; leave it out, normalise in the function")
-
-
-def _check_capture(config: Config, split: Split) -> None:
-    if not isinstance(split, TensorSet):
-        why = f"{config.data.source} gives its batches through a DataLoader, of any shape"
-        todo = "have it return tensors, or use execution=eager or execution=compile"
-        raise UserError(f"execution={config.execution!r}: a graph makes its batches itself; {why}; {todo}")
-
-
-def _check_shares(config: Config, data: Dataset, world: World) -> None:
+        for line in _unfit(config, data):
+            raise UserError(line)
     if world.size > 1:
         _check_alike(config, data, world)
     if not isinstance(data.train, BatchSet):
         check_last_batch(len(data.train), config.batch_size, world)
+
+
+def _unfit(config: Config, data: Dataset) -> Iterator[str]:
+    """What is asked of these data in vain, each with what to do."""
+    source, execution, workers = config.data.source, config.execution, config.data.workers
+    for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
+        ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
+        is_asked = split is data.train or ours != LEAVES[key].default
+        if is_asked and theirs not in (None, ours):
+            todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
+            yield f"{key}={ours}: the loader of {source} has batches of {theirs}; {todo}"
+    for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
+        if (given := config.value(key)) != LEAVES[key].default:
+            why = f"{source} gives no RGB images as bytes, which alone are normalised"
+            yield f"{key}={given}: {why}; leave it out, normalise in the function"
+    if captures(execution) and not isinstance(data.train, TensorSet):
+        why = f"{source} gives its batches through a DataLoader, of any shape"
+        todo = "have it return tensors, or use execution=eager or execution=compile"
+        yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
+    loads_itself = isinstance(data.train, BatchSet)
+    # None are what data in memory have; a loader of its own may have some all the same.
+    none_asked = workers is None or (workers == 0 and not loads_itself)
+    if not (none_asked or isinstance(data.train, SampleSet)):
+        kind = "a loader of its own" if loads_itself else "data in memory"
+        why = f"{source} gives {kind}, workers are for a map-style Dataset"
+        yield f"data.workers={workers}: {why}; leave it out"
 
 
 def _check_alike(config: Config, data: Dataset, world: World) -> None:

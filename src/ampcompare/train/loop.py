@@ -13,8 +13,10 @@ from ampcompare.data.host import BatchLoader
 from ampcompare.machine.world import World
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.meter import Counted, Meter, Row
+from ampcompare.train.meter import Meter, Row, Scaling
 from ampcompare.train.step import Trainer, micro_batches
+
+STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 
 
 class Fit:
@@ -54,7 +56,7 @@ class Fit:
         self.on_row, self.on_step, self._say = on_row, on_step, on_note
         self.precision, self.device = trainer.precision, trainer.precision.device
         self.meter = Meter(
-            Counted(trainer.precision),
+            Scaling(trainer.precision),
             every=config.log.every,
             warmup_steps=config.log.warmup_steps,
             on_row=on_row,
@@ -62,8 +64,7 @@ class Fit:
             on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
             world=self.world,
             buffers=trainer.buffers,
-            modules=trainer.overflows.modules,
-            on_skip=trainer.overflows.watch,
+            overflows=trainer.overflows,
             lag=lag,
         )
         self._should_stop, self._on_stop = should_stop, on_stop
@@ -76,7 +77,7 @@ class Fit:
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
         self.resumed_inexactly = False
         self._is_best = self._due = False
-        self._evals: list[tuple[float, float]] = []  # epoch, value of the compared metric
+        self.evals: list[tuple[float, float]] = []  # epoch, value of the compared metric
         self._compared = trainer.task.compared
 
     def run(self) -> Row:
@@ -96,7 +97,7 @@ class Fit:
             last = self.step >= self.total_steps
             due = not self.evaluated and (last or (epoch + 1) % self.config.eval.every == 0)
             if due and not self.stopped:
-                self._evaluate(epoch)
+                self._evaluate()
             if not (last or self.stopped):
                 self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
             if self.keeper and (last or self.stopped or self._due or self.keeper.is_due(epoch + 1)):
@@ -109,8 +110,8 @@ class Fit:
         found = self.meter.summary()
         if self.resumed_inexactly:
             found[metrics.RESUMED_INEXACTLY] = True
-        if self._evals:
-            epoch, best = max(self._evals, key=lambda pair: self._rank(pair[1]))
+        if self.evals:
+            epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
             found |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
         return found
 
@@ -150,7 +151,7 @@ class Fit:
         meter.flush()  # sync: the epoch's time and energy end with its last step
         meter.pause()
 
-    def _evaluate(self, epoch: int) -> None:
+    def _evaluate(self) -> None:
         self.world.share_buffers(self.trainer.model)
         found = self.evaluation.run(lambda: self.world.any(self._should_stop())[0], self.world)
         if found is None:
@@ -158,30 +159,21 @@ class Fit:
             self._on_stop()
             return
         self.evaluated = True
-        position = min(epoch + 1.0, self.step / self.steps_per_epoch)
-        value = found[self._compared.key]
-        if math.isfinite(found[metrics.EVAL_LOSS]) and math.isfinite(value):
-            self._is_best = all(self._rank(value) > self._rank(before) for _, before in self._evals)
-            self._evals.append((position, value))
-        self.on_row(self.meter.row_at() | {metrics.STEP: self.step, metrics.EPOCH: position} | found)
+        row = self.meter.row_at() | found
+        value = row[self._compared.key]
+        if math.isfinite(row[metrics.EVAL_LOSS]) and math.isfinite(value):
+            self._is_best = all(self._rank(value) > self._rank(before) for _, before in self.evals)
+            self.evals.append((row[metrics.EPOCH], value))
+        self.on_row(row)
 
     def state_dict(self) -> Row:
         """Where the run is and what it has gathered: plain values, tensors. Behind a row."""
-        return {
-            "step": self.step,
-            "epoch": self.epoch,
-            "in_epoch": self.in_epoch,
-            "evaluated": self.evaluated,
-            "resumed_inexactly": self.resumed_inexactly,
-            "evals": list(self._evals),
-            "meter": self.meter.state_dict(),
-        }
+        return {key: getattr(self, key) for key in STATE} | {"meter": self.meter.state_dict()}
 
     def load_state_dict(self, state: Row) -> None:
         """Go on from a state of `state_dict`."""
-        self.step, self.epoch, self.in_epoch = state["step"], state["epoch"], state["in_epoch"]
-        self.evaluated = state["evaluated"]
-        self.resumed_inexactly = state["resumed_inexactly"]
+        for key in STATE:
+            setattr(self, key, state[key])
         if isinstance(self.train, BatchLoader) and 0 < self.in_epoch < self.steps_per_epoch:
             self.resumed_inexactly = True
             what = (
@@ -189,7 +181,6 @@ class Fit:
             )
             self._say(f"{what}: what it draws unseeded comes otherwise than it would have")
         self.meter.load_state_dict(state["meter"])
-        self._evals = [(epoch, value) for epoch, value in state["evals"]]
 
 
 def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], None]) -> None:

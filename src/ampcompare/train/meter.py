@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -38,9 +37,9 @@ from ampcompare.machine.world import World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
-from ampcompare.train.findings import OURS, Advice, Findings, Row
+from ampcompare.train.findings import Findings, Row
 from ampcompare.train.scores import IGNORED
-from ampcompare.train.watch import Buffers, Found
+from ampcompare.train.watch import Buffers, Found, Overflows
 
 MOST_WAITING = 2**20  # answers that wait for the row: 9 MiB, which would else be in the peak of memory
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
@@ -60,49 +59,34 @@ class Result:
     overflow: Found | None = None  # of a step that was or may have been skipped: where it overflowed
 
 
-class Scaling(Protocol):
-    """The loss scaling, as far as rows ask for it."""
+class Scaling:
+    """The loss scaling of a backend of ours, as far as rows ask for it; others': `recorder/scaling.py`."""
 
-    device: torch.device
+    def __init__(self, precision: Precision) -> None:
+        self.device, self._precision = precision.device, precision
+        self._never = type(precision).step is Precision.step  # which skips nothing
+        self._on_host = is_host(self.device)
 
     def scale_factor(self) -> Tensor:
         """The loss scale behind the last step, 0-d fp32."""
+        return self._precision.scale_factor()
 
     def scales_dynamically(self) -> bool:
         """Whether an overflow is expected now and then and mended by a smaller scale."""
+        return self._precision.scales_dynamically()
 
     def look(self) -> Any:
-        """What has to be known behind each step: a number or a 0-d tensor."""
-
-    def skips(self, seen: list[Any]) -> Tensor:
-        """Of steps behind which that was seen, one after the other: 1 for a skipped one, else 0; [steps]."""
-
-    def restart(self) -> None:
-        """The next step begins with all as it is now, whatever was done since the last one."""
-
-
-class Counted:
-    """That of a backend of ours, which counts the steps that it skips."""
-
-    def __init__(self, precision: Precision) -> None:
-        self.device, self._skipped = precision.device, precision.skipped_steps
-        self.scale_factor, self.scales_dynamically = precision.scale_factor, precision.scales_dynamically
-        self._never = type(precision).step is Precision.step  # which skips nothing
-        self._before = self.look()
-
-    def look(self) -> Any:
+        """What has to be known before the first and behind each step: a number or a 0-d tensor."""
         if self._never:
             return 0
-        return self._skipped().item() if is_host(self.device) else self._skipped().clone()
+        skipped = self._precision.skipped_steps()
+        return skipped.item() if self._on_host else skipped.clone()
 
     def skips(self, seen: list[Any]) -> Tensor:
+        """Of steps before and behind which that was seen: 1 for a skipped one, else 0; [steps]."""
         if self._never:
-            return torch.zeros(len(seen), device=self.device)
-        every, self._before = [self._before, *seen], seen[-1]
-        return (torch.stack(every) if isinstance(seen[-1], Tensor) else torch.tensor(every)).diff()
-
-    def restart(self) -> None:
-        self._before = self.look()
+            return torch.zeros(len(seen) - 1, device=self.device)
+        return (torch.tensor(seen) if self._on_host else torch.stack(seen)).diff()
 
 
 @dataclass
@@ -114,8 +98,7 @@ class _Interval:
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     answers: int = 0  # in it
     counts: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
-    seen: list[Any] = field(default_factory=list)  # behind each step since the last `skips`
-    skips: list[Tensor] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)  # by `Scaling.look`, before the first step and behind each
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
     looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, Found]] = field(default_factory=list)  # with the step's place
@@ -131,9 +114,9 @@ class Meter:
     what a loss is that is not finite and that no loss scale can mend, with what to look at, if that is known.
 
     A row is closed every `every` steps and by `close`. The first `warmup_steps` are in no throughput, step
-    time or energy. `buffers` and `modules` (those of the optimizer's parameters) are of a model that is
-    known; `on_skip` is called where a row has skipped steps; `has_energy`: this process alone trains on its
-    GPU. With `lag` rows are read one interval late; None is what the device needs.
+    time or energy. `buffers` and `overflows` are of a model that is known; `start` steps were taken before;
+    `has_energy`: this process alone trains on its GPU. With `lag` rows are read one interval late; None is
+    what the device needs.
     """
 
     def __init__(
@@ -147,31 +130,29 @@ class Meter:
         on_bad_loss: Callable[[str, str], None],
         world: World | None = None,
         buffers: Buffers | None = None,
-        modules: Sequence[str] = (),
-        on_skip: Callable[[], None] = lambda: None,
-        advice: Advice = OURS,
+        overflows: Overflows | None = None,
+        start: int = 0,
         has_energy: bool = True,
         lag: bool | None = None,
     ) -> None:
         self.scaling, self.device, self.world = scaling, scaling.device, world or World()
         self.every, self.on_row = every, on_row
-        self.buffers, self._modules, self._on_skip = buffers, modules, on_skip
+        self.buffers, self._overflows = buffers, overflows
         self._findings = Findings(
             on_note,
             on_bad_loss,
             dynamic=scaling.scales_dynamically(),
             restores=buffers is not None and buffers.restores,
-            advice=advice,
         )
         self.lag = is_cuda(self.device) if lag is None else lag
         self._mark, self._on_host = marker(self.device), is_host(self.device)
         self._warmup, self._steps = warmup_steps, 0
         if not warmup_steps:
             reset_peak(self.device)
-        self._open, self._waiting = _Interval(), list[_Interval]()
+        self._open, self._waiting = _Interval(seen=[scaling.look()]), list[_Interval]()
         # Of the last step.
-        self._number = 0
-        self._epoch: float | None = None
+        self.number = start
+        self.epoch: float | None = None
         self._rate: Any = None
         self._norm: Tensor | None = None
         self._began = self._since = time.perf_counter()
@@ -184,14 +165,12 @@ class Meter:
         self._skipped = 0
         # Plain arrays: a run of two million steps must not keep as many Python floats.
         self._step_times = array("f")
-        self._throughputs, self._steps_of = array("f"), array("l")  # of rows, and how many steps each is of
+        self._throughputs = array("f")  # of each step's row
 
     # Steps.
 
     def resume(self) -> None:
         """From here on it is training: the next step begins here."""
-        self._look_for_skips(self._open)
-        self.scaling.restart()
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
         self.is_paused = False
         self._begin_energy()
@@ -219,7 +198,7 @@ class Meter:
         if not self.is_paused:
             self._train_seconds += clock - self._since
         self._since, self.is_paused = clock, False
-        self._number, self._epoch, self._rate = number, epoch, rate
+        self.number, self.epoch, self._rate = number, epoch, rate
         interval.samples.append(result.samples)
         if result.loss is not None:
             interval.losses.append(result.loss)
@@ -239,10 +218,10 @@ class Meter:
 
     def row_at(self) -> Row:
         """How a row of the last step begins, by the clock as it stands."""
-        at: Row = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
+        at: Row = {} if self.epoch is None else {metrics.EPOCH: self.epoch}
         elapsed = time.perf_counter() - self._began
         clocks = {metrics.ELAPSED: elapsed, metrics.TRAIN_SECONDS: self._train_seconds}
-        return {metrics.STEP: self._number, **at, **clocks}
+        return {metrics.STEP: self.number, **at, **clocks}
 
     def pause(self, *, since_step: bool = False) -> None:
         """Up to here it was training (`since_step`: up to the last step). Where a GPU counts its energy, this
@@ -267,9 +246,10 @@ class Meter:
 
     def close(self) -> None:
         """End the interval at the last step, if it has any: queue its values' copy, read the one before."""
-        done, self._open = self._open, _Interval()
+        done = self._open
         if not done.samples:
             return
+        self._open = _Interval(seen=done.seen[-1:])
         done.row = self.row_at()
         for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
             if (value := mib(self.device)) is not None:
@@ -296,8 +276,7 @@ class Meter:
         _sum_up(done)
         if done.counts is not None:
             found["counts"] = self.world.sum_(done.counts)
-        self._look_for_skips(done)
-        skips = found["skips"] = torch.cat(done.skips)
+        skips = found["skips"] = self.scaling.skips(done.seen)
         # On the host it is known that none was skipped, and that there is nothing to look for.
         if self.buffers and not (self._on_host and not self._skipped and not skips.any()):
             found["buffers"] = self.buffers.count()
@@ -309,17 +288,12 @@ class Meter:
             done.row[metrics.LEARNING_RATE] = self._rate
         # The row of this very step carries its gradient norm itself.
         found["looks"] = [
-            {k: x for k, x in look.items() if row[metrics.STEP] != self._number or k != metrics.GRADIENT_NORM}
+            {k: x for k, x in look.items() if row[metrics.STEP] != self.number or k != metrics.GRADIENT_NORM}
             for row, look in done.looks
         ]
         if done.overflows:
             found["firsts"] = torch.stack([found.first for *_, found in done.overflows])
         return found
-
-    def _look_for_skips(self, interval: _Interval) -> None:
-        if interval.seen:
-            interval.skips.append(self.scaling.skips(interval.seen))
-            interval.seen = []
 
     def flush(self) -> None:
         """End the interval, hand out all rows: waits for the device up to the last step."""
@@ -356,7 +330,7 @@ class Meter:
                     told[metrics.EXPONENTS] = exponent_histogram(told[metrics.EXPONENTS])
                 self.on_row(row | told)
             overflows = [
-                row | {metrics.NONFINITE_MODULE: self._modules[found.looked_at[round(first)]]}
+                row | {metrics.NONFINITE_MODULE: found.modules[round(first)]}
                 for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
                 if first >= 0 and place in skipped
             ]
@@ -372,8 +346,8 @@ class Meter:
                 done.row[metrics.ACCURACY] = counts[0] / counts[1]
             self._time(done)
             self.on_row(done.row)
-            if skipped:
-                self._on_skip()
+            if skipped and self._overflows:
+                self._overflows.watch()
             if judge:
                 self._findings.judge(done.row, losses, skips, overflows)
 
@@ -387,8 +361,7 @@ class Meter:
         done.row |= {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
         if data:
             done.row[metrics.DATA_TIME] = sum(data) / len(times)
-        self._throughputs.append(throughput)
-        self._steps_of.append(len(times))
+        self._throughputs.extend([throughput] * len(times))  # by steps: an epoch's last row may be of a few
         self._step_times.extend(times)
 
     # What it came to.
@@ -396,19 +369,18 @@ class Meter:
     def summary(self) -> Row:
         """What the rows came to so far."""
         found: Row = {}
-        if self._throughputs:
-            # By steps: a row at an epoch's end may be of a few.
-            found[metrics.THROUGHPUT_MEDIAN] = float(np.median(np.repeat(self._throughputs, self._steps_of)))
-        if self._step_times:
-            found[metrics.STEP_TIME_P50] = median(self._step_times)
-            twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
-            found[metrics.STEP_TIME_P95] = twentieths[-1]
+        if times := self._step_times:
+            found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
+            found[metrics.STEP_TIME_P50] = median(times)
+            found[metrics.STEP_TIME_P95] = (quantiles(times, n=20) if len(times) > 1 else times)[-1]
         found |= self._findings.summary(has_buffers=self.buffers is not None)
         return found
 
     def state_dict(self) -> Row:
         """What was found so far: plain values, tensors. Behind `flush`: no interval is open, no row waits."""
         return {
+            "number": self.number,
+            "epoch": self.epoch,
             "elapsed_seconds": time.perf_counter() - self._began,
             "train_seconds": self._train_seconds,
             "skipped": self._skipped,
@@ -416,11 +388,12 @@ class Meter:
             "findings": self._findings.state_dict(),
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
-            "steps_of": torch.tensor(self._steps_of),
         }
 
     def load_state_dict(self, state: Row) -> None:
         """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
+        self._open.seen = [self.scaling.look()]  # as the checkpoint has left it
+        self.number, self.epoch = state["number"], state["epoch"]
         self._began = time.perf_counter() - state["elapsed_seconds"]
         self._train_seconds = state["train_seconds"]
         self._skipped = state["skipped"]
@@ -429,7 +402,6 @@ class Meter:
         self._findings.load_state_dict(state["findings"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
-        self._steps_of = array("l", state["steps_of"].tolist())
 
 
 def _sum_up(interval: _Interval) -> None:

@@ -7,19 +7,23 @@ an object (as Hugging Face's models return it); targets are a tensor, or a dict 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import kind_of
 from ampcompare.train.errors import TrainingError
 
 IGNORED = -100  # the class of what does not count, as torch.nn.CrossEntropyLoss has it
 TOP = 5
+HALF = (torch.float16, torch.bfloat16)
+OF_CLASSES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
 Sums = tuple[Tensor, Tensor | int]  # of a score over a batch, and over how many values
 
 
@@ -68,36 +72,22 @@ def by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     return logits, classes.flatten().long()
 
 
-def cross_entropy(outputs: Any, targets: Any, label_smoothing: float = 0.0) -> Tensor:
-    """The mean cross entropy of `by_class`, or of targets that are shares of the classes, like the logits."""
+def cross_entropy(
+    outputs: Any, targets: Any, label_smoothing: float = 0.0, *, of_part: bool = False
+) -> Tensor:
+    """The mean cross entropy of `by_class`, or of targets that are shares of the classes, like the logits.
+
+    With `of_part`, of a part of a batch, it is finite also where none of its targets counts.
+    """
+    classes = find_tensor(targets, "labels")
+    if of_part and classes is not None and not classes.is_floating_point():
+        targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
     if plain and isinstance(outputs, Tensor) and outputs.ndim == 2:
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
     pair = _shares(outputs, targets) or by_class(outputs, targets)
     return F.cross_entropy(*pair, label_smoothing=label_smoothing)
-
-
-def cross_entropy_of_part(outputs: Any, targets: Any, label_smoothing: float = 0.0) -> Tensor:
-    """The same of a part of a batch, finite also where none of its targets counts: it then weighs nothing."""
-    classes = find_tensor(targets, "labels")
-    if classes is not None and not classes.is_floating_point():
-        targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
-    return cross_entropy(outputs, targets, label_smoothing)
-
-
-def count_classes(targets: Any) -> Tensor:
-    """Of how many values `cross_entropy` is the mean, 0-d on the device."""
-    classes = tensor_of(targets, "labels", "the targets")
-    if classes.is_floating_point():  # shares, C to a value in every part of a batch
-        return count_elements(classes)
-    return (classes != IGNORED).sum()
-
-
-def count_elements(targets: Any) -> Tensor:
-    """Of how many values `mse` and `mae` are the mean, 0-d on the device."""
-    wanted = tensor_of(targets, "labels", "the targets")
-    return torch.full((), wanted.numel(), device=wanted.device)
 
 
 def _shares(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -118,6 +108,19 @@ def mae(outputs: Any, targets: Any) -> Tensor:
     return F.l1_loss(*_alike(outputs, targets))
 
 
+LOSSES: dict[str, Callable[..., Tensor]] = {CROSS_ENTROPY: cross_entropy, "mse": mse, "mae": mae}
+
+
+def count_of(loss: str, targets: Any) -> Tensor:
+    """Of how many values the built-in loss is the mean, 0-d on the device: shares count C to a value in every
+    part of a batch.
+    """
+    wanted = tensor_of(targets, "labels", "the targets")
+    if loss == CROSS_ENTROPY and not wanted.is_floating_point():
+        return (wanted != IGNORED).sum()
+    return torch.full((), wanted.numel(), device=wanted.device)
+
+
 def _alike(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """Outputs and targets of one shape and type: [B, 1] and [B] are one, broadcast they would be [B, B].
 
@@ -133,22 +136,25 @@ def _alike(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
     return found.to(kind), wanted.to(kind)
 
 
-def _wide(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Both in fp32 where they are half: `in_float` does not look into objects of any class."""
-    first, second = (t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in pair)
-    return first, second
-
-
 class Seen:
-    """A batch that was evaluated: outputs in fp32 and targets, and what several scores read of them."""
+    """A batch that was evaluated: outputs in fp32 (or float64) and targets, and what several scores read of
+    them.
+    """
 
     def __init__(self, outputs: Any, targets: Any) -> None:
-        self.outputs, self.targets = outputs, targets
+        self.outputs, self.targets = tree_map(_in_float, outputs), targets
 
     @cached_property
     def classes(self) -> tuple[Tensor, Tensor]:
         """`by_class`."""
-        return _wide(by_class(self.outputs, self.targets))
+        logits, classes = by_class(self.outputs, self.targets)
+        return _in_float(logits), classes
+
+    @cached_property
+    def errors(self) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of one shape."""
+        found, wanted = _alike(self.outputs, self.targets)
+        return _in_float(found), _in_float(wanted)
 
     @cached_property
     def best(self) -> Tensor:
@@ -162,40 +168,25 @@ class Seen:
         return (self.classes[1] != IGNORED).sum()
 
 
-def sum_of_cross_entropy(seen: Seen) -> Sums:
+def _in_float(value: Any) -> Any:
+    """A half tensor in fp32; asked again behind a tree of outputs, which does not look into any object."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+
+
+def _sum_of_cross_entropy(seen: Seen) -> Sums:
     if (pair := _shares(seen.outputs, seen.targets)) is not None:
-        return F.cross_entropy(*_wide(pair)) * len(pair[1]), len(pair[1])
+        logits, shares = map(_in_float, pair)
+        return F.cross_entropy(logits, shares) * len(shares), len(shares)
     return F.cross_entropy(*seen.classes, reduction="sum"), seen.count
 
 
-def sum_of_accuracy(seen: Seen) -> Sums:
-    return (seen.best[:, 0] == seen.classes[1]).sum(), seen.count
-
-
-def sum_of_top5(seen: Seen) -> Sums:
-    return (seen.best == seen.classes[1][:, None]).sum(), seen.count
-
-
-def sum_of_errors(seen: Seen, *, name: str) -> Sums:
-    found, wanted = _wide(_alike(seen.outputs, seen.targets))
-    return getattr(F, name)(found, wanted, reduction="sum"), wanted.numel()
-
-
-OF_CLASSES = (sum_of_cross_entropy, sum_of_accuracy, sum_of_top5)
-_EXPECTED = "expected a tensor with one value a sample, or the batch's mean, 0-d"
-# By the name of the option's value.
-LOSSES: dict[str, Callable[..., Tensor]] = {"cross_entropy": cross_entropy, "mse": mse, "mae": mae}
-COUNTS: dict[str, Callable[[Any], Tensor]] = {
-    "cross_entropy": count_classes,
-    "mse": count_elements,
-    "mae": count_elements,
-}
+# How each built-in score is added up over batches, by the name of the option's value.
 SUMS: dict[str, Callable[[Seen], Sums]] = {
-    "cross_entropy": sum_of_cross_entropy,
-    "accuracy": sum_of_accuracy,
-    "top5_accuracy": sum_of_top5,
-    "mse": partial(sum_of_errors, name="mse_loss"),
-    "mae": partial(sum_of_errors, name="l1_loss"),
+    CROSS_ENTROPY: _sum_of_cross_entropy,
+    "accuracy": lambda seen: ((seen.best[:, 0] == seen.classes[1]).sum(), seen.count),
+    "top5_accuracy": lambda seen: ((seen.best == seen.classes[1][:, None]).sum(), seen.count),
+    "mse": lambda seen: (F.mse_loss(*seen.errors, reduction="sum"), seen.errors[1].numel()),
+    "mae": lambda seen: (F.l1_loss(*seen.errors, reduction="sum"), seen.errors[1].numel()),
 }
 
 
@@ -205,18 +196,19 @@ def sum_of(score: Callable[[Any, Any], Any]) -> Callable[[Seen], Sums]:
 
     The function raises TrainingError for anything else.
     """
+    expected = "expected a tensor with one value a sample, or the batch's mean, 0-d"
 
     def add(seen: Seen) -> Sums:
         value, samples = score(seen.outputs, seen.targets), count_samples(seen.targets)
         if not isinstance(value, Tensor):
-            raise TrainingError(f"gave {kind_of(value)}; {_EXPECTED}")
+            raise TrainingError(f"gave {kind_of(value)}; {expected}")
         if value.ndim == 0:
             return value * samples, samples
         targets = find_tensor(seen.targets, "labels")
         # Of a language model's tokens, too, in a row.
         in_a_row = targets is not None and value.shape == (targets.numel(),)
         if value.shape[0] != samples and not in_a_row:
-            raise TrainingError(f"gave a tensor {list(value.shape)} for {samples} samples; {_EXPECTED}")
+            raise TrainingError(f"gave a tensor {list(value.shape)} for {samples} samples; {expected}")
         return value.sum(dtype=torch.promote_types(value.dtype, torch.float32)), value.numel()
 
     return add

@@ -143,17 +143,12 @@ class Trainer:
         if not (diagnose or config.clip_norm or config.clip_value):
             return {}, suspect
         precision.unscale_(self.optimizer)
-        pairs = zip(self._layer_groups, self._parameters(), strict=True)
-        named = [(name, p) for name, p in pairs if p.grad is not None]
-        parameters = [p for _, p in named]
+        parameters = [p for p in self._parameters() if p.grad is not None]
         found: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:
             found[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
-            groups: dict[str, list[Tensor]] = {}
-            for name, parameter in named:
-                groups.setdefault(name, []).append(parameter.grad)  # type: ignore[arg-type]
-            found |= look_at_gradients(groups, precision.scale_factor())
+            found |= look_at_gradients(self._by_layer(gradients=True), precision.scale_factor())
         # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
         # Only on the host, where to ask a norm whether it is finite is no wait.
         if self.overflows.on_host and (config.clip_value or not found[metrics.GRADIENT_NORM].isfinite()):
@@ -174,10 +169,7 @@ class Trainer:
         """
         precision, on_host, half = self.precision, self.overflows.on_host, {}
         if diagnose and precision.declares.updates_half:
-            groups: dict[str, list[Tensor]] = {}
-            for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
-                groups.setdefault(name, []).append(parameter)
-            half = {name: sampled(group) for name, group in groups.items()}
+            half = {name: sampled(group) for name, group in self._by_layer().items()}
         if not (half or kept is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
             return {}, suspect
@@ -197,6 +189,14 @@ class Trainer:
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def _by_layer(self, *, gradients: bool = False) -> dict[str, list[Tensor]]:
+        """The parameters by layer group, or their gradients, where there are any."""
+        groups: dict[str, list[Tensor]] = {}
+        for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
+            if (tensor := parameter.grad if gradients else parameter) is not None:
+                groups.setdefault(name, []).append(tensor)
+        return groups
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
         """L2 norm of the true gradients, differentiable; scaled first, as in PyTorch's AMP examples."""

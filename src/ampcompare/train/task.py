@@ -26,6 +26,7 @@ from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import Seen, Sums
 
 Judge = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
+LOSS, METRICS = "task.loss", "task.metrics"  # the options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +65,9 @@ class Task:
     sample.
     """
 
-    loss: Callable[[Any, Any], Tensor]
+    loss: Callable[..., Tensor]
     scores: tuple[Score, ...]
     compared: Score
-    name: str  # of the loss, as the option has it
     judge: Judge | None = who_is_right
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
@@ -76,7 +76,7 @@ class Task:
         """What a batch adds to each score: its sum and how many values that is of, [scores, 2]. Raises
         TrainingError for values of a wrong shape.
         """
-        seen, sums = Seen(in_float(outputs), targets), []
+        seen, sums = Seen(outputs, targets), []
         for score in self.scores:
             try:
                 total, count = score.sums(seen)
@@ -92,63 +92,45 @@ class Task:
         told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
-
-def classification(label_smoothing: float = 0.0) -> Task:
-    """Cross entropy, top-1 and top-5 accuracy of logits [N, C] and labels [N]."""
-    name = names.CROSS_ENTROPY
-    loss = _built_in_loss(name, label_smoothing)
-    every = [_score_of_loss(name, scores.SUMS[name]), *map(_built_in, names.OF_LOSS[name])]
-    return Task(loss, tuple(every), every[1], name)
+    def weighed(self) -> Task:
+        """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
+        padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
+        which nobody knows what it is the mean of, is weighed by samples all the same.
+        """
+        _, name = self.scores[0].option
+        if name not in scores.LOSSES:
+            return self
+        loss = partial(self.loss, of_part=True) if name == names.CROSS_ENTROPY else self.loss
+        return dataclasses.replace(self, loss=loss, weigh=partial(scores.count_of, name))
 
 
 def build_task(config: Config, device: torch.device) -> Task:
     """The task of a config. Raises UserError, one line, for a part from outside that cannot be had."""
     of, sources = config.task, {}
     if of.loss in scores.LOSSES:
-        loss, sums = _built_in_loss(of.loss, config.training.label_smoothing), scores.SUMS[of.loss]
+        loss, sums = scores.LOSSES[of.loss], scores.SUMS[of.loss]
+        if smoothing := config.training.label_smoothing:
+            loss = partial(loss, label_smoothing=smoothing)
     else:
         loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
         sums = scores.sum_of(loss)
-    every = [_score_of_loss(of.loss, sums)]
-    for text in names.metrics_of(of.loss, of.metrics):
+    every = [_listed(metrics.EVAL_LOSS, sums, LOSS, of.loss)]
+    texts = names.metrics_of(of.loss, of.metrics)
+    for text in texts:
         if text in scores.SUMS:
-            every.append(_built_in(text))
+            every.append(_listed(names.key_of(text), scores.SUMS[text], METRICS, text))
         else:
             score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
             every.append(score)
     key = names.compared_key(of.loss, of.metrics, of.metric)
     compared = next(score for score in every if score.key == key)
-    has_classes = of.loss == names.CROSS_ENTROPY or any(s.sums in scores.OF_CLASSES for s in every)
-    judge = who_is_right if has_classes else None
-    return Task(loss, tuple(every), compared, of.loss, judge, sources=sources)
+    has_classes = any(name in scores.OF_CLASSES for name in (of.loss, *texts))
+    return Task(loss, tuple(every), compared, who_is_right if has_classes else None, sources)
 
 
-def weighed(task: Task, label_smoothing: float = 0.0) -> Task:
-    """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count: padded
-    sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of which nobody
-    knows what it is the mean of, is weighed by samples all the same.
-    """
-    if task.name not in scores.COUNTS:
-        return task
-    loss = task.loss
-    if task.name == names.CROSS_ENTROPY:
-        loss = partial(scores.cross_entropy_of_part, label_smoothing=label_smoothing)
-    return dataclasses.replace(task, loss=loss, weigh=scores.COUNTS[task.name])
-
-
-def _built_in_loss(name: str, label_smoothing: float) -> Callable[[Any, Any], Tensor]:
-    loss = scores.LOSSES[name]
-    return partial(loss, label_smoothing=label_smoothing) if label_smoothing else loss
-
-
-def _score_of_loss(name: str, sums: Callable[[Seen], Sums]) -> Score:
-    listed = metrics.METRICS[metrics.EVAL_LOSS]
-    return Score(listed.key, listed.words, listed.better, sums, ("task.loss", name))
-
-
-def _built_in(name: str) -> Score:
-    listed = metrics.METRICS[names.key_of(name)]
-    return Score(listed.key, listed.words, listed.better, scores.SUMS[name], ("task.metrics", name))
+def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:
+    listed = metrics.METRICS[key]
+    return Score(key, listed.words, listed.better, sums, (option, text))
 
 
 def _score(text: str, device: torch.device) -> tuple[Score, str]:
@@ -162,16 +144,17 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
         what = "its attribute `better` is neither" if said is not None else "nothing says which way is better"
         todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
         raise plugins.METRICS.refusal(text, f"{what}; {todo}")
-    if listed and better != known:
-        why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
-        raise plugins.METRICS.refusal(text, why)
-    said_words = getattr(function, "words", None)
-    own = said_words if isinstance(said_words, str) and said_words else f"eval {name.replace('_', ' ')}"
-    words = listed.words if listed else own
-    return Score(key, words, better, scores.sum_of(function), ("task.metrics", text)), source
+    if listed:
+        if better != known:
+            why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
+            raise plugins.METRICS.refusal(text, why)
+        words = listed.words
+    else:
+        words = getattr(function, "words", "") or f"eval {name.replace('_', ' ')}"
+    return Score(key, str(words), better, scores.sum_of(function), (METRICS, text)), source
 
 
-def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[[Any, Any], Any], str]:
+def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """What the text names, as a function of outputs and targets, and the hash of its file."""
     found = plugins.load(door, text)
     value = found.value
@@ -194,25 +177,3 @@ def _looked_up(function: Callable[..., Any]) -> Callable[..., Any]:
     if not is_its_own or not function.__module__.startswith("torch."):
         return function
     return lambda outputs, targets: getattr(module, name)(outputs, targets)
-
-
-def in_float(outputs: Any) -> Any:
-    """The outputs with every floating tensor in fp32 (or float64), for scores."""
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
-    from torch.utils._pytree import tree_map
-
-    return tree_map(lambda x: in_float(x) if isinstance(x, Tensor) else x, outputs)
-
-
-def check_loss(loss: Any) -> None:
-    """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
-    what = ""
-    if not isinstance(loss, Tensor):
-        what = f"gave {kind_of(loss)}"
-    elif loss.ndim:
-        what = f"gave a tensor {list(loss.shape)}"
-    elif not loss.requires_grad:
-        what = "gave a tensor without a gradient"
-    if what:
-        raise TrainingError(f"{what}; expected the batch's mean, a 0-d tensor with a gradient")

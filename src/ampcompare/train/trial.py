@@ -14,15 +14,19 @@ from ampcompare.config.schema import Config
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import Field, each
 from ampcompare.data.dataset import Dataset, ImageSet
-from ampcompare.errors import UserError, what_happened
+from ampcompare.errors import UserError, kind_of, what_happened
 from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import IGNORED, Seen, by_class, call, find_tensor
-from ampcompare.train.task import Task, check_loss, in_float
+from ampcompare.train.task import Task
 
 SAMPLES = 2
-NO_KERNEL = "could not create a primitive"  # as oneDNN says it
+NO_KERNEL = "could not create a primitive"  # as oneDNN says it of fp16, in recurrent layers for one
+NO_LAYER = (
+    "; this processor has no such layer in the type that it computes in: use another one "
+    "(backend=native_bf16, for one), or a GPU"
+)
 
 
 def try_out(
@@ -67,34 +71,41 @@ def _look(
         outputs = call(model, inputs)
     given = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, as the built-in ones say the most of what does not fit
-        seen = Seen(in_float(outputs), targets)
+        seen = Seen(outputs, targets)
         for score in task.scores:
             with _asked(*score.option, given):
                 score.sums(seen)
     with _asked("task.loss", config.task.loss, given), precision.forward_context():
-        check_loss(task.loss(outputs, targets))
+        _check_loss(task.loss(outputs, targets))
     return outputs, targets
+
+
+def _check_loss(loss: Any) -> None:
+    """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
+    if not isinstance(loss, Tensor):
+        what = kind_of(loss)
+    elif loss.ndim:
+        what = f"a tensor {list(loss.shape)}"
+    elif not loss.requires_grad:
+        what = "a tensor without a gradient"
+    else:
+        return
+    raise TrainingError(f"gave {what}; expected the batch's mean, a 0-d tensor with a gradient")
 
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
     """Raise UserError for a class that the network has no output for, as far as the data are in memory."""
-    if config.task.loss != CROSS_ENTROPY:
+    shares = find_tensor(targets, "labels")
+    if config.task.loss != CROSS_ENTROPY or (shares is not None and shares.is_floating_point()):
         return
-    try:
-        count = by_class(outputs, targets)[0].shape[1]
-    except TrainingError:  # shares of classes
-        return
+    count = by_class(outputs, targets)[0].shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        counted = labels[labels != IGNORED]
-        wrong = counted[(counted < 0) | (counted >= count)]
-        if len(wrong):
-            what = f"gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
-            todo = (
-                "give the network more of them" if int(wrong[0]) > 0 else f"what is not to count is {IGNORED}"
-            )
+        for wrong in labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))][:1].tolist():
+            what = f"gives {count} classes, 0 to {count - 1}, and a target is {wrong}"
+            todo = "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED}"
             raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
 
 
@@ -105,15 +116,10 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         yield
     except TrainingError as problem:
         raise UserError(f"{option}={text!r}: {problem}") from None
-    except UserError:
-        raise
     except Exception as problem:
         left = text.partition(":")[0]
         why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
-        todo = ""
-        if NO_KERNEL in str(problem):  # of fp16, as of recurrent layers
-            todo = "; this processor has no such layer in the type that it computes in: use another one "
-            todo += "(backend=native_bf16, for one), or a GPU"
+        todo = NO_LAYER if NO_KERNEL in str(problem) else ""
         error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
         raise (error.showing(problem) if is_object(text) else error) from None
 

@@ -93,12 +93,12 @@ def _are_finite(tensors: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one step: which gradient among those of the parameters `looked_at` is the first that is not finite,
-    0-d on the device; -1: none. The parameters are from the last of the network to the first.
+    """Of one step: which of the gradients is the first that is not finite, 0-d on the device; -1: none. They
+    are those of these modules, from the last of the network to the first.
     """
 
     first: Tensor
-    looked_at: Sequence[int]
+    modules: Sequence[str]
 
 
 class Overflows:
@@ -133,13 +133,14 @@ class Overflows:
         """The first gradient that is not finite; None where there are no gradients, or no name is sure."""
         if len(parameters) != len(self.modules):  # added or taken away since
             return None
-        found = [(i, _values(p.grad)) for i, p in enumerate(parameters) if p.grad is not None]
-        found = [(i, g) for i, g in reversed(found) if g.numel()]
+        pairs = zip(self.modules, parameters, strict=True)
+        found = [(module, _values(p.grad)) for module, p in pairs if p.grad is not None]
+        found = [(module, gradient) for module, gradient in reversed(found) if gradient.numel()]
         if not found:
             return None
-        bad = ~_are_finite([g for _, g in found])
+        bad = ~_are_finite([gradient for _, gradient in found])
         first = torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
-        return Found(first, [i for i, _ in found])
+        return Found(first, [module for module, _ in found])
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
 from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.prepare import Prepared
 from ampcompare.sweeps.process import ended
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
@@ -52,34 +53,32 @@ class Array:
     @property
     def has_begun(self) -> bool:
         """Whether anything was submitted; what was refused binds nobody."""
-        return bool(self.submissions())
+        return any(self.place.glob(f"{MARK}*.json"))
 
-    def agreed(self, sweep: Sweep, words: Sequence[str]) -> tuple[Sweep, dict[str, Any]]:
-        """The sweep as it began here, with all seeds so far, and what is kept of it (`keep`). Raises
-        UserError where it was another sweep.
+    def agreed(self, ready: Prepared) -> tuple[Sweep, dict[str, Any]]:
+        """The sweep as it began here, with all seeds so far, and what is to be kept of it. Raises UserError
+        where it was another sweep.
         """
-        anew: dict[str, Any] = {"definition": definition(sweep, words), "added": [], "runs": []}
-        kept = self.kept() if self.has_begun else anew
-        began, more = agreed(sweep, words, kept["definition"], kept["added"], str(self.folder))
+        path = self.place / "sweep.json"
+        kept: dict[str, Any] = {"definition": definition(ready.sweep, ready.words), "added": [], "runs": []}
+        if self.has_begun:
+            kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if "runs" not in kept:
+            what = "is of an earlier version of AMP Compare and cannot be gone on with"
+            raise UserError(f"{path}: {what}; finish it with that version, or set output_dir=...")
+        where = str(self.folder)
+        began, more = agreed(ready.sweep, ready.words, kept["definition"], kept["added"], where)
         kept["added"] += [[*more]] if more else []
         while len(kept["runs"]) < (began.total() or 0):
             kept["runs"].append(secrets.token_hex(6))
         return began, kept
 
-    def kept(self) -> dict[str, Any]:
-        """What is written of the sweep here, where it has begun. Raises UserError."""
-        path = self.place / "sweep.json"
-        found: dict[str, Any] = self._read(path) if path.exists() else {}
-        if "runs" not in found:
-            todo = "finish it with that version, or set output_dir=..."
-            raise UserError(
-                f"{path}: is of an earlier version of AMP Compare and cannot be gone on with; {todo}"
-            )
-        return found
-
-    def keep(self, kept: Mapping[str, Any]) -> None:
-        """Write down what `agreed` gave, as it is now."""
-        self._write(self.place / "sweep.json", kept)
+    def write(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Keep this, in a file of that name."""
+        path = self.place / f"{name}.json"
+        with replacing(path) as file:
+            file.write(json.dumps(content).encode())
+        return path
 
     def rows(
         self,
@@ -94,37 +93,14 @@ class Array:
         found, seed = [], seed_of(sweep, kept["definition"])
         for place, run_id in enumerate(kept["runs"][: sweep.total()]):
             state = RUNNING if run_id in jobs else ended(self.folder, run_id) or QUEUED
-            starts = 0 if state == QUEUED else 1
             row = row_at(sweep, seed, told, place)
+            starts = 0 if state == QUEUED else 1
             found.append(dataclasses.replace(row, run_id=run_id, state=state, starts=starts))
         return found
-
-    def submissions(self) -> dict[str, list[str]]:
-        """The runs of each submission by its mark; of the report's own none."""
-        return {path.stem: self._read(path)["runs"] for path in sorted(self.place.glob(f"{MARK}*.json"))}
-
-    def begin(self, runs: Sequence[str]) -> str:
-        """Note a submission of these runs; returns its mark."""
-        mark = f"{MARK}{secrets.token_hex(6)}"
-        self._write(self.place / f"{mark}.json", {"runs": [*runs]})
-        return mark
-
-    def forget(self, mark: str) -> None:
-        """It was refused."""
-        (self.place / f"{mark}.json").unlink()
 
     def lock(self, run_id: str) -> Path:
         """What a job that sees the run through holds."""
         return self._runs / f"{run_id}.lock"
-
-    @staticmethod
-    def _read(path: Path) -> Any:
-        return json.loads(path.read_text(encoding="utf-8"))
-
-    @staticmethod
-    def _write(path: Path, content: Mapping[str, Any]) -> None:
-        with replacing(path) as file:
-            file.write(json.dumps(content).encode())
 
     def in_queue(self) -> dict[str, list[str]]:
         """The runs that wait or run, each with the ids of its jobs, and the report.
@@ -132,7 +108,7 @@ class Array:
         Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another name
         of the account. Nobody is asked where nothing was submitted. Raises UserError: squeue cannot be asked.
         """
-        if not (submissions := self.submissions()):
+        if not self.has_begun:
             return {}
         # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch names clusters its own way.
         own = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
@@ -146,10 +122,10 @@ class Array:
             raise UserError(f"what is in Slurm's queue cannot be asked ({why})") from None
         found: dict[str, list[str]] = {}
         for job, mark in re.findall(rf"^\s*(\d+(?:_\d+)?)\|.*({MARK}\w+)", done.stdout, re.M):
-            if mark in submissions:
+            if (path := self.place / f"{mark}.json").exists():
+                runs = json.loads(path.read_text(encoding="utf-8"))["runs"] or [REPORT]
                 index = int(job.partition("_")[2] or 0)  # submitit makes no array of one run
-                run = submissions[mark][index] if submissions[mark] else REPORT
-                found.setdefault(run, []).append(job)
+                found.setdefault(runs[index], []).append(job)
         return found
 
 

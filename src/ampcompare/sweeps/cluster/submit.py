@@ -16,17 +16,18 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ampcompare.config.load import split_override
-from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.program.yaml_file import read_word
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.cluster.array import REPORT, Array, held
+from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
 from ampcompare.sweeps.prepare import Prepared, prepare
 from ampcompare.sweeps.process import Launch, of_others
@@ -38,11 +39,10 @@ from ampcompare.sweeps.run import (
     make_output,
     print_failed,
 )
-from ampcompare.sweeps.table import QUEUED, RUNNING
+from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
 END_SECONDS = 15  # of the warning's time, for what is left to do when the training has ended
-AGAIN = "submits what is neither done nor in the queue"
 PREFIX = "slurm."
 TIME = "4:00:00"  # of a run, where nobody says; submitit's own 5 minutes would end most trainings
 NEVER = 10**7  # minutes
@@ -69,62 +69,63 @@ def submit_sweep(
     _check(ready, request)
     options, array = parameters(own, request.workers), Array(ready.output.resolve())
     _executor(array, options)  # whether there is one, before anything is written
-    folder = make_output(ready.output)
+    make_output(ready.output)
     array.make()
     with held(array.place / "lock") as is_ours:
         if not is_ours:
-            raise UserError(f"{folder}: another command submits this sweep just now")
+            raise UserError(f"{array.folder}: another command submits this sweep just now")
         try:
             queue = array.in_queue()
         except UserError as problem:
             raise UserError(f"--cluster slurm: {problem}; nothing was submitted") from None
-        sweep, kept = array.agreed(ready.sweep, ready.words)
+        sweep, kept = array.agreed(ready)
         runs = array.rows(sweep, kept, ready.told, queue)
         if fill:  # as new runs: those that failed stay in the record
-            kept["runs"][: len(runs)] = [
-                secrets.token_hex(6) if run.state == "failed" else run.run_id for run in runs
-            ]
+            for run in (run for run in runs if run.state == "failed"):
+                kept["runs"][run.place] = secrets.token_hex(6)
             runs = array.rows(sweep, kept, ready.told, queue)
-        array.keep(kept)
+        array.write("sweep", kept)
         of = Counter(run.state for run in runs)
-        left = [run for run in runs if run.state == QUEUED][:MOST_TASKS]
-        part = f"{len(left)} of {of[QUEUED]}" if len(left) < of[QUEUED] else f"{len(left)}"
         jobs = sorted({job.partition("_")[0] for run, ids in queue.items() if run != REPORT for job in ids})
         said = [f"{sweep.name}: {sweep.method}, {plural(len(runs), 'run')}"]
         said += [f"{of['finished']} of them done before"] if of["finished"] else []
         said += [f"{of['failed']} failed"] if of["failed"] else []
         said += [f"{of[RUNNING]} waiting or running as job {', '.join(jobs)}"] if jobs else []
         lines, head = [*ready.said], ", ".join(said)
-        if left:
-            behind = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
-            # The sweep anew, without its points: it travels with each run.
-            anew = dataclasses.replace(sweep)
-            launch = Launch(anew, folder, behind, {} if ready.here else of_others(), ready.here)
-            patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
-            tasks = [RunTask(launch, row, patience) for row in left]
-            new = _submit(array, sweep.name, options, [row.run_id for row in left], tasks)
+        if left := [run for run in runs if run.state == QUEUED][:MOST_TASKS]:
+            jobs.append(_submit_runs(array, ready, options, left))
+            part = f"{len(left)} of {of[QUEUED]}" if len(left) < of[QUEUED] else f"{len(left)}"
             most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
             time = f"time limit {options['additional_parameters'].get('time')}"
             look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
-            jobs.append(new)
-            lines.append(f"{head}: {part} submitted as job {new}{at_a_time}, {time}")
-            lines.append(f"logs: {folder / 'logs'}, those of the jobs in {array.jobs}")
+            lines.append(f"{head}: {part} submitted as job {jobs[-1]}{at_a_time}, {time}")
+            lines.append(f"logs: {array.folder / 'logs'}, those of the jobs in {array.jobs}")
             lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
-            lines.append(f"the same command again {AGAIN}")
         else:
             lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
         for line in lines:
             print_line(console, one_line(line))
-        if not jobs:
-            print_failed(console, [run.run_id for run in runs if run.state == "failed"], len(runs), folder)
-            status = report(console, sweep, folder)
-            return EXIT_FAILED_RUNS if of["failed"] else status
-        if left or REPORT not in queue:
+        if jobs and (left or REPORT not in queue):
             behind_all = {**of_report(options), "dependency": f"afterany:{':'.join(jobs)}"}
-            last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, folder)])
-            print_line(console, f"report: job {last}, behind the last of them, into {folder / 'report'}")
-    return 0
+            last = _submit(array, REPORT, behind_all, [], [partial(make_report, sweep, array.folder)])
+            where = array.folder / "report"
+            print_line(console, one_line(f"report: job {last}, behind the last of them, into {where}"))
+    if jobs:
+        return 0
+    print_failed(console, [run.run_id for run in runs if run.state == "failed"], len(runs), array.folder)
+    status = report(console, sweep, array.folder)
+    return EXIT_FAILED_RUNS if of["failed"] else status
+
+
+def _submit_runs(array: Array, ready: Prepared, options: Mapping[str, Any], left: Sequence[Row]) -> str:
+    words = (*ready.words, f"output_dir={array.folder}") if ready.here else ready.words
+    # The sweep anew, without its points: it travels with each run.
+    anew = dataclasses.replace(ready.sweep)
+    launch = Launch(anew, array.folder, words, {} if ready.here else of_others(), ready.here)
+    patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
+    tasks = [RunTask(launch, row, patience) for row in left]
+    return _submit(array, ready.sweep.name, options, [row.run_id for row in left], tasks)
 
 
 def _executor(array: Array, options: Mapping[str, Any]) -> Any:
@@ -154,7 +155,8 @@ def _submit(
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     os.environ.pop("SBATCH_JOB_NAME", None)  # it would go before the script's, which has the mark
-    mark, said = array.begin(runs), io.StringIO()
+    mark, said = f"{MARK}{secrets.token_hex(6)}", io.StringIO()
+    note = array.write(mark, {"runs": [*runs]})
     job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(options.get("job_name", name)))
     executor = _executor(array, {**options, "job_name": f"{job_name}-{mark}"})
     try:
@@ -165,9 +167,9 @@ def _submit(
         why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
         # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
         if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
-            array.forget(mark)
+            note.unlink()
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
-        todo = f"the same command again {AGAIN}"
+        todo = "the same command again submits what is neither done nor in the queue"
         raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
     sys.stderr.write(said.getvalue())
     return str(jobs[0].job_id).partition("_")[0]
@@ -175,31 +177,27 @@ def _submit(
 
 def _check(ready: Prepared, request: Request) -> None:
     """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
-    in which the sweep was run without.
+    that has the database of a sweep.
     """
     sweep, output = ready.sweep, ready.output
-    alone = "a job array is all submitted at once and has no database; leave --cluster out for it"
-    for option, is_asked in {
+    needs = {
         "--storage": request.storage,
         "--until-decided": request.until_decided,
         "--grace": request.grace_seconds != GRACE_SECONDS,
         f"method {sweep.method}": sweep.method not in ("grid", "random"),
         "early_terminate": sweep.hyperband,
-    }.items():
-        if is_asked:
-            raise UserError(f"--cluster slurm: goes without {option}: {alone}")
+    }
+    if asked := next((option for option, is_asked in needs.items() if is_asked), None):
+        alone = "a job array is all submitted at once and has no database; leave --cluster out for it"
+        raise UserError(f"--cluster slurm: goes without {asked}: {alone}")
     if sweep.total() is None:
         raise UserError("--cluster slurm: a random search needs run_cap, the number of its runs")
-    said, place, has_begun = f"output_dir={str(output)!r}", str(output.absolute()), Array(output).has_begun
+    said, place = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in place or "\\" in place or not place.isprintable():
-        expected = "expected a printable path without % and \\, which mean something to sbatch"
-        raise UserError(f"{said}: {expected}")
-    # With --storage its database is elsewhere; the parameters of its runs are here.
-    was_run = not has_begun and any((output / "wandb" / f"sweep-{sweep.name}").glob("config-*.yaml"))
-    if was_run or (output / "sweep.db").exists():
-        what = "a sweep was run or filled there without --cluster, and its database goes on with it"
-        todo = "go on with --fill" if has_begun else "leave --cluster out"
-        raise UserError(f"{said}: {what}; name another folder, or {todo}")
+        raise UserError(f"{said}: expected a printable path without % and \\, which mean something to sbatch")
+    if Path(output, "sweep.db").exists():
+        todo = "go on with --fill" if Array(output).has_begun else "leave --cluster out"
+        raise UserError(f"{said}: a sweep was run there without --cluster; name another folder, or {todo}")
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -228,9 +226,8 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
             raise UserError(f"{said}: expected JSON or a number, {todo}")
     extra = {"requeue": True, "time": found.get("time", TIME), **found.get("additional_parameters", {})}
     if taken := [key for key in extra if key.replace("_", "-") in OURS]:
-        raise UserError(
-            f"{PREFIX}additional_parameters: goes without {taken[0]}, which this command has to say"
-        )
+        why = f"goes without {taken[0]}, which this command has to say"
+        raise UserError(f"{PREFIX}additional_parameters: {why}")
     # true is an option without a value, false one that is left out, such as our requeue
     extra = {name: value for name, value in extra.items() if value is not False}
     # submitit counts ends of time by minutes of its own, and would give up at last.

@@ -43,7 +43,6 @@ class RunTask:
     row: Row
     patience: float
     _stop: Stop | None = field(default=None, init=False, repr=False)
-    _ended: tuple[str, int | None] | None = field(default=None, init=False, repr=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> int:
@@ -56,14 +55,14 @@ class RunTask:
             if ended(array.folder, run_id) == "finished":
                 print(f"run {run_id} is finished already", flush=True)
                 return 0
+            state, code = "lost", None
             for _ in range(ATTEMPTS):
-                state, code = self._attempt()
-                if state == "interrupted":
-                    # Not by us: whoever said so ends this job, and queues it again or does not.
-                    time.sleep(WAIT_SECONDS)
-                    raise SystemExit(128 + signal.SIGTERM)
-                if state != "lost":
-                    break
+                if state == "lost":
+                    state, code = self._attempt()
+            if state == "interrupted":
+                # Not by us: whoever said so ends this job, and queues it again or does not.
+                time.sleep(WAIT_SECONDS)
+                raise SystemExit(128 + signal.SIGTERM)
             ended_with = 0 if state == "finished" else code or 1
             note_end(array.folder, run_id, "failed" if ended_with else "finished")
         print(f"run {run_id} ended with exit code {ended_with}", flush=True)
@@ -80,41 +79,39 @@ class RunTask:
         return DelayedSubmission(RunTask(self.launch, self.row, self.patience))
 
     def _attempt(self) -> tuple[str, int | None]:
-        launch = self.launch
-        if not launch.here:
-            launch = dataclasses.replace(launch, front=DEAF)
+        launch = self.launch if self.launch.here else dataclasses.replace(self.launch, front=DEAF)
         log = launch.log(self.row.run_id)
         print(f"run {self.row.run_id} of {launch.sweep.name}; output: {log}", flush=True)
-        self._stop, self._ended = Stop(seconds=self.patience), None
+        stop = self._stop = Stop(seconds=self.patience)
         row = dataclasses.replace(self.row, starts=2 if log.exists() else 1)
+        how: list[tuple[str, int | None]] = []
 
         def see() -> None:
             with contextlib.closing(Guard()) as guard:
-                self._ended = see_through(row, launch, guard, stop)
+                how.append(see_through(row, launch, guard, stop))
 
         # A thread, as the handler of a signal waits for the run: no lock may be held by what it interrupts.
-        stop = self._stop
         self._thread = threading.Thread(target=see, daemon=True)
         before = signal.signal(signal.SIGTERM, lambda number, frame: stop.asked.set())
         try:
             self._thread.start()
-            while self._thread.is_alive():
-                self._thread.join(LOOK_SECONDS)
+            self._wait()
         finally:
             self._end(signal.SIGTERM)
             signal.signal(signal.SIGTERM, before)
-        if self._ended is None:
+        if not how:
             raise RuntimeError("a run could not be waited for; its traceback is above")
-        return self._ended
+        return how[0]
 
     def _end(self, number: signal.Signals) -> None:
         """Have the run end, if there is one, and wait until it has."""
-        if self._stop is None or self._thread is None:
-            return
-        if not self._stop.asked.is_set():
+        if self._stop and not self._stop.asked.is_set():
             self._stop.number = number
             self._stop.asked.set()
-        while self._thread.is_alive():
+        self._wait()
+
+    def _wait(self) -> None:
+        while self._thread and self._thread.is_alive():
             self._thread.join(LOOK_SECONDS)
 
 

@@ -7,15 +7,16 @@ reads as a text), so that values are compared by what they read as.
 
 from __future__ import annotations
 
-import ast
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
@@ -40,9 +41,8 @@ WHOLE = ("finished", "stopped early")
 STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
 OF_ROWS = {"stopped": "stopped early", "lost": "crashed", "interrupted": "stopped", ELSEWHERE: "running"}
 WHY = {"crashed": "its worker went away", "stopped": "queued again: the sweep's command goes on with it"}
+ABSENT = "\0"  # which no value can be
 DIGITS = 10  # that numbers have to share: a multiple of 0.1 has noise in its last ones
-LITERALS = ("none", "null", "true", "false")
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     array, jobs, unasked = Array(ready.output.resolve()), {}, ""
     if not array.has_begun:
         return ready.sweep, [], {}, ""
-    sweep, kept = array.agreed(ready.sweep, ready.words)
+    sweep, kept = array.agreed(ready)
     rows = array.rows(sweep, kept, ready.told, {})
     if any(row.state == QUEUED for row in rows):  # else it may have come to a machine without Slurm since
         try:
@@ -199,11 +199,11 @@ def _placed(points: Sequence[Row], keys: Sequence[str], runs: Sequence[Row]) -> 
     """
     by: dict[Any, list[Row]] = {}
     for point in points:
-        by.setdefault(values_of(point.parameters, keys), []).append(point)
+        by.setdefault(_values_of(point.parameters, keys), []).append(point)
     at: dict[int, Row] = {}
     strays: list[Row] = []
     for run in sorted(runs, key=lambda run: (*(not is_so for is_so in _rank(run)), -run.place)):
-        if there := by.get(values_of(run.parameters, keys)):
+        if there := by.get(_values_of(run.parameters, keys)):
             point = next((point for point in there if point.place not in at), there[0])
             at.setdefault(point.place, replace(point, run_id=run.run_id, state=run.state, value=run.value))
         elif run.state != "refused" or not points:
@@ -217,25 +217,21 @@ def _varied(sweep: Sweep) -> list[str]:
     return [p.key for p in sweep.parameters if not p.is_listed or p.grid_size() > 1 or p.path == repeats]
 
 
-def values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
+def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     """What a config or a row's parameters have of these keys, to be compared by."""
-    return tuple(read(lookup(tree, key, _ABSENT)) for key in keys)
+    return tuple(_read(str(lookup(tree, key, ABSENT))) for key in keys)
 
 
-def read(value: Any) -> Any:
-    """A value by what it reads as: a text that says a number, a truth value, none or a list is that; numbers
-    are the same by their size.
-    """
-    if isinstance(value, str) and value.strip()[:1] in ("[", "{", "("):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            value = ast.literal_eval(value.strip())
-    if isinstance(value, list | tuple):
-        return ("list", *map(read, value))
-    if isinstance(value, Mapping):
-        return ("tree", *sorted((str(key), str(read(inner))) for key, inner in value.items()))
-    if value is _ABSENT:
-        return value
-    text = str(value).strip()
-    with suppress(ValueError):
-        return f"{float(text):.{DIGITS}g}"
-    return text.lower().replace("null", "none") if text.lower() in LITERALS else str(value)
+@lru_cache(maxsize=100_000)
+def _read(text: str) -> str:
+    """A value by what it reads as, as JSON; numbers are the same by their size."""
+    try:
+        value = read_word("", text)
+    except UserError:
+        return text
+    plain = json.dumps(value, default=str, sort_keys=True)
+    return json.dumps(json.loads(plain, parse_int=_sized, parse_float=_sized))
+
+
+def _sized(number: str) -> str:
+    return f"{float(number):.{DIGITS}g}"
