@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_run, record_of, steps_of
-from support.zygote import Zygote
 
 # 8 steps an epoch, 16 in all; a scale that overflows at first and grows again; rows at 3, 6, 9, ...
 WORDS = (
@@ -50,7 +50,7 @@ class Story:
 
 @pytest.fixture(scope="session")
 def stories(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[tuple[str, ...], Story]:
     """Every configuration that a chosen test is about: killed in the first epoch with a checkpoint at each
     row, in the second with that of the epoch's end alone, and resumed to the end."""
@@ -94,7 +94,7 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path):
     """W&B's client dies with it each second time, as when the machine goes; alone it writes what it has."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = (

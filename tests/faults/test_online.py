@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
-from support.zygote import Zygote
 
 from ampcompare.records import load_runs
 
@@ -52,9 +52,7 @@ def when(true: Callable[[], bool], action: Callable[[int], None]) -> Callable[[i
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path
-):
+def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Server, tmp_path: Path):
     """Once with the server ahead of the checkpoint, once with the server behind it."""
 
     def play(run_id: str, *words: str, **job: Any) -> dict[str, Any]:
@@ -90,7 +88,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
 
 
 @pytest.mark.slow
-def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_a_preempted_run_ends_and_goes_on(wandb_server: Server, tmp_path: Path):
     given = env(wandb_server, tmp_path, "run")
     words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")
     done = zygote.run(*words, env=given, signal_at=[5, signal.SIGUSR1])
@@ -103,7 +101,7 @@ def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, 
 
 
 @pytest.mark.slow
-def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_path: Path):
     """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter
     one.
     """
@@ -125,7 +123,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_serv
     assert "was not sent whole in time" in done["said"]
 
 
-def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
+def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
     assert done["code"] == 130
     assert "Traceback" not in done["said"]
@@ -134,7 +132,7 @@ def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["", "hang"])
 def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
+    wandb_server: Server, tmp_path: Path, trouble: str
 ):
     """Both while the training steps and while W&B's client waits for a server that is no help."""
     sent: list[int] = []
