@@ -18,6 +18,7 @@ gflop: 7.78           # counted work of forward and backward, an image
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
