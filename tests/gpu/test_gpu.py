@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.properties import MECHANISMS
 from support.quick import QUICK
 from support.training import fit_of
 from torch import Tensor, nn
@@ -33,7 +34,6 @@ from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
 pytestmark = pytest.mark.gpu
 
 HALF, FLOAT = torch.float16, torch.float32
-MECHANISMS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
 # So slow a training that the order in which sums are taken does not move its losses: at ten times the rate it
 # does, by 78 % after 40 steps in fp32.
