@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.config.trees import read_word
 from ampcompare.errors import UserError
+from ampcompare.program.yaml_file import read_word
 from ampcompare.records import RunRecord
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.records.tree import lookup
