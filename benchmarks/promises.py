@@ -23,10 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
+from support import zygote  # noqa: E402
 from support.quick import QUICK  # noqa: E402
 from support.wandb_server import Server  # noqa: E402
 from support.wandb_server.clients import environment, wait_until  # noqa: E402
-from support.zygote import Zygote  # noqa: E402
 
 Figure = tuple[str, float, float]  # what, seconds, the aim in seconds
 ENDLESS = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null")
@@ -61,7 +61,6 @@ def killed(folder: Path) -> Iterator[Figure]:
     from ampcompare.records import load_runs
 
     ages = []
-    zygote = Zygote()
     for number in range(5):
         out = folder / str(number)
         words = (*ENDLESS, "log.every=2", f"output_dir={out}")
@@ -92,7 +91,7 @@ def stopped(folder: Path) -> Iterator[Figure]:
         words = [word for word in ENDLESS if not word.startswith("wandb.")]
         out = folder / what.partition(" ")[0]
         out.mkdir()
-        Zygote().run(
+        zygote.run(
             *words,
             "wandb.mode=online",
             f"output_dir={out}",

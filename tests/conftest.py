@@ -39,13 +39,9 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     """Images are cached in a folder of this test session."""
-    before = os.environ.get("AMPCOMPARE_CACHE")
-    os.environ["AMPCOMPARE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["AMPCOMPARE_CACHE"]
-    else:
-        os.environ["AMPCOMPARE_CACHE"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AMPCOMPARE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

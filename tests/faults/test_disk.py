@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment
-from support.zygote import Zygote
 
 from ampcompare.records import load_runs
 from ampcompare.tracking.record_file import ends_whole
@@ -36,7 +36,7 @@ def steps_of(folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote: Zygote, tmp_path: Path):
+def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(tmp_path: Path):
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if "W&B can write no more" in line]
@@ -54,9 +54,7 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote:
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(
-    zygote: Zygote, tmp_path: Path
-):
+def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(tmp_path: Path):
     words = (*ROWS, "max_steps=100", f"output_dir={tmp_path}")
     done = zygote.run(*words, file_limit=365_000)  # 11 blocks of the 11.5 that it comes to
     assert done["code"] == 1, done
@@ -75,9 +73,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
 
 
 @pytest.mark.slow
-def test_with_a_server_the_rows_go_there_and_the_run_goes_on(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path
-):
+def test_with_a_server_the_rows_go_there_and_the_run_goes_on(wandb_server: Server, tmp_path: Path):
     words = [word for word in ROWS if not word.startswith("wandb.")]
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
     words += ["wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}"]
@@ -89,14 +85,14 @@ def test_with_a_server_the_rows_go_there_and_the_run_goes_on(
     assert sent == list(range(1, 2001))
 
 
-def test_a_log_on_a_full_disk_costs_words_and_no_training(zygote: Zygote, tmp_path: Path):
+def test_a_log_on_a_full_disk_costs_words_and_no_training(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
     assert done["code"] == 0, done
     assert told(done)[:1] == ["what is said cannot be written any more (No space left on device): going on"]
     assert steps_of(tmp_path)[-1] == 8
 
 
-def test_the_end_of_a_record_is_known_wherever_the_file_is_cut(zygote: Zygote, tmp_path: Path):
+def test_the_end_of_a_record_is_known_wherever_the_file_is_cut(tmp_path: Path):
     """Whole it is only whole; the exit record may lie across two blocks."""
     assert zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}")["code"] == 0
     (path,) = tmp_path.rglob("run-*.wandb")

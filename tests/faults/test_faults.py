@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support import zygote
 from support.quick import QUICK, ROOT
 from support.same_run import steps_of
-from support.zygote import Zygote
 
 from ampcompare.records import load_runs
 
@@ -38,7 +38,7 @@ def assert_whole(folder: Path, *, cut: bool = False) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [7, 8])  # 8: behind the last step
 def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_completes_it(
-    zygote: Zygote, tmp_path: Path, at: int
+    tmp_path: Path, at: int
 ):
     given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", f"output_dir={tmp_path}")
     done = zygote.run(*given, end_service_at=at)
@@ -50,7 +50,7 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     assert_whole(tmp_path, cut=True)
 
 
-def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(zygote: Zygote, tmp_path: Path):
+def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(tmp_path: Path):
     """As batch systems send it: W&B's client gets it, too."""
     given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
     done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)
@@ -62,7 +62,7 @@ def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(zy
     assert steps_of(tmp_path) == list(range(1, 9))
 
 
-def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
+def test_a_full_disk_costs_checkpoints_and_no_training(tmp_path: Path):
     # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still
     # does.
     done = zygote.run(
@@ -75,7 +75,7 @@ def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path:
     assert_whole(tmp_path)
 
 
-def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zygote, tmp_path: Path):
+def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(tmp_path: Path):
     out = tmp_path / "out"
     done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
     assert "Traceback" not in done["said"], done
@@ -86,7 +86,7 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zy
     assert list((out / "checkpoints").rglob("*.pt"))
 
 
-def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_path: Path):
+def test_not_enough_memory_is_one_line_with_the_batch_size(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
     assert done["code"] == 1
     assert "Traceback" not in done["said"]
@@ -137,7 +137,7 @@ def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path)
     assert list((tmp_path / "checkpoints").rglob("*.pt"))
 
 
-def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path):
+def test_no_file_that_a_run_writes_holds_a_secret(tmp_path: Path):
     secrets = {
         "WANDB_API_KEY": KEY,
         "AWS_SECRET_ACCESS_KEY": "fakeSecretOfTheCloud",
@@ -154,7 +154,7 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
+def test_a_long_run_grows_in_neither_memory_nor_handles(tmp_path: Path):
     watched = tmp_path / "watched"
     words = (
         *QUICK,

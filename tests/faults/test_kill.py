@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import zygote
 from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_run, record_of, steps_of
-from support.zygote import Zygote
 
 # 8 steps an epoch, 16 in all; a scale that overflows at first and grows again; rows at 3, 6, 9, ...
 WORDS = (
@@ -31,70 +30,38 @@ STORIES = [
 ]
 
 
-@dataclass
-class Story:
-    """One configuration: run whole, and in parts between kills."""
+@pytest.mark.slow
+def test_runs_killed_twice_and_resumed_are_bit_identical(tmp_path: Path, subtests: pytest.Subtests):
+    """Killed in the first epoch with a checkpoint at each row, in the second with that of the epoch's end
+    alone, and resumed to the end; all at the same time.
+    """
+    folders = {words: tmp_path / str(number) for number, words in enumerate(STORIES)}
 
-    words: tuple[str, ...]
-    folder: Path
-    said: list[str]
-
-    @property
-    def whole(self) -> Path:
-        return self.folder / "whole"
-
-    @property
-    def parts(self) -> Path:
-        return self.folder / "parts"
-
-
-@pytest.fixture(scope="session")
-def stories(
-    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> dict[tuple[str, ...], Story]:
-    """Every configuration that a chosen test is about: killed in the first epoch with a checkpoint at each
-    row, in the second with that of the epoch's end alone, and resumed to the end."""
-    asking = [item for item in request.session.items if "stories" in item.fixturenames]  # type: ignore[attr-defined]
-    chosen = {item.callspec.params["words"] for item in asking}  # type: ignore[attr-defined]
-    found = {
-        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), [])
-        for words in STORIES
-        if words in chosen
-    }
-    told = list(found.values())
-
-    def play(code: int, folder: str, *more: str, **job: Any) -> None:
+    def play(code: int, part: str, *more: str, **job: Any) -> list[str]:
         jobs = [
-            {"words": (*story.words, f"output_dir={story.folder / folder}", *more), **job} for story in told
+            {"words": (*WORDS, *words, f"output_dir={folder / part}", *more), **job}
+            for words, folder in folders.items()
         ]
-        for story, done in zip(told, zygote.run_all(jobs), strict=True):
-            assert done["code"] == code, (story.words, done["said"])
-            story.said.append(done["said"])
+        done = zygote.run_all(jobs)
+        assert {each["code"] for each in done} == {code}, done
+        return [each["said"] for each in done]
 
     play(0, "whole")
     play(-9, "parts", EVERY_ROW, kill_at=5)
-    play(-9, "parts", "resume=auto", "checkpoint.every_minutes=null", kill_at=13)
-    play(0, "parts", "resume=auto", EVERY_ROW)
-    return found
+    second = play(-9, "parts", "resume=auto", "checkpoint.every_minutes=null", kill_at=13)
+    third = play(0, "parts", "resume=auto", EVERY_ROW)
+    for words, folder, said, then in zip(folders, folders.values(), second, third, strict=True):
+        with subtests.test(words=words):
+            assert "at step 3" in said
+            assert "at step 8" in then
+            assert_same_run(folder / "whole", folder / "parts")
+            record = record_of(folder / "parts")
+            assert (record.state, len(record.paths)) == ("finished", 3)
+            assert steps_of(folder / "parts") == [3, 6, 8, 9, 12, 15, 16]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", STORIES, ids=" ".join)
-def test_a_run_killed_twice_and_resumed_is_bit_identical(
-    stories: dict[tuple[str, ...], Story], words: tuple[str, ...]
-):
-    story = stories[words]
-    assert "at step 3" in story.said[2]
-    assert "at step 8" in story.said[3]
-    assert_same_run(story.whole, story.parts)
-    record = record_of(story.parts)
-    assert record.state == "finished"
-    assert len(record.paths) == 3
-    assert steps_of(story.parts) == [3, 6, 8, 9, 12, 15, 16]
-
-
-@pytest.mark.slow
-def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path):
     """W&B's client dies with it each second time, as when the machine goes; alone it writes what it has."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = (

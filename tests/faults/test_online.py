@@ -11,20 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick import QUICK
+from support import zygote
+from support.quick import ONLINE, QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
-from support.zygote import Zygote
 
 from ampcompare.records import load_runs
 
-ONLINE = (
-    *(word for word in QUICK if not word.startswith("wandb.")),
-    "wandb.mode=online",
-    "backend=native",
-    "data.train_limit=64",
-    "log.every=3",
-)
+WORDS = (*ONLINE, "backend=native", "data.train_limit=64", "log.every=3")
 STEP = "global_step"
 
 
@@ -52,16 +46,14 @@ def when(true: Callable[[], bool], action: Callable[[int], None]) -> Callable[[i
 
 
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path
-):
+def test_a_killed_and_resumed_run_is_one_curve_on_the_server(wandb_server: Server, tmp_path: Path):
     """Once with the server ahead of the checkpoint, once with the server behind it."""
 
     def play(run_id: str, *words: str, **job: Any) -> dict[str, Any]:
         folder = tmp_path / run_id
         folder.mkdir(exist_ok=True)
         return zygote.run(
-            *ONLINE, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job
+            *WORDS, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job
         )
 
     assert play("whole")["code"] == 0
@@ -83,16 +75,16 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
     folder = tmp_path / "behind"
     folder.mkdir()
     given = env(wandb_server, folder, "behind") | later
-    assert zygote.run(*ONLINE, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
+    assert zygote.run(*WORDS, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
     assert len(rows(wandb_server, "behind")) < next(n for n, row in enumerate(expected) if row[STEP] > 8)
     assert play("behind", "resume=auto")["code"] == 0
     assert rows(wandb_server, "behind") == expected
 
 
 @pytest.mark.slow
-def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_a_preempted_run_ends_and_goes_on(wandb_server: Server, tmp_path: Path):
     given = env(wandb_server, tmp_path, "run")
-    words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")
+    words = (*WORDS, "log.every=1", f"output_dir={tmp_path}")
     done = zygote.run(*words, env=given, signal_at=[5, signal.SIGUSR1])
     assert done["code"] == 138, done
     assert "(SIGUSR1): the record so far is kept; go on with resume=auto" in done["said"]
@@ -103,7 +95,7 @@ def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, 
 
 
 @pytest.mark.slow
-def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_path: Path):
     """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter
     one.
     """
@@ -115,7 +107,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_serv
     def has_rows() -> bool:
         return "run" in wandb_server.runs and bool(wandb_server.runs["run"].history)
 
-    words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
+    words = (*WORDS, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
     given = env(wandb_server, tmp_path, "run") | {"WANDB_FINISH_TIMEOUT": "9000"}
     done = zygote.run(*words, f"output_dir={tmp_path}", env=given, begun=when(has_rows, terminate))
     assert done["code"] == 143, done
@@ -125,7 +117,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_serv
     assert "was not sent whole in time" in done["said"]
 
 
-def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
+def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
     assert done["code"] == 130
     assert "Traceback" not in done["said"]
@@ -134,7 +126,7 @@ def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["", "hang"])
 def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
+    wandb_server: Server, tmp_path: Path, trouble: str
 ):
     """Both while the training steps and while W&B's client waits for a server that is no help."""
     sent: list[int] = []
@@ -151,7 +143,7 @@ def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
         sizes = [path.stat().st_size for path in tmp_path.rglob("run-*.wandb")]
         return max(sizes, default=0) > 16_000 and bool(wandb_server.runs["run"].history)
 
-    words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
+    words = (*WORDS, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
     begun = when(has_rows_here_and_there, interrupt_twice)
     done = zygote.run(*words, env=env(wandb_server, tmp_path, "run"), begun=begun)
     assert len(sent) == 2

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.properties import MECHANISMS
 from support.quick import QUICK
+from support.training import fit_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,15 +28,12 @@ from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.records import load_runs
-from ampcompare.train.build import build_trainer
-from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
 
 pytestmark = pytest.mark.gpu
 
 HALF, FLOAT = torch.float16, torch.float32
-MECHANISMS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
 # So slow a training that the order in which sums are taken does not move its losses: at ten times the rate it
 # does, by 78 % after 40 steps in fp32.
@@ -43,15 +42,8 @@ RESNET = ("model.name=resnet18", "data.train_limit=660", "optimizer.lr=0.002", "
 
 def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
     """A Fit on the GPU, and the list that its rows come to."""
-    config = load_config(None, [*QUICK, "device=cuda", "optimizer.momentum=0.9", *words])
-    device, limits = torch.device("cuda"), (config.data.train_limit, config.data.test_limit)
-    data = build_dataset("synthetic", None, *limits)
-    train, test = (
-        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
-    )
-    rows: list[dict[str, Any]] = []
-    made = Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append, **on)
-    return made, rows
+    words = (*QUICK, "device=cuda", "optimizer.momentum=0.9", *words)
+    return fit_of(load_config(None, words), torch.device("cuda"), **on)
 
 
 def losses(rows: list[dict[str, Any]]) -> list[float]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.quick import QUICK, ROOT
+from support.quick import ONLINE, QUICK, ROOT
 from support.slurm import Job, Slurm
 from support.wandb_server import ENTITY, Run, Server
 from support.wandb_server.clients import create_sweep, environment
@@ -31,8 +31,7 @@ SCRIPTS = {
 
 HELD, STEPS = 59, 140  # the step behind the one where a run is held ends an epoch
 WORDS = [
-    *(word for word in QUICK if not word.startswith("wandb.")),
-    "wandb.mode=online",
+    *ONLINE,
     f"max_steps={STEPS}",
     "epochs=1000",
     "log.every=20",

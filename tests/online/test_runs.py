@@ -4,21 +4,31 @@ server.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from support.quick import ONLINE
 from support.wandb_server import TROUBLES, Server
-from support.wandb_server.clients import asking, environment, wandb
+from support.wandb_server.clients import asking, environment, start, wait_until, wandb
 
 from ampcompare.records import RunRecord, load_runs
 
 pytestmark = pytest.mark.slow
 
 
-def read_back(server: Server, folder: Path, source: str) -> RunRecord:
+def train(server: Server, folder: Path, *words: str, **env: str) -> subprocess.Popen[bytes]:
+    """A run of the training; with $HOLD it waits as `held_run.py` says."""
+    program = ["tests/support/held_run.py", "run_experiment.py", *ONLINE, "wandb.project=p"]
+    command = [sys.executable, *program, f"output_dir={folder}", *words]
+    return start(command, environment(server, folder, **env), folder / "log")
+
+
+def read_back(server: Server, folder: Path) -> RunRecord:
     with asking(server, folder):
-        (run,) = load_runs([source])
+        (run,) = load_runs(["wandb:tester/p"])
     return run
 
 
@@ -32,39 +42,52 @@ def assert_same(before: RunRecord, after: RunRecord) -> None:
         assert getattr(before, name) == getattr(after, name), name
 
 
-def test_a_run_stopped_on_wandbs_page_ends_with_its_record(runs):
-    scene = runs["page"]
-    (run,) = scene.runs
-    assert scene.exit_code == 143
-    assert f"interrupted at step {run.summary['global_step']} (W&B asked for it)" in scene.output
+def test_a_run_stopped_on_wandbs_page_ends_with_its_record(wandb_server: Server, tmp_path: Path):
+    words = ("epochs=100000", "log.every=50", "eval.every=1000", "diagnostics.every=null")
+    process = train(wandb_server, tmp_path, *words)
+    wait_until(lambda: any(run.history for run in wandb_server.runs.values()))
+    (run,) = wandb_server.runs.values()
+    wandb_server.stop_run(run.id)
+    assert process.wait() == 143
+    said = (tmp_path / "log").read_text()
+    assert f"interrupted at step {run.summary['global_step']} (W&B asked for it)" in said
     assert run.history[-1]["global_step"] == run.summary["global_step"]
     assert run.exit_code == 255
 
 
-def test_sync_of_an_offline_run_changes_nothing_in_it(runs, tmp_path: Path, wandb_server: Server):
-    folder = runs["offline"].folder
-    assert runs["offline"].runs == []
-    (before,) = load_runs([folder])
+def test_sync_of_an_offline_run_changes_nothing_in_it(wandb_server: Server, tmp_path: Path):
+    assert train(wandb_server, tmp_path, WANDB_MODE="offline").wait() == 0
+    assert wandb_server.runs == {}
+    (before,) = load_runs([tmp_path])
     done = wandb("sync", str(before.paths[0].parent), env=environment(wandb_server, tmp_path))
     assert done.returncode == 0, done.stderr
-    after = read_back(wandb_server, tmp_path, "wandb:tester/offline")
+    after = read_back(wandb_server, tmp_path)
     assert len(after.history) > 4
     assert_same(before, after)
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_server_that_goes_away_in_mid_run_costs_no_rows(runs, trouble: str):
-    """It dies, hangs or answers 500; `wandb sync` completes the run when it is back."""
-    scene = runs[trouble]
-    assert scene.exit_code == 0, scene.output
-    (before,) = load_runs([scene.folder])
+def test_a_server_that_goes_away_in_mid_run_costs_no_rows(wandb_server: Server, tmp_path: Path, trouble: str):
+    """It dies, hangs or answers 500 once it has rows; `wandb sync` completes the run when it is back."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    words = ("epochs=40", "log.every=1")
+    process = train(wandb_server, tmp_path, *words, WANDB_FINISH_TIMEOUT="3", HOLD=str(hold))
+    wait_until(lambda: any(run.history for run in wandb_server.runs.values()))
+    getattr(wandb_server, trouble)()
+    hold.unlink()
+    (run,) = wandb_server.runs.values()
+    sent = len(run.history)
+    code, said = process.wait(), (tmp_path / "log").read_text()
+    assert code == 0, said
+    (before,) = load_runs([tmp_path])
     assert (before.state, before.problems) == ("finished", [])
     assert before.history["global_step"].max() == 160
-    assert scene.sent < len(before.history)
+    assert sent < len(before.history)
 
-    scene.server.come_back()
+    wandb_server.come_back()
     sync = f"wandb sync --include-online {before.paths[0].parent.resolve()}"
-    assert sync in scene.output
-    done = wandb(*sync.split()[1:], env=environment(scene.server, scene.folder))
+    assert sync in said
+    done = wandb(*sync.split()[1:], env=environment(wandb_server, tmp_path))
     assert done.returncode == 0, done.stderr
-    assert_same(before, read_back(scene.server, scene.folder, "wandb:tester/p"))
+    assert_same(before, read_back(wandb_server, tmp_path))

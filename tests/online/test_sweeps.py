@@ -2,68 +2,129 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
+from support.quick import ONLINE, ROOT
+from support.wandb_server import Server, Sweep
+from support.wandb_server.clients import create_sweep, environment, start_agent
 
 from ampcompare import metrics
 
 pytestmark = pytest.mark.slow
 
-
-def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(sweeps):
-    scene = sweeps["compare"]
-    assert scene.exit_code == 0, scene.output
-    assert [run.state for run in scene.runs] == ["finished"] * 3
-    assert [run.config["backend"] for run in scene.runs] == ["none", "native", "apex_o1"]
-    assert {run.config["seed"] for run in scene.runs} == {223}
-    assert {(run.group, run.sweep.id) for run in scene.runs} == {(scene.sweep.id, scene.sweep.id)}
-    assert {run.job_type for run in scene.runs} == {"train"}
-    assert all("eval/accuracy" in run.summary for run in scene.runs)
-    assert scene.sweep.state == "FINISHED"
-    assert "WARNING" not in scene.output
+BEGIN = ["${env}", "${interpreter}", "${program}"]
+ENDLESS = 1_000_000
 
 
-def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(sweeps):
-    scene = sweeps["values"]
-    (run,) = scene.runs
-    assert run.state == "finished", scene.output
+def played(server: Server, folder: Path, definition: dict[str, Any], **env: str) -> tuple[Sweep, str]:
+    """A sweep that an agent has gone through, and what was said. Endless runs are stopped once they log."""
+    *begin, args = definition["command"]
+    command = [*begin, f"output_dir={folder}", *ONLINE, "--config=demo", args]
+    definition = {"program": "run_experiment.py", "project": "p", "method": "grid", **definition}
+    environ = environment(server, folder, **env)
+    sweep = create_sweep(server, definition | {"command": command}, environ, folder)
+    agent = start_agent(sweep, environ, folder / "log")
+    while agent.poll() is None:
+        for run in sweep.runs:
+            if run.history and run.config["epochs"] == ENDLESS:
+                server.stop_run(run.id)
+        time.sleep(0.1)
+    said = (folder / "log").read_text()
+    assert agent.returncode == 0, said
+    return sweep, said
+
+
+def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(
+    wandb_server: Server, tmp_path: Path
+):
+    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    definition["parameters"]["seed"]["values"] = [223]
+    sweep, said = played(wandb_server, tmp_path, definition)
+    assert [run.state for run in sweep.runs] == ["finished"] * 3
+    assert [run.config["backend"] for run in sweep.runs] == ["none", "native", "apex_o1"]
+    assert {run.config["seed"] for run in sweep.runs} == {223}
+    assert {(run.group, run.job_type) for run in sweep.runs} == {(sweep.id, "train")}
+    assert all("eval/accuracy" in run.summary for run in sweep.runs)
+    assert sweep.state == "FINISHED"
+    assert "WARNING" not in said
+
+
+VALUES = {
+    "deterministic": True,
+    "max_steps": None,
+    "data.augment": False,
+    "optimizer": {"lr": 1.5e-05, "momentum": 0.9, "nesterov": True},
+    "precision": {"loss_scale": 1e-05},
+    "wandb.tags": ["a", "b c"],
+    "plan": {
+        "margin": 0.5,
+        "target": 0.93,
+        "looks": [3, 6, 10],
+        "max_seeds": 10,
+        "control": "bookends",
+    },
+}
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: {"parameters": nested(value)} if isinstance(value, dict) else {"value": value}
+        for key, value in values.items()
+    }
+
+
+def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(
+    wandb_server: Server, tmp_path: Path
+):
+    definition = {"parameters": nested(VALUES), "command": [*BEGIN, "${args}"]}
+    sweep, said = played(wandb_server, tmp_path, definition)
+    (run,) = sweep.runs
+    assert run.state == "finished", said
     config = run.config
-    assert config["deterministic"] is True
-    assert config["max_steps"] is None
-    assert config["data"]["augment"] is False
+    assert (config["deterministic"], config["max_steps"], config["data"]["augment"]) == (True, None, False)
     assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
-    given = {"lr": 1.5e-05, "momentum": 0.9, "nesterov": True}
-    assert config["optimizer"].items() >= given.items()
-    assert config["optimizer"]["name"] == "sgd"
+    assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
     assert config["precision"]["loss_scale"] == 1e-05
     assert config["wandb"]["tags"] == ["a", "b c"]
-    plan = {"margin": 0.5, "target": 0.93, "looks": [3, 6, 10], "max_seeds": 10, "control": "bookends"}
-    assert config["plan"] == plan
+    assert config["plan"] == VALUES["plan"]
 
 
-def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
-    scene = sweeps["failing"]
-    diverged, refused, sound = scene.runs
+def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(wandb_server: Server, tmp_path: Path):
+    tried = {"optimizer": {"values": [{"lr": 1e30}, {"name": "nope"}, {"lr": 0.1}]}}
+    definition = {"parameters": tried, "command": [*BEGIN, "${args_no_hyphens}"]}
+    sweep, said = played(wandb_server, tmp_path, definition)
+    diverged, refused, sound = sweep.runs
     assert (diverged.state, diverged.exit_code) == ("failed", 1)
-    assert "the training loss is not finite" in scene.output
+    assert "the training loss is not finite" in said
     assert diverged.summary["global_step"] == diverged.history[-1]["global_step"]
-    assert (refused.state, refused.exit_code, refused.group) == ("failed", 2, scene.sweep.id)
+    assert (refused.state, refused.exit_code, refused.group) == ("failed", 2, sweep.id)
     assert "optimizer.name='nope': expected one of" in refused.notes
     assert refused.summary[metrics.REFUSED] == refused.notes
-    assert "optimizer.name='nope': expected one of" in scene.output
-    assert "Traceback" not in scene.output
+    assert "optimizer.name='nope': expected one of" in said
+    assert "Traceback" not in said
     assert sound.state == "finished"
-    assert scene.exit_code == 0
 
 
-def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failure(sweeps):
-    scene = sweeps["stopped"]
-    stopped, after = scene.runs
+def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failure(
+    wandb_server: Server, tmp_path: Path
+):
+    rare = nested({"log.every": 1000, "eval.every": 1000, "diagnostics.every": None})
+    definition = {
+        "parameters": {"epochs": {"values": [ENDLESS, 1]}} | rare,
+        "early_terminate": {"type": "hyperband", "min_iter": 1},
+        "command": [*BEGIN, "${args_no_hyphens}"],
+    }
+    # The agent gives up at the first failure.
+    sweep, said = played(wandb_server, tmp_path, definition, WANDB_AGENT_MAX_INITIAL_FAILURES="1")
+    stopped, after = sweep.runs
     step = stopped.summary["global_step"]
-    assert f"interrupted at step {step} (" in scene.output
+    assert f"interrupted at step {step} (" in said
     assert stopped.history[-1]["global_step"] == step
     assert "train/loss" in stopped.history[-1]
     assert "throughput/images_per_second_median" in stopped.summary
     assert (stopped.exit_code, stopped.preempting) == (255, False)
-    # The agent of this scene gives up at the first failure.
     assert after.state == "finished"
-    assert scene.exit_code == 0

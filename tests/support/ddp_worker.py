@@ -15,19 +15,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare.checkpoint import state
 from ampcompare.machine.world import World
 from ampcompare.program.stopping import leave
-from ampcompare.train import build
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import Meter
 
 PLACES: dict[str, tuple[Any, str]] = {
-    "data": (build, "build_dataset"),
     "step": (Meter, "close"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
     "batch": (Evaluation, "add"),
-    "save": (state, "capture"),
     "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
 }
 now = 0  # the step under way

@@ -23,3 +23,4 @@ QUICK = (
     "device=cpu",
     "wandb.mode=offline",
 )
+ONLINE = (*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online")

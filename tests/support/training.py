@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.config.load import load_config
+from ampcompare.config.load import Config, load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import build_dataset
 from ampcompare.precision import build_precision
@@ -62,10 +62,15 @@ def fit(quick: tuple[str, ...], *words: str, **on: Any) -> tuple[Fit, list[dict[
     else it is given.
     """
     config = load_config(None, [*quick, *WORDS, *words])
-    device = torch.device(config.device)
-    data = build_dataset(
-        source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
-    )
+    return fit_of(config, torch.device(config.device), **on)
+
+
+def fit_of(
+    config: Config, device: torch.device, data: Any = None, **on: Any
+) -> tuple[Fit, list[dict[str, Any]]]:
+    """A Fit of a config, and the list of its rows."""
+    limits = config.data.train_limit, config.data.test_limit
+    data = data or build_dataset(config.data.source, None, *limits)
     train, test = (
         make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
     )

@@ -25,50 +25,44 @@ from typing import Any
 from support.quick import ROOT
 
 AT_ONCE = 4
+FOLDERS = ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR")  # empty ones, of the tests
 FORKS = multiprocessing.get_context("forkserver")
-# What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
-FORKS.set_forkserver_preload(["torch._inductor", "wandb.sdk.launch", "ampcompare.experiment"])
+# What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin;
+# pytest is what Python's own child loads, as it is the main program.
+FORKS.set_forkserver_preload(["torch._inductor", "wandb.sdk.launch", "ampcompare.experiment", "pytest"])
 
 
-class Zygote:
-    """What forks. `env` is for every run."""
+def run(
+    *words: str, env: dict[str, str] | None = None, begun: Callable[[int], None] | None = None, **job: Any
+) -> dict[str, Any]:
+    """One run, to its end: its exit code or -signal, what it said. `begun` gets its process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    kept |= {name: os.environ[name] for name in FOLDERS if name in os.environ}
+    start, end = FORKS.Pipe(duplex=False)
+    given = kept | {"OMP_NUM_THREADS": "1"} | (env or {})
+    process = FORKS.Process(target=child, args=([*words], given, job, end))
+    process.start()
+    end.close()
+    if begun:
+        begun(process.pid or 0)
+    # Through a pipe: a limit to the size of files must not fall on it. Its end does not come before that of
+    # W&B's client.
+    os.set_blocking(start.fileno(), False)
+    said = b""
+    is_over = False
+    while not is_over:
+        is_over = not process.is_alive()
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(start.fileno(), 65_536):
+                said += part
+        process.join(0.02)
+    return {"code": process.exitcode, "said": said.decode("utf-8", "replace")}
 
-    def __init__(self, **env: str) -> None:
-        self._env = env
 
-    def run(
-        self,
-        *words: str,
-        env: dict[str, str] | None = None,
-        begun: Callable[[int], None] | None = None,
-        **job: Any,
-    ) -> dict[str, Any]:
-        """One run, to its end: its exit code or -signal, what it said. `begun` gets its process."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-        start, end = FORKS.Pipe(duplex=False)
-        given = kept | {"OMP_NUM_THREADS": "1"} | self._env | (env or {})
-        process = FORKS.Process(target=child, args=([*words], given, job, end))
-        process.start()
-        end.close()
-        if begun:
-            begun(process.pid or 0)
-        # Through a pipe: a limit to the size of files must not fall on it. Its end does not come before that
-        # of W&B's client.
-        os.set_blocking(start.fileno(), False)
-        said = b""
-        is_over = False
-        while not is_over:
-            is_over = not process.is_alive()
-            with contextlib.suppress(BlockingIOError):
-                while part := os.read(start.fileno(), 65_536):
-                    said += part
-            process.join(0.02)
-        return {"code": process.exitcode, "said": said.decode("utf-8", "replace")}
-
-    def run_all(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Several runs at the same time, as most of one is waiting for W&B's client."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda job: self.run(*job.pop("words"), **job), map(dict, jobs)))
+def run_all(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several runs at the same time, as most of one is waiting for W&B's client."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda job: run(*job.pop("words"), **job), map(dict, jobs)))
 
 
 def children_of(pid: int) -> list[int]:

@@ -75,15 +75,6 @@ def test_a_gpu_that_is_not_there_has_types_and_memory_and_no_times(capsys):
     assert " ms" not in said
 
 
-def test_memory_that_does_not_halve_is_explained(capsys):
-    words = ["model.name=resnet18", "optimizer.name=adam", "batch_size=4", "data.source=cifar10"]
-    assert explain(*words, "--on", "cuda") == 0
-    assert (
-        "weights, gradients and optimizer 171; activations 17.9 > 30.3, 21.3 of them"
-        in capsys.readouterr().out
-    )
-
-
 @pytest.mark.parametrize(("name", "kind"), [("casts", CASTS), ("idles", IDLE)])
 def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str, kind: str, tmp_path: Path):
     (tmp_path / "slow.py").write_text(SLOW)

@@ -100,14 +100,6 @@ def test_every_backend_is_watched_here_and_for_a_gpu_that_is_not_there(backend: 
         assert memory.activations > 0
 
 
-def test_o1_is_asked_for_its_rules_and_leaves_torchs_softmax_in_fp16(own: list[str]):
-    native, o1 = (watched(own, backend, "cuda:0")[0] for backend in ("native", "apex_o1"))
-    assert types_of(native, "softmax") == {("float32", FP32)}
-    assert types_of(o1, "softmax") == {("float16", GIVEN)}
-    assert types_of(o1, "cross_entropy") == {("float32", FP32)}
-    assert types_of(o1, "linear") == {("float16", LOW)}
-
-
 def test_modules_are_told_apart_and_one_called_twice_counts_twice(own: list[str]):
     seen, _ = watched(own, "native")
     assert [op.name for op in seen.ops if op.module == "twice"] == ["linear", "linear"]

@@ -34,7 +34,6 @@ from pydantic import (
     model_validator,
 )
 
-from ampcompare.config.canonical import flat
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.program.checked import Above0, Checked, checked, refused
 from ampcompare.program.place import find_shipped, names_shipped

@@ -12,12 +12,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
-from ampcompare.train.build import build_trainer
-from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.walk import walking
 from support.rehearsal.watch import Contact, Watch
+from support.training import fit_of
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
 # evaluation.
@@ -70,14 +69,10 @@ def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: 
     """
     config = load_config(None, [*WORDS, *words])
     data = build_dataset(config.data.source, None, config.data.train_limit, config.data.test_limit)
-    rows: list[dict[str, Any]] = []
     with stage() as (watch, cuda):
         device = resolve_device(config.device)
         set_numerics(config)
-        train = make_loader(config, data.train, device, training=True)
-        test = make_loader(config, data.test, device, training=False)
-        trainer = build_trainer(config, data, train, device)
-        fit = Fit(trainer, train, test, config, on_row=rows.append)
+        fit, rows = fit_of(config, device, data)
         prepare(fit)
         watch.contacts.clear()
         fit.run()

@@ -34,11 +34,6 @@ def start(command: list[str], env: dict[str, str], log: Path) -> subprocess.Pope
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
 
 
-def train(words: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """A run of the training entrypoint."""
-    return start([sys.executable, "run_experiment.py", *words], env, log)
-
-
 def wandb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """One command of W&B's command line, to its end."""
     command = [sys.executable, "-m", "wandb", *words]

@@ -15,7 +15,6 @@ import yaml
 from support.wandb_server.graph import connection
 
 EXIT_INTERRUPTED = 255  # what the client reports after Ctrl-C
-STATES = {True: "finished", False: "failed"}
 _moments = itertools.count()
 
 
@@ -86,7 +85,7 @@ class Run:
         self.preempting |= bool(body.get("preempting"))
         if body.get("complete"):
             self.exit_code = body.get("exitcode", 0)
-            self.state = STATES[self.exit_code == 0]
+            self.state = "failed" if self.exit_code else "finished"
             if self.stop_requested or self.exit_code == EXIT_INTERRUPTED:
                 self.state = "killed"
             if self.preempting and self.exit_code:  # a sweep hands it out again
