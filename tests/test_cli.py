@@ -154,6 +154,7 @@ finally:
         (["--help"], 0, set()),
         (["run", "--help"], 0, set()),
         (["bench", "--help"], 0, set()),
+        (["nonsense"], 2, set()),
         (["report", "absent"], 2, {"pandas"}),
         pytest.param(["report", "{runs}", "--format=html"], 0, {"pandas"}, marks=pytest.mark.slow),
     ],

@@ -120,6 +120,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(wandb_server: Server, tmp_
 def test_the_second_ctrl_c_ends_at_once(tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
     assert done["code"] == 130
+    assert "interrupted at step 3: the record so far is kept" in done["said"]
     assert "Traceback" not in done["said"]
 
 
