@@ -164,7 +164,8 @@ def test_a_process_loads_what_it_needs_and_ends_with_the_code(words, code: int, 
     if "{runs}" in words:
         words = ["report", str(request.getfixturevalue("runs")), *words[2:]]
     command = [sys.executable, "-c", LOADED, *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stderr.count("error: ") == done.stderr.count("\n") == int(code > 0)
     assert {*done.stdout.splitlines()[-1].split()} <= loaded
