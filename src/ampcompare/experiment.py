@@ -11,8 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.checkpoint.state import RunKeeper, restore
-from ampcompare.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config, check_chosen
 from ampcompare.data.dataset import Dataset
@@ -27,6 +25,8 @@ from ampcompare.program.files import make_folder
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.checkpoint.state import RunKeeper, restore
+from ampcompare.train.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.loaders import remarks as data_remarks

@@ -42,7 +42,7 @@ from ampcompare.recorder.scaling import scaling_of
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.meter import Meter, Result, Row
-from ampcompare.train.watch import Buffers
+from ampcompare.train.overflows import Buffers
 
 
 class Recorder:
