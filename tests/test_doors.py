@@ -87,7 +87,7 @@ def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_sour
     labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
     assert labels[0] == "none"
     assert len(labels) == 3
-    assert all(label.startswith("mine_bf16 · backend_source ") for label in labels[1:])
+    assert all(label.startswith("mine_bf16 · backend_source ") for label in labels[1:]), labels
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
