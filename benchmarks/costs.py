@@ -118,7 +118,7 @@ def loop(every: int) -> Rounds:
     """CPU time of the training thread, a step of about 1.6 ms."""
     import wandb
 
-    from ampcompare.tracking.start import start_tracker
+    from ampcompare.experiment import start_tracker
 
     with tempfile.TemporaryDirectory() as folder:
         loops = Loops(folder, every)

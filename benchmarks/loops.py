@@ -76,7 +76,7 @@ def build(words: Sequence[str], *, seed_style: bool) -> Any:
     config = made_up(configured(words))
     setting = set_up(config)
     device, mixed = setting.world.device, config.backend == "native"
-    last = is_channels_last(config, device) and not seed_style
+    last = is_channels_last(config.memory_format, device) and not seed_style
     torch.manual_seed(config.seed)
     model = build_model(num_classes=len(setting.data.classes), **asdict(config.model)).to(device)
     model = model.to(memory_format=torch.channels_last if last else torch.contiguous_format)

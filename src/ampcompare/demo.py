@@ -110,7 +110,7 @@ def _half_type(config: Config) -> str:
     from ampcompare.machine.device import is_channels_last, resolve_device
 
     device = resolve_device(config.device)
-    return half_type(probe(device, channels_last=is_channels_last(config, device)))
+    return half_type(probe(device, channels_last=is_channels_last(config.memory_format, device)))
 
 
 def choose_rung(seconds_a_round: float) -> int:

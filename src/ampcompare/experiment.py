@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,33 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.checkpoint.state import RunKeeper, restore
-from ampcompare.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config, check_chosen
 from ampcompare.data.dataset import Dataset
+from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import source_of
 from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
-from ampcompare.machine.world import World, is_loss_of_another, join
+from ampcompare.machine.world import World, is_loss_of_another, join, this_world
+from ampcompare.plugins import short
+from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
-from ampcompare.tracking.start import run_name, start_tracker
+from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.checkpoint.state import RunKeeper, restore
+from ampcompare.train.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
+from ampcompare.train.loaders import check_processes
 from ampcompare.train.loaders import remarks as data_remarks
 from ampcompare.train.loop import Fit, count_steps
 from ampcompare.train.meter import Row
 from ampcompare.train.setting import set_up
+from ampcompare.wandb_client.client import leave_pandas_out
 
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 
@@ -63,7 +68,8 @@ def run(
     settle(config)
     console = console or Console(highlight=False)
     try:
-        with join(config) as world:
+        check_processes(config, this_world().size)
+        with join(config.device) as world:
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
         why = _lost(problem)
@@ -170,6 +176,35 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
     if data.train_fingerprint:  # where the other leaves it out
         sources["train_data"] = data.train_fingerprint
     return identify(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
+
+
+def run_name(config: Config) -> str:
+    """`native_resnet50_cifar` and the like: backend, model, data."""
+    data = source_of(config.data.source).short
+    return f"{backend_of(config.backend).label}_{short(config.model.name)}_{data}"
+
+
+def start_tracker(
+    config: Config,
+    environment: Mapping[str, Any],
+    say: Callable[[str], None],
+    on_stop: Callable[[], None] | None = None,
+    resumed: Mapping[str, Any] | None = None,
+    on_lost: Callable[[str], None] | None = None,
+) -> Tracker:
+    """Begin the record of a run, or go on with that of a checkpoint; as `tracking.start.begin`.
+
+    Its tags are the backend, the data (so that synthetic data is seen wherever the run is) and the user's.
+    """
+    logged = config.to_dict() | {"environment": dict(environment)}
+    if resumed:
+        logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
+    leave_pandas_out()
+    source, own = config.data.source, asdict(config.wandb)
+    data = source if source in DATA else source_of(source).label[-MOST_TAG_CHARS:]
+    own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
+    own["name"] = config.wandb.name or run_name(config)
+    return begin(Start(logged, config.output_dir, **own), say, on_stop, resumed, on_lost)
 
 
 def _begin_record(

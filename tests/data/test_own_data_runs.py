@@ -11,13 +11,13 @@ from rich.console import Console
 from support.own_data import OWN
 
 from ampcompare import metrics
-from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.machine.world import World
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.train.build import load_data
+from ampcompare.train.checkpoint.store import Store, read
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loaders import check_data
 

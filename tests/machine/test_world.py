@@ -12,13 +12,13 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.machine.world import (
     World,
-    check_config,
     check_last_batch,
     device_name,
     join,
     this_world,
 )
 from ampcompare.records import load_runs
+from ampcompare.train.loaders import check_processes
 
 TWO = World(rank=1, size=2, local_rank=1)
 
@@ -52,7 +52,7 @@ def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
 def test_what_several_processes_cannot_do_is_refused_with_what_works():
     for key, word, said in (("execution", "compile", "'compile'"), ("training.gradient_penalty", "1", "1")):
         with pytest.raises(UserError, match=f"{key}={said}: with 2 processes"):
-            check_config(load_config(None, [f"{key}={word}"]), TWO)
+            check_processes(load_config(None, [f"{key}={word}"]), 2)
     message = r"the last batch of an epoch has 1 of 65 images.*data\.train_limit=64"
     with pytest.raises(UserError, match=message):
         check_last_batch(65, 32, TWO)
@@ -64,7 +64,7 @@ def test_what_several_processes_cannot_do_is_refused_with_what_works():
 
 
 def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):
-    with join(load_config(None)) as world:
+    with join("auto") as world:
         assert world == World()
     monkeypatch.setenv("RANK", "1")
     assert this_world() == World()  # of one

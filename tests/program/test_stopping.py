@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from ampcompare import experiment
-from ampcompare.checkpoint.store import Store
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.program.stopping import StopRequest, is_preemption
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
+from ampcompare.train.checkpoint.store import Store
 from ampcompare.train.step import Trainer
 
 LEAVE = "import sys; from ampcompare.program.stopping import leave; leave(int(sys.argv[1]))"

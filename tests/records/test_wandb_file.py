@@ -24,11 +24,11 @@ from support.offline_runs import plan
 from support.properties import examples
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare.checkpoint.store import Store
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
+from ampcompare.train.checkpoint.store import Store
 
 BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of the moment
 

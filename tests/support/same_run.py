@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ampcompare.checkpoint.store import Store, read
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.train.checkpoint.store import Store, read
 
 CLOCK = ("_", "time/", "throughput/", "memory/")
 

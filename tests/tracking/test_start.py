@@ -8,9 +8,9 @@ import pytest
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
+from ampcompare.experiment import start_tracker
 from ampcompare.program.place import as_typed
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.tracking.start import start_tracker
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ampcompare.config.load import load_config
+from ampcompare.experiment import start_tracker
 from ampcompare.records import load_runs
-from ampcompare.tracking.start import start_tracker
 
 
 def test_a_part_without_a_record_hands_on_what_the_one_before_had(tmp_path: Path):

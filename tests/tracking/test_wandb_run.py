@@ -10,11 +10,10 @@ import wandb
 from rich.console import Console
 
 from ampcompare.config.load import load_config
-from ampcompare.experiment import run
+from ampcompare.experiment import run, start_tracker
 from ampcompare.recorder.recorder import Recorder
 from ampcompare.records import load_runs
 from ampcompare.tracking.record_file import RecordFile
-from ampcompare.tracking.start import start_tracker
 from ampcompare.wandb_client.client import gone
 
 

@@ -14,16 +14,16 @@ from support.training import batch, fit, timeless, trainer
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.checkpoint.state import capture, restore
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.experiment import run
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 from ampcompare.records import load_runs
+from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.meter import Result
+from ampcompare.train.overflows import Buffers
 from ampcompare.train.step import Trainer
-from ampcompare.train.watch import Buffers
 
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backend.dtype == "float16"]
 COUNT = metrics.NONFINITE_BUFFERS

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ampcompare import metrics
 from ampcompare.train import meter as room
-from ampcompare.train.findings import SKIPS_IN_A_ROW
 from ampcompare.train.meter import Meter, Result
+from ampcompare.train.troubles import SKIPS_IN_A_ROW
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.precision import REGISTRY
 from ampcompare.train.meter import Result
-from ampcompare.train.watch import Overflows
+from ampcompare.train.overflows import Overflows
 
 CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.config.load import Config
 from ampcompare.errors import UserError
 from ampcompare.program.starting import loading
 
@@ -166,19 +165,19 @@ def set_random_states(device: torch.device, states: Mapping[str, Any]) -> None:
     np.random.set_state(states["numpy"])
 
 
-def set_numerics(config: Config) -> None:
-    """Set TF32, cuDNN and determinism as the config says, each time all of them.
+def set_numerics(*, tf32: bool, cudnn_benchmark: bool, deterministic: bool) -> None:
+    """Set TF32, cuDNN and determinism, each time all of them.
 
     PyTorch leaves TF32 on for cuDNN convolutions by default: "fp32" is not fp32 until it is switched off.
     """
-    allow_tf32(config.tf32)
+    allow_tf32(tf32)
     # Trying algorithms may pick another one each time, so determinism rules it out.
-    torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
-    torch.backends.cudnn.deterministic = config.deterministic
-    if config.deterministic:  # cuBLAS asks for this before its first use
+    torch.backends.cudnn.benchmark = cudnn_benchmark and not deterministic
+    torch.backends.cudnn.deterministic = deterministic
+    if deterministic:  # cuBLAS asks for this before its first use
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with loading("torch._inductor.config"):  # it loads PyTorch's compiler, as every optimizer would
-        torch.use_deterministic_algorithms(config.deterministic)
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def allow_tf32(on: bool) -> None:
@@ -197,11 +196,9 @@ def allow_tf32(on: bool) -> None:
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
 
 
-def is_channels_last(config: Config, device: torch.device) -> bool:
-    """Whether images and weights lie in channels_last: as the config says, or else on a GPU."""
-    if config.memory_format == "auto":
-        return is_cuda(device)
-    return config.memory_format == "channels_last"
+def is_channels_last(memory_format: str, device: torch.device) -> bool:
+    """Whether images and weights lie in channels_last: as the option says, or else (auto) on a GPU."""
+    return is_cuda(device) if memory_format == "auto" else memory_format == "channels_last"
 
 
 def numerics_now() -> dict[str, object]:
@@ -210,15 +207,6 @@ def numerics_now() -> dict[str, object]:
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def effective_numerics(config: Config, device: torch.device) -> dict[str, object]:
-    """What holds in fact on the run's device, for the record."""
-    return {
-        **numerics_now(),
-        "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
-        "execution": config.execution,
     }
 
 

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ampcompare.config.load import Config
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, resolve_device
 
@@ -120,12 +119,12 @@ def this_world() -> World:
 
 
 @contextmanager
-def join(config: Config) -> Iterator[World]:
-    """The world of this process, with its device, its processes connected. Raises UserError."""
+def join(device: str) -> Iterator[World]:
+    """The world of this process, with its device (by the option's name), its processes connected. Raises
+    UserError.
+    """
     world = this_world()
-    if world.size > 1:
-        check_config(config, world)
-    world = replace(world, device=resolve_device(device_name(config.device, world)))
+    world = replace(world, device=resolve_device(device_name(device, world)))
     if world.size == 1:
         yield world
         return
@@ -140,18 +139,6 @@ def join(config: Config) -> Iterator[World]:
         yield world
     finally:
         dist.destroy_process_group()
-
-
-def check_config(config: Config, world: World) -> None:
-    """Raise UserError for what several processes cannot do."""
-    what, size, penalty = f"with {world.size} processes", config.batch_size, config.training.gradient_penalty
-    if config.execution != "eager":
-        raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
-    if penalty:
-        why = f"{what} gradients are only there after the backward"
-        raise UserError(f"training.gradient_penalty={penalty:g}: {why}; set it to 0 or use one process")
-    if size < world.size:
-        raise UserError(f"batch_size={size}: {what} each needs an image; use at least {world.size}")
 
 
 def device_name(name: str, world: World) -> str:

@@ -42,7 +42,7 @@ from ampcompare.recorder.scaling import scaling_of
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.meter import Meter, Result, Row
-from ampcompare.train.watch import Buffers
+from ampcompare.train.overflows import Buffers
 
 
 class Recorder:
@@ -132,10 +132,10 @@ class Recorder:
         check_config(config, own)
         environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
         self._facts: Row = {metrics.ENVIRONMENT: environment}
-        options = WandbConfig(project=project, name=name)
-        tags = [backend[:MOST_TAG_CHARS]]
+        tags, own_name = [backend[:MOST_TAG_CHARS]], name or run_name(backend)
         logged = {**config, **own, **self._facts}
-        self._told = Start(logged, run_name(backend), tags, options, str(output_dir), self.steps > 0)
+        goes_on = self.steps > 0
+        self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False

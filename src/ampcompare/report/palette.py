@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.report.words import by_size
 
 Look = tuple[str, tuple[int, ...]]  # colour and dash
@@ -53,7 +52,7 @@ AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the ba
 AGAIN_DASH: tuple[int, ...] = (3, 3)
 
 
-KNOWN = tuple(Style(label, *_LOOKS[label]) for label in REGISTRY)
+KNOWN = tuple(Style(label, *look) for label, look in _LOOKS.items())
 
 
 def ordered(values: Iterable[str]) -> list[str]:

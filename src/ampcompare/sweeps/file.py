@@ -164,6 +164,11 @@ class Sweep:
         """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
         return self.method == "grid"
 
+    @property
+    def learns(self) -> bool:
+        """Whether its points follow from what the ones before came to; else from the file alone."""
+        return self.method == "bayes"
+
     @cached_property
     def axes(self) -> Axes:
         """Its parameters by what a comparison makes of them."""

@@ -174,7 +174,7 @@ class Queue:
             if (place := self._next(connection)) is None:
                 return None
             # A sampler goes by what was tried; other draws are a function of sweep and place.
-            tried = rows_of(connection, self._rows) if self.sweep.method == "bayes" else []
+            tried = rows_of(connection, self._rows) if self.sweep.learns else []
             row = row_at(self.sweep, self._seed, self.plan, place, tried)
             row = dataclasses.replace(row, run_id=secrets.token_hex(4), owner=owner)
             connection.execute(RUNS.insert().values(sweep=self.name, **vars(row)))

@@ -59,7 +59,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
     UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
     ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
-    if ready.sweep.method == "bayes":
+    if ready.sweep.learns:
         load_optuna()
     if ready.looks:
         check_can_be_decided(ready.sweep, ready.looks)

@@ -33,7 +33,7 @@ def row_at(
         own = {"block": point.block, "arm": point.arm}
         plan |= {key: value for key, value in own.items() if value is not None and plan}
         return Row(place, parameters=point.parameters, plan=plan)
-    if sweep.method == "bayes":
+    if sweep.learns:
         values, drawn = _proposed(sweep, rows)
     else:
         values, drawn = [p.at(_hashed(seed, place, p)) for p in sweep.parameters], {}

@@ -18,12 +18,7 @@ import wandb
 from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
-from ampcompare.config.beside import WandbConfig
-from ampcompare.config.load import Config
-from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError
-from ampcompare.plugins import short
-from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_run import WandbRun
@@ -31,7 +26,6 @@ from ampcompare.wandb_client.client import (
     api_reason,
     end_service,
     has_account,
-    leave_pandas_out,
     waiting_said,
 )
 
@@ -43,41 +37,20 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 @dataclass(frozen=True)
 class Start:
-    """What W&B is told of a run as it begins: `logged` is its config, with the environment, `name` and `tags`
-    where `options` leave them open. The record lies under `output_dir`. A run that `goes_on` adds to what the
-    server has under its id, if it has any.
+    """What W&B is told of a run as it begins: `logged` is its config, with the environment. The record lies
+    under `output_dir`. A run that `goes_on` adds to what the server has under its id, if it has any.
     """
 
     logged: Mapping[str, Any]
+    output_dir: str
     name: str
     tags: Sequence[str]
-    options: WandbConfig
-    output_dir: str
+    project: str
+    entity: str | None = None
+    group: str | None = None
+    notes: str | None = None
+    mode: str = "auto"
     goes_on: bool = False
-
-
-def run_name(config: Config) -> str:
-    """`native_resnet50_cifar` and the like: backend, model, data."""
-    return (
-        f"{backend_of(config.backend).label}_{short(config.model.name)}_{source_of(config.data.source).short}"
-    )
-
-
-def start_tracker(
-    config: Config,
-    environment: Mapping[str, Any],
-    say: Callable[[str], None],
-    on_stop: Callable[[], None] | None = None,
-    resumed: Mapping[str, Any] | None = None,
-    on_lost: Callable[[str], None] | None = None,
-) -> Tracker:
-    """Begin the record of a run of our own loop, or go on with that of a checkpoint; as `begin`."""
-    logged = config.to_dict() | {"environment": dict(environment)}
-    if resumed:
-        logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
-    leave_pandas_out()
-    start = Start(logged, run_name(config), _tags(config), config.wandb, config.output_dir)
-    return begin(start, say, on_stop, resumed, on_lost)
 
 
 def begin(
@@ -101,7 +74,7 @@ def begin(
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-    mode = _mode(start.options, say)
+    mode = _mode(start.mode, say)
     is_online = mode == "online"
     # Offline the client would warn; parts are put together when they are read.
     resume = "allow" if is_online and (resumed or start.goes_on) else None
@@ -155,14 +128,14 @@ def lend(
     return WandbRun(run, run.id, say, on_lost, lent=True)
 
 
-def _mode(options: WandbConfig, say: Callable[[str], None]) -> str:
+def _mode(asked: str, say: Callable[[str], None]) -> str:
     """What to tell wandb.init: what W&B's own variables say, where they do."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
     if given := os.environ.get("WANDB_MODE"):
         return given
-    if options.mode != "auto":
-        return options.mode
+    if asked != "auto":
+        return asked
     if has_account():
         return "online"
     login = as_typed("wandb", "login")
@@ -173,20 +146,16 @@ def _mode(options: WandbConfig, say: Callable[[str], None]) -> str:
 def _init(
     start: Start, mode: str, run_id: str, on_stop: Callable[[], None] | None, resume: str | None = None
 ) -> Any:
-    options, given = start.options, os.environ.get
-    ours: dict[str, Any] = {
-        "project": options.project,
-        "entity": options.entity,
-        "name": options.name or start.name,
-    }
-    ours |= {"notes": options.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
+    given = os.environ.get
+    ours: dict[str, Any] = {"project": start.project, "entity": start.entity, "name": start.name}
+    ours |= {"notes": start.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
         id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
         dir=given("WANDB_DIR") or str(Path(start.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or options.group,
+        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or start.group,
         config=dict(start.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
@@ -197,10 +166,3 @@ def _init(
         ),
         **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},
     )
-
-
-def _tags(config: Config) -> list[str]:
-    """The backend, the data (so that synthetic data is seen wherever the run is), and the user's."""
-    source = config.data.source
-    data = source if source in SOURCES else source_of(source).label[-MOST_TAG_CHARS:]
-    return list(dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags]))

@@ -56,7 +56,7 @@ def build_trainer(
     torch.manual_seed(config.seed)
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
-    if is_channels_last(config, device):
+    if is_channels_last(config.memory_format, device):
         lay_channels_last(model)
     options = dataclasses.asdict(config.precision)
     precision = build_precision(config.backend, device, **options, seed=config.seed)

@@ -36,7 +36,7 @@ def make_loader(
     how: dict[str, Any] = {
         "device": device,
         "seed": config.seed if training else UNSHUFFLED_SEED,
-        "channels_last": is_channels_last(config, device),
+        "channels_last": is_channels_last(config.memory_format, device),
         "pinned": is_cuda(device),
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
@@ -59,6 +59,20 @@ def count_workers(config: Config, world: World | None = None) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(0, min(MOST_WORKERS, cores // (world.local_size if world else 1) - 1))
+
+
+def check_processes(config: Config, processes: int) -> None:
+    """Raise UserError for what several processes cannot do."""
+    what, size, penalty = f"with {processes} processes", config.batch_size, config.training.gradient_penalty
+    if processes == 1:
+        return
+    if config.execution != "eager":
+        raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
+    if penalty:
+        why = f"{what} gradients are only there after the backward"
+        raise UserError(f"training.gradient_penalty={penalty:g}: {why}; set it to 0 or use one process")
+    if size < processes:
+        raise UserError(f"batch_size={size}: {what} each needs an image; use at least {processes}")
 
 
 def check_data(config: Config, data: Dataset, world: World) -> None:

@@ -34,12 +34,12 @@ from ampcompare.machine.device import (
     widest_float,
 )
 from ampcompare.machine.world import World
-from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
-from ampcompare.train.findings import Findings, Row
+from ampcompare.train.measure.energy import EnergyMeter
+from ampcompare.train.measure.gradients import exponent_histogram
+from ampcompare.train.overflows import Buffers, Found, Overflows
 from ampcompare.train.scores import IGNORED
-from ampcompare.train.watch import Buffers, Found, Overflows
+from ampcompare.train.troubles import Row, Troubles
 
 MOST_WAITING = 2**20  # answers that wait for the row: 9 MiB, which would else be in the peak of memory
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
@@ -138,7 +138,7 @@ class Meter:
         self.scaling, self.device, self.world = scaling, scaling.device, world or World()
         self.every, self.on_row = every, on_row
         self.buffers, self._overflows = buffers, overflows
-        self._findings = Findings(
+        self._troubles = Troubles(
             on_note,
             on_bad_loss,
             dynamic=scaling.scales_dynamically(),
@@ -349,7 +349,7 @@ class Meter:
             if skipped and self._overflows:
                 self._overflows.watch()
             if judge:
-                self._findings.judge(done.row, losses, skips, overflows)
+                self._troubles.judge(done.row, losses, skips, overflows)
 
     def _time(self, done: _Interval) -> None:
         """Throughput and times of the interval's steps, from the marks of each."""
@@ -373,7 +373,7 @@ class Meter:
             found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
             found[metrics.STEP_TIME_P50] = median(times)
             found[metrics.STEP_TIME_P95] = (quantiles(times, n=20) if len(times) > 1 else times)[-1]
-        found |= self._findings.summary(has_buffers=self.buffers is not None)
+        found |= self._troubles.summary(has_buffers=self.buffers is not None)
         return found
 
     def state_dict(self) -> Row:
@@ -385,7 +385,7 @@ class Meter:
             "train_seconds": self._train_seconds,
             "skipped": self._skipped,
             "restored": int(self.buffers.restored) if self.buffers else 0,  # sync: a checkpoint's number
-            "findings": self._findings.state_dict(),
+            "findings": self._troubles.state_dict(),
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
         }
@@ -399,7 +399,7 @@ class Meter:
         self._skipped = state["skipped"]
         if self.buffers:
             self.buffers.restored.fill_(state["restored"])
-        self._findings.load_state_dict(state["findings"])
+        self._troubles.load_state_dict(state["findings"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
 

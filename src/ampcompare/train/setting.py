@@ -77,8 +77,11 @@ class Setting:
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
         config, device, precision = self.config, self.world.device, trainer.precision
+        last = machine.is_channels_last(config.memory_format, device)
         settings = {
-            **machine.effective_numerics(config, device),
+            **machine.numerics_now(),
+            "memory_format": "channels_last" if last else "contiguous",
+            "execution": config.execution,
             "fused": is_fused(config, device),
             "processes": self.world.size,
             metrics.PRECISION_DTYPE: precision.declares.dtype,
@@ -106,7 +109,9 @@ def set_up(config: Config, world: World | None = None) -> Setting:
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
     world = world or World(device=machine.resolve_device(config.device))
     with world.agree():
-        machine.set_numerics(config)
+        machine.set_numerics(
+            tf32=config.tf32, cudnn_benchmark=config.cudnn_benchmark, deterministic=config.deterministic
+        )
         check_execution(config, world.device)
     with world.agree(), world.leader_first():
         data = load_data(config)

@@ -24,15 +24,15 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
 from ampcompare.machine.device import is_cuda
 from ampcompare.machine.world import World
-from ampcompare.measure.activations import Activations
-from ampcompare.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.precision.base import Precision
 from ampcompare.train.compiled import CompiledForward, Forward
 from ampcompare.train.errors import note_batch
+from ampcompare.train.measure.activations import Activations
+from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
+from ampcompare.train.measure.updates import lost_updates, sampled
 from ampcompare.train.meter import Result
+from ampcompare.train.overflows import Buffers, Found, Overflows
 from ampcompare.train.task import Task
-from ampcompare.train.watch import Buffers, Found, Overflows
 
 NOTHING = nullcontext()  # one for all steps
 

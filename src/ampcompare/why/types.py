@@ -125,7 +125,7 @@ def _built(
             bare[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if is_weight else made
         return bare[id(tensor)]
 
-    last = is_channels_last(config, device)
+    last = is_channels_last(config.memory_format, device)
     with mode:
         for module in model.modules():
             for name, tensor in {**module._parameters, **module._buffers}.items():

@@ -71,7 +71,8 @@ def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: 
     data = build_dataset(config.data.source, None, config.data.train_limit, config.data.test_limit)
     with stage() as (watch, cuda):
         device = resolve_device(config.device)
-        set_numerics(config)
+        how = {key: config.value(key) for key in ("tf32", "cudnn_benchmark", "deterministic")}
+        set_numerics(**how)
         fit, rows = fit_of(config, device, data)
         prepare(fit)
         watch.contacts.clear()

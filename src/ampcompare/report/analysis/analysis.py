@@ -14,81 +14,41 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
-from ampcompare.report.analysis.benched import Bench, read_bench
-from ampcompare.report.analysis.best import best_of_each
+from ampcompare.report.analysis.benched import read_bench
 from ampcompare.report.analysis.cautions import cautions, deviations
-from ampcompare.report.analysis.comparison import Comparison, compare_all
-from ampcompare.report.analysis.judged import POINTS, WITHIN, Reproduction, set_beside
+from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import Plan, plan_of
+from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
 from ampcompare.report.foreign.read import read
 from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.foreign.settings import BASELINE, nearest
-from ampcompare.report.palette import Style, styles
+from ampcompare.report.palette import styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.metric import ComparedMetric, Quantities
-from ampcompare.report.runs.settings import NOT_SET, Setting, arm_of, describe, settings_of
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
 from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import joint_level
 from ampcompare.report.words import between, capital, change, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
 
 @dataclass(eq=False, kw_only=True)
-class Analysis:
-    """The runs and their comparison, in figures and in words, as every output shows them.
+class Analysis(Findings):
+    """The findings in words as well, as every output shows them; `required` is what is to be shown."""
 
-    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
-    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
-    were read, `warned` doubts about that. `styles` has the colour of each label, `published` what the runs
-    say of a publication.
-    """
-
-    table: pd.DataFrame
-    setting: Setting
-    groups: tuple[Group, ...]
-    metric: ComparedMetric
-    keys: tuple[str, ...]
-    baseline_value: str
-    plan: Plan
-    styles: Mapping[str, Style]
-    ignored: frozenset[str]
-    target: float | None
-    bench: Bench | None
-    quantities: Quantities
-    said: tuple[str, ...]
-    warned: tuple[str, ...]
-    published: Reproduction | None
     required: tuple[Term, ...]
 
     def __post_init__(self) -> None:
-        value, key = self.baseline_value, self.keys[0]
-        self.baseline = next((g for g in self.groups if g.value == value), None)
-        # The level of each interval is that of the groups that were asked for, comparable or not, times the
-        # looks.
-        asked = sum(g.value != value and not g.is_control for g in self.groups)
-        self.level = joint_level(asked, len(self.plan.looks) or 1)
-        self.comparisons = compare_all(self.groups, value, key, self.level, self.bench)
-        self.best = best_of_each(self.groups, key, value, self.metric, self.level)
-        # The claims of speed and quality that are open still, by label. With none, more seeds would change no
-        # answer.
-        self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
-        has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
-        self.is_decided = has_answers and not self.undecided
+        super().__post_init__()
         self.headline, self.accent = verdict.headline(self)
         self.basis, self.caption = verdict.basis(self), verdict.caption(self)
         self.requirements = judge(self, self.required)
-
-    def comparison(self, label: str) -> Comparison | None:
-        """The comparison of one group, None for a baseline or without one."""
-        return next((c for c in self.comparisons if c.group.label == label), None)
 
     def chip(self, group: Group) -> str:
         found = self.comparison(group.label)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
+from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.words import listed, plural, some
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 MOST_NAMED = 4
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
@@ -32,7 +29,7 @@ TAILS = {
 ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 
 
-def cautions(of: Analysis) -> list[str]:
+def cautions(of: Findings) -> list[str]:
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
     ignored = listed(sorted(of.ignored))
@@ -99,7 +96,7 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
-def _apart(of: Analysis) -> Iterator[str]:
+def _apart(of: Findings) -> Iterator[str]:
     for value in dict.fromkeys(g.value for g in of.groups):
         alike = [g for g in of.groups if g.value == value]
         keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
@@ -141,7 +138,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _reached(of: Analysis) -> Iterator[str]:
+def _reached(of: Findings) -> Iterator[str]:
     if (target := of.target) is None:
         return
     name = f"The target of {of.metric.show_value(target)} was reached by"
@@ -170,7 +167,7 @@ def _who(row: pd.Series) -> str:
     return f"{row[table.NAME]} ({row[RUN].id})"
 
 
-def deviations(of: Analysis) -> list[str]:
+def deviations(of: Findings) -> list[str]:
     """In what the comparison is not as it was planned."""
     plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
     sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]

@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import EMULATES, GAINS, MEMORY, NOT_FINISHED, QUALITY, SPEED
+from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs.groups import Group
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
 NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
@@ -76,14 +73,14 @@ def parse(texts: Sequence[str]) -> list[Term]:
     return found
 
 
-def judge(of: Analysis, required: Sequence[Term]) -> tuple[Answer, ...]:
+def judge(of: Findings, required: Sequence[Term]) -> tuple[Answer, ...]:
     """Each term held against the comparison. Raises UserError for a label that no group has, and for what
     cannot be asked of it.
     """
     return tuple(Answer(term, *_judged(term, of)) for term in required)
 
 
-def _judged(term: Term, of: Analysis) -> tuple[bool, str]:
+def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     group, where = _group(of.groups, term), f"--require '{term.label}: {term.text}'"
     if term.kind == FAILURES:
         outcomes = group.outcomes  # one that is still running may fail

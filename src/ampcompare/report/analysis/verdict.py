@@ -6,7 +6,6 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ampcompare.records.sources import ARM
 from ampcompare.report import words
@@ -21,13 +20,11 @@ from ampcompare.report.analysis.comparison import (
     Claim,
     Comparison,
 )
+from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.plan import planned_words
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
 UNSETTLED = "speed not settled"
@@ -102,7 +99,7 @@ def _speed_and_memory(claims: Mapping[str, Claim]) -> list[str]:
     return said
 
 
-def headline(of: Analysis) -> tuple[str, str]:
+def headline(of: Findings) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
     held = [c for c in of.comparisons if not c.is_control]
     bases = [g for g in of.groups if g.value == of.baseline_value and not g.is_control]
@@ -167,7 +164,7 @@ def _nothing_told(comparison: Comparison) -> str:
     return f"Cannot tell: {reasons[0]}" if reasons else said
 
 
-def basis(of: Analysis) -> str:
+def basis(of: Findings) -> str:
     """Setting, number of runs, machine and margin or plan, in one line."""
     shown = [g for g in of.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
@@ -179,7 +176,7 @@ def basis(of: Analysis) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def caption(of: Analysis) -> str:
+def caption(of: Findings) -> str:
     """What the table's intervals are, once for all."""
     metric, looks = of.metric, len(of.plan.looks)
     held = [c for c in of.comparisons if not c.is_control and c.claims]

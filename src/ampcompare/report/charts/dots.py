@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,10 +28,10 @@ def largest_activations(of: Analysis) -> Spec | None:
     """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
     runs = [run for group in of.groups for run in group.records]
     keys = sorted({key for run in runs for key in run.logged if key.startswith(START)})
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in of.groups:
         for key in keys:
-            values = np.concatenate([run.values(key) for run in group.records] or [[]])
+            values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
             shown = values[np.isfinite(values) & (values > 0)]  # what a log axis can show
             if len(shown):
                 layer = key.removeprefix(START)

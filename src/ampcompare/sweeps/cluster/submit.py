@@ -183,7 +183,7 @@ def _check(ready: Prepared, request: Request) -> None:
         "--storage": request.storage,
         "--until-decided": request.until_decided,
         "--grace": request.grace_seconds != GRACE_SECONDS,
-        f"method {sweep.method}": sweep.method not in ("grid", "random"),
+        f"method {sweep.method}": sweep.learns,
         "early_terminate": sweep.hyperband,
     }
     if asked := next((option for option, is_asked in needs.items() if is_asked), None):

@@ -105,7 +105,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
         sweep, _ = agreed(ready.sweep, ready.words, written["sweep"], groups, "its database")
     keys, remarks = _varied(sweep), []
     seed = seed_of(sweep, definition(sweep, ready.words))
-    is_known = sweep.is_grid or (sweep.method == "random" and sweep.run_cap)
+    is_known = sweep.is_grid or (not sweep.learns and sweep.run_cap)
     # W&B's server draws by its own dice, and of a grid with a cap takes whichever it likes.
     is_known = is_known and not (sweep.on_server and (sweep.run_cap or not sweep.is_grid))
     total = sweep.total() or 0 if is_known else 0

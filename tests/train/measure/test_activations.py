@@ -13,10 +13,10 @@ from support.training import trainer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ampcompare.measure import activations
-from ampcompare.measure.activations import Activations
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
+from ampcompare.train.measure import activations
+from ampcompare.train.measure.activations import Activations
 
 CPU = torch.device("cpu")
 LARGEST, SUBNORMAL = "activation/max_abs", "activation/subnormal_fraction"

@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from support.training import fit
 
-from ampcompare.checkpoint.state import capture, restore
-from ampcompare.checkpoint.store import Store
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.records import load_runs
+from ampcompare.train.checkpoint.state import capture, restore
+from ampcompare.train.checkpoint.store import Store
 from ampcompare.train.display import TrainingDisplay
 
 

@@ -151,7 +151,7 @@ def identify(config: Config, device_type: str, processes: int, **others: Any) ->
     """What has to be the same for a run to go on, by name: the options but for what is free, the kind of
     device, and `others`: fingerprints of data, hashes and versions of what is not ours.
     """
-    last = is_channels_last(config, torch.device(device_type))
+    last = is_channels_last(config.memory_format, torch.device(device_type))
     settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
     found = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
     found |= {"device": device_type, "processes": processes, **others}

@@ -15,7 +15,7 @@ FLOOR = 1.0  # a loss scale below it has collapsed
 AT_FIRST = "look at inputs, targets and initial weights"  # of a loss that begins so
 
 
-class Findings:
+class Troubles:
     """Found so far. `on_note` gets sentences for the user, and `on_bad_loss` what a loss is that is not
     finite and that no loss scale can mend, with what to look at, if that is known.
 

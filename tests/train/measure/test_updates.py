@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
+from ampcompare.train.measure.updates import lost_updates, sampled
 
 LOST = metrics.LOST_UPDATES
 NO, YES = torch.tensor(False), torch.tensor(True)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.checkpoint.store import Store
 from ampcompare.config.schema import Config
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import random_states, set_random_states
+from ampcompare.train.checkpoint.store import Store
 
 if TYPE_CHECKING:
     from ampcompare.tracking.tracker import Tracker

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ampcompare.machine.device import is_out_of_memory
-from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
+from ampcompare.train.measure.energy import EnergyMeter
+from ampcompare.train.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():

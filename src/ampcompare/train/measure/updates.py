@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ampcompare import metrics
 from ampcompare.machine.device import widest_float
-from ampcompare.measure.gradients import SAMPLE
 from ampcompare.precision.casting import HALF_TYPES
+from ampcompare.train.measure.gradients import SAMPLE
 
 # How many weights one of the sample stands for; the weights, what they were, which have a gradient.
 Sampled = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]

@@ -44,8 +44,8 @@ def reproduce(
     from rich.console import Console
 
     from ampcompare.config.load import split_override
-    from ampcompare.reproduce.as_sweep import sweep_file
-    from ampcompare.reproduce.listing import lines
+    from ampcompare.sweeps.reproduce.as_sweep import sweep_file
+    from ampcompare.sweeps.reproduce.listing import lines
 
     console, given = Console(highlight=False), words or []
     asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
