@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from support.training import fit
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
+from ampcompare.recorder.scaling import scaling_of
 
 QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
 
@@ -98,6 +100,69 @@ def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
         scaler.update(4.0)
         loop(record)
     assert kept.of(metrics.SKIPPED) == [0, 0]
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bool):
+    """Neither before the first step nor within an interval, whose steps before it stay counted."""
+    precision = build_precision("native", init_scale=2.0**10)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    state = copy.deepcopy(precision.state_dict())
+    with Recorder(
+        backend="native", scaler=precision if ours else precision.scaler, every=every, **QUIET
+    ) as record:
+
+        def step(factor: float) -> None:
+            optimizer.zero_grad()
+            precision.backward(model(torch.ones(2, 4)).mean() * factor)
+            precision.step(optimizer)
+            record.step(loss=1.0, samples=2)
+
+        state["scaler"]["scale"] = 2.0**9
+        precision.load_state_dict(state)
+        record.resume()
+        step(1.0)
+        step(math.inf)  # to 2**8
+        with record.paused():
+            state["scaler"]["scale"] = 2.0**7
+            precision.load_state_dict(state)
+        step(1.0)
+        step(math.inf)
+    expected = {1: [0, 1, 1, 2], 3: [1, 2], 100: [2]}[every]
+    assert kept.of(metrics.SKIPPED) == expected
+    assert kept.of(metrics.SCALE)[-1] == 2.0**6
+
+
+@pytest.fixture
+def doubles() -> Iterator[None]:
+    """A program whose default dtype is fp64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("doubles")
+def test_scale_and_skips_are_exact_whatever_the_default_dtype_and_the_factor(kept: Kept):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, backoff_factor=0.3)
+    loop = Loop(scaler, steps=20, factor=lambda step: math.inf if step % 2 else 1.0)
+    with Recorder(backend="native", scaler=scaler, every=5, **QUIET) as record:
+        loop(record)
+    assert (loop.drops, kept.rows[-1][metrics.SKIPPED]) == (10, 10)
+    for any_scaler in (None, scaler):
+        scaling = scaling_of(any_scaler, torch.device("cpu"))
+        scaling.look()
+        assert scaling.scale_factor().dtype == torch.float32
+
+
+def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    scaler = torch.amp.GradScaler("cpu")
+    record = Recorder(backend="native", scaler=scaler, **QUIET)
+    monkeypatch.setattr(scaler, "get_scale", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), record:
+        pass
+    assert kept.told is None
 
 
 def test_a_backend_of_ours_is_asked_itself(kept: Kept):

@@ -12,6 +12,7 @@ from torch import Tensor
 from ampcompare import metrics
 from ampcompare.train import meter as room
 from ampcompare.train.meter import Meter, Result
+from ampcompare.train.overflows import Found
 from ampcompare.train.troubles import SKIPS_IN_A_ROW
 
 CPU = torch.device("cpu")
@@ -180,6 +181,18 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     assert sum("steps in a row" in note for note in made.notes) == 1
 
 
+def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made: Made):
+    for name, skipped in (("a", True), ("b", False), ("c", True)):
+        made.meter.resume()
+        made.scale.skipped = skipped
+        made.step(overflow=Found(torch.tensor(0), [name]))
+        made.meter.pause()
+    made.meter.flush()
+    named = {row[metrics.STEP]: row.get(metrics.NONFINITE_MODULE) for row in made.rows[:-1]}
+    assert named == {1: "a", 3: "c"}
+    assert made.rows[-1][metrics.SKIPPED] == 2
+
+
 def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):
     first, second = Made(monkeypatch), Made(monkeypatch)
     for made in (first, second):
@@ -236,4 +249,9 @@ def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median(monkeypatch: p
         for _ in range(steps):
             made.step(seconds=seconds)
         made.meter.close()
-    assert made.meter.summary()[metrics.THROUGHPUT_MEDIAN] == pytest.approx(800)
+    made.meter.pause()
+    state, later = made.meter.state_dict(), Made(monkeypatch)
+    later.meter.load_state_dict(state)
+    assert len(state["throughputs"]) == 3  # as many as rows, not as steps
+    for meter in (made.meter, later.meter):
+        assert meter.summary()[metrics.THROUGHPUT_MEDIAN] == pytest.approx(800)

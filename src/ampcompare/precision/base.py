@@ -64,7 +64,7 @@ class Precision:
 
     def scale_factor(self) -> Tensor:
         """The loss scale, 0-d fp32 on the device (1 for fp32)."""
-        return torch.ones((), device=self.device)
+        return torch.ones((), dtype=torch.float32, device=self.device)
 
     def skipped_steps(self) -> Tensor:
         """Optimizer steps skipped so far, 0-d int64 on the device."""

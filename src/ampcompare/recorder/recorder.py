@@ -164,7 +164,8 @@ class Recorder:
             return self
         if self._was_entered:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
-        # First, as it may refuse the parameters.
+        # First what a scaler or an optimizer of others may refuse, while no run is open.
+        self._scaling.look()
         groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
         self._tracker = start(self._told, self._run, self.say)
         self._tracker.note(self._facts)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_host
+from ampcompare.machine.device import is_host, widest_float
 from ampcompare.precision.base import Precision
 from ampcompare.train.meter import Scaling
 
@@ -48,7 +48,7 @@ class OfScaler(Scaling):
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
         self._scaler, self.device = scaler, device
-        self._on_host, self._one = is_host(device), torch.ones((), device=device)
+        self._on_host, self._one = is_host(device), torch.ones((), dtype=torch.float32, device=device)
         factor = getattr(scaler, "get_backoff_factor", None)
         self._factor = factor() if factor else None
         self._now: Any = None
@@ -60,16 +60,17 @@ class OfScaler(Scaling):
 
     def scale_factor(self) -> Tensor:
         """The scale behind the last step that was looked at, 0-d fp32."""
-        return torch.tensor(self._now) if self._on_host else self._now
+        return torch.tensor(self._now, dtype=torch.float32) if self._on_host else self._now
 
     def skips(self, seen: list[Any]) -> Tensor:
         """As `Scaling.skips`."""
-        scales = torch.tensor(seen) if self._on_host else torch.stack(seen)
+        scales = torch.tensor(seen, dtype=torch.float32) if self._on_host else torch.stack(seen)
         before, now = scales[:-1], scales[1:]
         if self._factor is None:
             return now < before
-        # Whoever loads a checkpoint in between lowers it by anything.
-        return (now < before) & (now == before * self._factor)
+        # Whoever loads a checkpoint in between lowers it by anything. PyTorch rounds the product in fp64.
+        lowered = (before.to(widest_float(self.device)) * self._factor).float()
+        return (now < before) & (now == lowered)
 
     def scales_dynamically(self) -> bool:
         """As far as can be told: it moves, or would."""
