@@ -14,22 +14,25 @@ from ampcompare.cli import main
 from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, in_turns, ratio
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
+# Each so slow in its own way that other work on the machine hides nothing.
 SLOW = """
+import time
+
 import torch
 from torch import nn
 
 
 class Back(nn.Module):
     def forward(self, x):
-        for _ in range(200):
-            x = x.double().float()
-        return x
+        large = torch.zeros(4_000_000)
+        for _ in range(5):
+            large = large.double().float()
+        return x + large[0]
 
 
 class Pieces(nn.Module):
     def forward(self, x):
-        for name in "abcdefghij" * 200:
-            hash(name * 1000)
+        time.sleep(0.05)
         return x
 
 

@@ -46,5 +46,5 @@ class Follower:
 
     def files(self) -> list[Path]:
         """The run's records, oldest first: one file, more after a restart, be it online or offline."""
-        found = (self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb")
+        found = (self.folder / "wandb").glob(f"*run-*-{self.run_id}/run-{self.run_id}.wandb")
         return sorted(found, key=lambda file: file.parent.name.removeprefix("offline-"))

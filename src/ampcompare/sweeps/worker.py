@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -204,9 +205,10 @@ class Workers:
         metric, early = self._launch.sweep.metric, self._launch.sweep.hyperband
         if metric is None or early is None:
             return False
-        best, worst = (max, -math.inf) if metric.maximize else (min, math.inf)
+        # What is not finite is the worst that a database's JSON can hold.
+        best, worst = (max, -sys.float_info.max) if metric.maximize else (min, sys.float_info.max)
         for band in (band for band in early.bands if band <= len(values) and str(band) not in judged):
-            reached = [worst if math.isnan(value) else value for value in values[:band]]
+            reached = [value if math.isfinite(value) else worst for value in values[:band]]
             value = reached[-1] if early.strict else best(reached)
             try:
                 known = self._queue.report(job.row, band, value)

@@ -54,6 +54,7 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
         ((1.0, 1.0, 1.0), {}, ""),
         ((0.5, 0.6, 0.64), FEW, "at chance"),  # 0.5 + 3 * 0.05
         ((0.5, 0.6, 0.66), FEW, ""),
+        ((0.5, 0.6, 0.66), {metrics.TEST_IMAGES: 1e30, metrics.CLASSES: 2**64}, ""),
     ],
 )
 def test_accuracies_at_chance_and_constant_ones_say_nothing(accuracies, size, why: str):
@@ -77,6 +78,20 @@ def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
     size = {metrics.TEST_IMAGES: 40}
     assert not (shown(1) | shown(0)) & {"better", "equivalent"}
     assert "better" in shown(12)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_figure_is_known_to_its_last_decimal_also_where_it_went_through_float32(kind):
+    made = [
+        with_accuracies(*(float(kind(share)) for share in (0.5, 0.7, last)), seed=seed, backend=backend)
+        for seed in (1, 2, 3)
+        for backend, last in (("none", 0.8), ("native", 0.81))
+    ]
+    for run in made:
+        run.config["data"]["source"] = "./mine.py:build"  # of which the test set is not known
+    analysis = analyse_runs(made)
+    assert [group.floor for group in analysis.groups] == pytest.approx([1, 1])
+    assert not analysis.comparison("native").shown
 
 
 def sweep(

@@ -75,9 +75,10 @@ class Comparison:
 
     `estimates` are ratios to the baseline (speed above 1: faster, memory below 1: less, energy, time to the
     target), and of quality the difference in its shown unit; `beside_control` the same against the A/A
-    control's runs. `loose` names what differs in machine or software. `drift`, of a control alone, is the
-    throughput of its last runs to that of its first. `silence` is why nothing is claimed of quality, `stuck`
-    why the group's own says nothing while the baseline's does: it lost, be the loss shown or not.
+    control's runs, if it `has_control`. `loose` names what differs in machine or software. `drift`, of a
+    control alone, is the throughput of its last runs to that of its first. `silence` is why nothing is
+    claimed of quality, `stuck` why the group's own says nothing while the baseline's does: it lost, be the
+    loss shown or not.
     """
 
     group: Group
@@ -87,6 +88,7 @@ class Comparison:
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
     beside_control: Mapping[str, Estimate] = field(default_factory=dict)
+    has_control: bool = False
     drift: Estimate | None = None
     silence: str = ""
     stuck: str = ""
@@ -123,7 +125,8 @@ def compare_all(
             found.append(Comparison(group, None, refusal))
             continue
         repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
-        control = next((g for g in repeats if g.outcomes.finished and not group.is_control), None)
+        controls = [] if group.is_control else sorted(repeats, key=lambda g: not g.outcomes.finished)
+        control = next(iter(controls), None)
         found.append(compare(group, base, level, control, gap(group, base, key), bench))
     return found
 
@@ -176,7 +179,10 @@ def compare(
         base,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
         estimates=_estimates(group, base, level, bench),
-        beside_control=_estimates(group, control, level, bench) if control else {},
+        beside_control=_estimates(group, control, level, bench)
+        if control and control.outcomes.finished
+        else {},
+        has_control=control is not None,
         drift=_drift(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group),
@@ -232,10 +238,12 @@ def _claim(of: Comparison, base: Group, question: str) -> Claim:
     if is_quality and of.stuck:  # what it lost may be said; equal it can never be
         worse = tuple(word for word in shown if word == "worse")
         return Claim(question, found, worse, "" if worse else of.stuck)
-    if {*shown} & {*GAINS} and beside and shown != _sides(question, beside, metric):
-        few = "" if beside.has_interval else f"the control has n = {beside.n}"
-        why = few or "no more than the control, nothing changed, shows here"
-        return Claim(question, found, (), why, is_open=True)
+    # A bench has a control of its own.
+    has_control = of.has_control and not isinstance(found, Benched)
+    if has_control and {*shown} & {*GAINS} and (not beside or shown != _sides(question, beside, metric)):
+        few = f"the control has n = {beside.n if beside else 0}"
+        why = "no more than the control, nothing changed, shows here"
+        return Claim(question, found, (), why if beside and beside.has_interval else few, is_open=True)
     margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
     if margin is not None and -margin < low and high < margin:
         shown = (*shown, EQUIVALENT)

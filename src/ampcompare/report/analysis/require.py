@@ -118,7 +118,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
         return holds, f"{metric.name} {metric.with_unit(said)}"
     # A gain must be one beside the control, too; to be no worse than so much need not.
     is_gain = term.bound >= 1 if question == SPEED else term.bound < 1
-    holds = not (is_gain and question in comparison.beside_control and set(GAINS).isdisjoint(claim.shown))
+    holds = not (is_gain and comparison.has_control and set(GAINS).isdisjoint(claim.shown))
     if question == SPEED:
         return holds and found.low >= term.bound, f"{said} as fast"
     return holds and found.high <= term.bound, f"{said} the memory"

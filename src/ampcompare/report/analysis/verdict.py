@@ -15,6 +15,7 @@ from ampcompare.report.analysis.comparison import (
     HOLDS_NO_CHANGE,
     MEMORY,
     NOT_FINISHED,
+    NOT_SETTLED,
     QUALITY,
     SPEED,
     Claim,
@@ -43,8 +44,15 @@ def chip(comparison: Comparison) -> str:
     known = [claim.estimate for claim in (speed, quality) if claim.estimate is not None]
     if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
         return "cannot tell"
-    of_speed = speed.shown[0] if speed.shown else UNSETTLED if speed.is_open else ""
+    of_speed = speed.shown[0] if speed.shown else _open_speed(speed)
     return " · ".join(filter(None, (of_speed, _quality_words(comparison)[0])))
+
+
+def _open_speed(speed: Claim) -> str:
+    """What more seeds may tell; nothing of what they cannot."""
+    if not speed.is_open or not speed.estimate:
+        return ""
+    return UNSETTLED if speed.answer == NOT_SETTLED else "speed cannot be told"
 
 
 def _failed(group: Group) -> str:
@@ -89,7 +97,7 @@ def _speed_and_memory(claims: Mapping[str, Claim]) -> list[str]:
     """`1.77× as fast`, `11 % less memory`, `the same memory`; nothing of what is not compared."""
     (fast, speed), (size, memory) = [(claims[q].estimate, claims[q]) for q in (SPEED, MEMORY)]
     said = [f"{words.ratio(fast.value)} as fast"] if fast and speed.shown else []
-    said += [UNSETTLED] if fast and speed.is_open and not speed.shown else []
+    said += [_open_speed(speed)] if not speed.shown and _open_speed(speed) else []
     if size and size.value - 1 == size.error == 0:
         said.append("the same memory")
     elif size and memory.shown:

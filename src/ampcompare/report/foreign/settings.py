@@ -51,7 +51,9 @@ def _tell_ours(reading: Reading, columns: Columns) -> None:
     """
     runs, asked = reading.logged.runs, reading.asked
     reading.keys = keys = tuple(asked.group_by or [ARM if ARM in columns else BACKEND])
-    reading.baseline = asked.baseline or (columns[ARM][0] if keys == (ARM,) else _of_fp32(runs))
+    reading.baseline = asked.baseline or (
+        columns[ARM][0] if keys == (ARM,) and ARM in columns else _of_fp32(runs)
+    )
     if any(run.option("recorder") is not None for run in runs):
         own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM, *keys, *asked.ignore)
         free = [k for k in _differing(columns) if find_option(k) is None and not k.startswith(own)]

@@ -21,6 +21,7 @@ FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a smal
 SATURATION = 0.995  # from here on a constant accuracy is no wonder
 ERRORS_ABOVE_CHANCE = 3.0
 MOST_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
+FLOAT32 = 2.0**-24  # of a value: what its way through float32, as TensorBoard's, may have changed
 MEDIAN_GAP = 0.03
 FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
 DRIFT_LEVEL = 0.99  # every report asks this, and few have any
@@ -62,9 +63,10 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
         return float(100 / known[table.IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
-    rounded = (n for n in range(MOST_DECIMALS + 1) if len(values) and (np.round(values, n) == values).all())
-    least = next(rounded, None)
-    return 0.0 if least is None else metric.factor * 10.0**-least
+    for decimals in range(MOST_DECIMALS + 1) if len(values) else ():
+        if (np.abs(values - np.round(values, decimals)) <= FLOAT32 * np.abs(values)).all():
+            return metric.factor * 10.0**-decimals
+    return 0.0
 
 
 def median_gap(group: Group, base: Group) -> tuple[float, float] | None:

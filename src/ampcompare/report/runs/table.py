@@ -206,7 +206,7 @@ def _started(run: RunRecord) -> float:
 def _of_data(run: RunRecord, key: str, known: str) -> float:
     """A count as recorded, else what is known of the source; NaN if neither."""
     if 1 <= (told := _summary(run, key)) <= LARGEST:
-        return math.floor(told)
+        return float(math.floor(told))
     named, limit = run.option("data.source"), run.option("data.test_limit")
     count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
     is_limit = known == "test_images" and is_number(limit) and limit > 0
