@@ -120,7 +120,17 @@ def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, subtests:
 def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     assert "New here? `ampcompare demo`" in " ".join(ampcompare("--help").stdout.split())
     assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
-    assert ampcompare("run", "--help").stdout.startswith("usage: ampcompare run ")
+    often = ampcompare("run", "--help").stdout
+    assert often.startswith("usage: ampcompare run ")
+    for said in (
+        "none, native, native_bf16, ",
+        "also timm:NAME, ./net.py:build",
+        "cuda:N",
+        "./data.py:build",
+        "layer4.2,*.bn3",
+        "auto: go on with an unfinished run",
+    ):
+        assert said in often
     every = ampcompare("run", "--help-all").stdout
     assert all(f"{leaf.key}=" in every and leaf.help in every for leaf in LEAVES.values())
 

@@ -161,10 +161,12 @@ def test_what_the_library_raises_is_one_line(monkeypatch: pytest.MonkeyPatch):
         raise OSError("Name or service not known\nand more")
 
     monkeypatch.setattr(_builder, "load_pretrained", lost)
-    what = "no network for num_classes=10 ("
-    assert f"{what}OSError: Name or service not known)" in refusal("timm:test_convnext", pretrained=True)
-    assert f"{what}KeyError: 'x')" in refusal("torchvision:resnet18", weights="x")
-    unknown = f"{what}TypeError: ResNet.__init__() got an unexpected keyword argument 'widht_per_group'"
+    what = "no network for num_classes=10"
+    weights = f"{what} with the weights of model.kwargs"
+    said = f"{weights}.pretrained=True (OSError: Name or service not known)"
+    assert said in refusal("timm:test_convnext", pretrained=True)
+    assert f"{weights}.weights='x' (KeyError: 'x')" in refusal("torchvision:resnet18", weights="x")
+    unknown = f"{what} (TypeError: ResNet.__init__() got an unexpected keyword argument 'widht_per_group'"
     assert unknown in refusal("torchvision:resnet101", widht_per_group=1)
 
 

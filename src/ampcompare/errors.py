@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,8 @@ from typing import NoReturn, Self
 EXIT_BAD_INPUT = 2
 ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
 MOST_SAID = 300  # characters of what somebody else's exception says
+# How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
+FROM_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
 
 
@@ -55,9 +58,11 @@ def what_happened(problem: BaseException, path: Path | None = None) -> str:
     """`line 3: ValueError: no such width`: what it is, and the last line of its author's file there."""
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
         return f"line {problem.lineno}: {problem.msg}"
-    if str(problem).startswith("Caught "):  # so PyTorch begins what it raises anew of a DataLoader's worker
-        return str(problem).rstrip().rpartition("\n")[2]
-    said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0][:MOST_SAID].rstrip(": ")
+    said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0]
+    if FROM_WORKER.match(str(problem)):
+        lines = str(problem).rpartition("Traceback (most recent call last):\n")[2].splitlines()
+        said = next((line for line in lines if line.strip() and not line.startswith(" ")), said)
+    said = said[:MOST_SAID].rstrip(": ")
     own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said
 

@@ -294,6 +294,24 @@ def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pyt
             check_chosen(load_config(None, words))
 
 
+def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
+    """As a sweep's file has it, which the command passes on as a word or as JSON."""
+    chosen = {"schedule.milestones": "[2,3]", "optimizer": "{'lr': 0.2}", "model": {"kwargs": "{a: 1}"}}
+    words = ["schedule.name=multistep", *(f"{key}={value}" for key, value in chosen.items())]
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"schedule.name": "multistep", **chosen}))
+    of_words, of_json, of_file = parse(words), parse([words[0], json.dumps(chosen)]), load_config(str(file))
+    for config in (of_words, of_json, of_file):
+        found = (config.schedule.milestones, config.optimizer.lr, config.model.kwargs)
+        assert found == ([2, 3], 0.2, {"a": 1})
+        check_parameters(config, chosen)
+    for other in ({"schedule.milestones": "[2,4]"}, {"optimizer": "{'lr': 0.3}"}):
+        with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
+            check_parameters(of_words, other)
+    with pytest.raises(UserError, match=r"^data\.mean='\[1,1': expected a list"):
+        check_parameters(of_words, {"data.mean": "[1,1"})
+
+
 def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to():
     config = load_config(None, ["wandb.group=strong-${backend}", "backend=native"])
     check_parameters(config, {"wandb.group": "strong-${backend}"})
@@ -305,6 +323,7 @@ def test_what_is_in_a_tree_is_compared_with_its_type():
     config = load_config(None, ["model.kwargs={width: 64, act: gelu, drop: 1e-5}"])
     check_parameters(config, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}})
     check_parameters(config, {"model.kwargs.drop": "1e-5"})  # as `wandb sweep` reads it
+    check_parameters(load_config(None, ["model.kwargs.drop='1e-5'"]), {"model.kwargs.drop": "1e-5"})
     for chosen in ({"model.kwargs.width": 32}, {"model.kwargs": {"width": True}}, {"model.kwargs.depth": 3}):
         with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
             check_parameters(config, chosen)

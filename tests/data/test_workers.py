@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from ampcompare.data.host import SampleLoader
 from ampcompare.data.splits import SampleSet
 from ampcompare.data.workers import begin
+from ampcompare.errors import what_happened
 
 SIZE = 16
 
@@ -59,6 +60,21 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
     loader = DataLoader(Signalled(), batch_size=SIZE, num_workers=1, worker_init_fn=note)
     for _ in range(2):  # wrapped once, however often it is begun
         assert len(list(begin(loader))) == 6
+
+
+class Broken(Signalled):
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        try:
+            raise OSError("not this one")
+        except OSError:
+            raise ValueError("no such image\nand more")  # noqa: B904 - two tracebacks
+
+
+def test_what_a_worker_raises_is_told_as_it_was_there():
+    with pytest.raises(ValueError, match="Caught ") as caught:
+        next(iter(DataLoader(Broken(), num_workers=1)))
+    assert what_happened(caught.value) == "ValueError: no such image"
+    assert what_happened(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
 
 
 DATA = """

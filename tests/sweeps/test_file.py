@@ -198,6 +198,8 @@ def test_our_training_is_known_however_it_is_started_and_its_words_are_checked(
     said = check(tmp_path, monkeypatch, command=wrong)
     assert "the first run would end at once: --config 'dmo': no such file" in said
     assert not check(tmp_path, monkeypatch, ["epochs=1"], command=right)
+    texts = {"schedule.milestones": {"values": ["[2,3]", "[1,3]"]}, "optimizer": {"value": "{lr: 0.2}"}}
+    assert not check(tmp_path, monkeypatch, ["schedule.name=multistep"], command=right, parameters=texts)
 
 
 def test_a_metric_from_outside_is_known_by_its_name(tmp_path, monkeypatch):

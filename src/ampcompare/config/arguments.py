@@ -35,6 +35,7 @@ OFTEN = {
     "precision": ("precision.loss_scale", "precision.keep_fp32"),
     "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
 }
+BY_WORDS = {"backend", "execution", "optimizer.name", "wandb.mode"}  # of which the words say most
 BRIEF = 40  # characters of what is said of one of them: 80 with its key and default
 
 
@@ -93,8 +94,8 @@ def often(program: str) -> str:
     for group, options in OFTEN.items():
         for number, key in enumerate(options):
             leaf = LEAVES[key]
-            words = ", ".join(leaf.choices) if leaf.base is str else ""
-            said = shorten(words or leaf.help.partition("; ")[0], BRIEF, placeholder=" ...")
+            said = ", ".join(leaf.choices) if key in BY_WORDS else leaf.help.partition("; ")[0]
+            said = shorten(said, BRIEF, placeholder=" ...")
             lines.append(f"{'' if number else group:<10}{_with_default(leaf):<30}{said}")
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -17,6 +17,7 @@ from ampcompare.config.options import texts
 from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed
+from ampcompare.program.yaml_file import read_word
 
 # All that is taken of OmegaConf's grammar: `${oc.env:WANDB_API_KEY}` in a stranger's config would put a
 # secret into the record.
@@ -66,20 +67,33 @@ def options_in(tree: Mapping[Any, Any]) -> list[str]:
     return [leaf.key for leaf, _, _ in _options_in(tree)]
 
 
+def parsed(key: str, value: Any) -> Any:
+    """A value as it is, but a list, a group or a free tree that is written as a text by what YAML makes of
+    it, or Python (so a sweep's agent writes it).
+    """
+    found = find_option(key)
+    is_read = key in GROUPS or (found and (found[0].base is list and not found[0].names))
+    if isinstance(value, str) and (is_read or (found and found[0].is_tree and not found[1])):
+        with suppress(UserError):  # of which is said what the option expects
+            return read_word(key, value)
+    return value
+
+
 def _options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[Any, Sequence[str], Any]]:
     """Of each option in a tree its leaf, where in it if it is a free tree, and the value."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
+        inner = parsed(key, value)
         if key in GROUPS:
-            if not isinstance(value, Mapping | None):
+            if not isinstance(inner, Mapping | None):
                 known = ", ".join(leaf.rpartition(".")[2] for leaf in LEAVES if leaf.startswith(f"{key}."))
                 raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
-            yield from _options_in(value or {}, f"{key}.")  # `optimizer:` may have nothing under it
+            yield from _options_in(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
         elif found := find_option(key):
             leaf, path = found
-            if leaf.is_tree and not path and not isinstance(value, Mapping | None):
+            if leaf.is_tree and not path and not isinstance(inner, Mapping | None):
                 raise leaf.wrong(value)
-            yield leaf, path, value
+            yield leaf, path, inner
         else:
             raise _unknown(key)
 

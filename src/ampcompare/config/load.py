@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
-from ampcompare.config.build import Given, build
+from ampcompare.config.build import Given, build, parsed
 from ampcompare.config.check import check
 from ampcompare.config.publication import repeated
-from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
+from ampcompare.config.schema import LEAVES, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import flat, read_word, read_yaml
@@ -72,18 +72,11 @@ def split_override(word: str) -> tuple[str, Any]:
 
 
 def typed_word(key: str, text: str) -> Any:
-    """What a command's word gives an option: the text, which its type reads; of a group, a list or a free
-    tree what it is as YAML. Raises UserError.
+    """What a command's word gives an option: the text, which its type reads, or in a free tree what it is as
+    YAML. Raises UserError.
     """
-    leaf = found[0] if (found := find_option(key)) else None
-    if leaf and leaf.is_tree:
-        return read_word(key, text)
-    if key in GROUPS or (leaf and leaf.base is list and not leaf.names):
-        try:
-            return read_word(key, text)
-        except UserError:
-            return text  # of which is said what the option expects
-    return text
+    found = find_option(key)
+    return read_word(key, text) if found and found[0].is_tree else text
 
 
 def check_option(key: str, value: Any) -> None:
@@ -111,12 +104,12 @@ def check_chosen(config: Config) -> None:
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError where the config has another value than the sweep chose."""
     # Of others nothing: a sweep notes some of its own in `plan`.
-    ours = {key: value for key, value in flat(chosen) if find_option(key)}
-    wanted = build(config, *(("", {key: value}) for key, value in ours.items()))
-    for key in ours:
-        given, value = config.value(key), wanted.value(key)
-        # In a free tree a word may have come to another type.
-        if given != value and str(given) not in (str(value), str(typed_word(key, str(value)))):
+    read = {key: parsed(key, value) for key, value in chosen.items()}
+    ours = {key: value for key, value in flat(read) if find_option(key)}
+    for key, said in ours.items():
+        given, value = config.value(key), build(config, ("", {key: said})).value(key)
+        # In a free tree it has another type where it came as a word.
+        if given != value and given != build(config, ("", {key: typed_word(key, str(said))})).value(key):
             why = f"the sweep chose {value!r} and its command did not pass that on"
             todo = "let the command end with ${args_no_hyphens}, which has every parameter"
             raise UserError(f"{key}={given!r}: {why}; {todo}")

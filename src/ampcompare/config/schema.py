@@ -27,7 +27,10 @@ _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF
 @dataclass
 class ModelConfig:
     name: str = option(
-        "resnet50", "network", choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"), door=MODELS
+        "resnet50",
+        "network, also timm:NAME, ./net.py:build",
+        choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
+        door=MODELS,
     )
     stem: str = option(
         "cifar",
@@ -44,7 +47,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "where the data come from", choices=SOURCES, door=DATA)
+    source: str = option("cifar10", "data, also image_folder, ./data.py:build", choices=SOURCES, door=DATA)
     kwargs: dict[str, Any] = option(
         {}, "arguments of a source from elsewhere, by their names; synthetic takes size, in pixels (32)"
     )
@@ -139,8 +142,8 @@ class PrecisionConfig:
     )
     keep_fp32: list[str] | None = option(
         None,
-        "modules that compute in fp32; under any backend, with all below them: their names in the network, "
-        "shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
+        "modules kept in fp32: layer4.2,*.bn3; under any backend, with all below them, by their names in the "
+        "network, shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
         names=True,
     )
 
@@ -199,7 +202,7 @@ class Config:
     )
     device: str = option(
         "auto",
-        "auto: the first of cuda, mps, cpu; or one by name",
+        "auto (first of cuda, mps, cpu) or cuda:N",
         role=Role.MAY_DIFFER,  # when a run goes on, what kind it is has to be the same
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         pattern_words="one of auto, cpu, cuda, cuda:N, mps",
@@ -224,7 +227,7 @@ class Config:
     output_dir: str = option("runs", "folder of the run's record", role=Role.BOOKKEEPING)
     resume: str = option(
         "never",
-        "go on with an unfinished run of this config in output_dir: auto if there is one, never",
+        "auto: go on with an unfinished run; one of this config in output_dir, where there is one",
         role=Role.BOOKKEEPING,
         choices=("auto", "never"),
         hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},

@@ -16,6 +16,8 @@ from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.ours import OURS, RESNETS
 from ampcompare.plugins import MODELS, Plugin
 
+WEIGHTS = {"timm": "pretrained", "torchvision": "weights"}  # the argument by which a library fetches them
+
 
 def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
     """The network of that name. `num_classes` is given if it is known and the builder takes it.
@@ -26,6 +28,9 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     builder = found(name)
     ours = {} if num_classes is None else {"num_classes": num_classes}
     what = f"no network for num_classes={num_classes}" if ours else "no network"
+    weights = WEIGHTS.get(name.partition(":")[0], "")
+    if asked := kwargs.get(weights):
+        what += f" with the weights of model.kwargs.{weights}={asked!r}"
     with plugins.blame(MODELS, name, what, builder.file):
         model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, ours=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):

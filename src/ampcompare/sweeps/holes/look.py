@@ -7,9 +7,9 @@ reads as a text), so that values are compared by what they read as.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -218,14 +218,15 @@ def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=100_000)
 def _read(text: str) -> str:
-    """A value by what it reads as, as JSON; numbers are the same by their size."""
+    """A value by what it reads as; numbers are the same by their size, `none` and `null` are None."""
+    with suppress(ValueError):
+        return f"{float(text):.{DIGITS}g}"  # before YAML, to which 010 is 8
     try:
         value = read_word("", text)
     except UserError:
         return text
-    plain = json.dumps(value, default=str, sort_keys=True)
-    return json.dumps(json.loads(plain, parse_int=_sized, parse_float=_sized))
-
-
-def _sized(number: str) -> str:
-    return f"{float(number):.{DIGITS}g}"
+    if isinstance(value, list | tuple):
+        return str([_read(str(part)) for part in value])
+    if isinstance(value, Mapping):
+        return str(sorted((str(name), _read(str(part))) for name, part in value.items()))
+    return "none" if str(value).lower() in ("none", "null") else str(value)
