@@ -100,6 +100,8 @@ def demo(
     say(f"--- 4 of 4: the page, {about(PAGE)}")
     make_report(Request([folder], f"{folder}/report", bench=str(bench)), console)
     say(f"done in {clock(time.monotonic() - began)}")
+    if any(row.about.get("is_emulated") for row in speeds.arms):
+        say(f"with units for the half type:      {as_typed('ampcompare', 'demo', 'device=cuda')}")
     say(f"speed and memory of your network:  {as_typed('ampcompare', 'bench', 'model.name=./net.py:build')}")
     say(f"a training of your own:            {as_typed('ampcompare', 'run', '--help')}")
 
