@@ -85,7 +85,9 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
     words = [f"model.name={tmp_path}/slow.py:{name}", "data.source=synthetic", "batch_size=8", "device=cpu"]
     assert explain(*words, "backend=native_bf16", "--seconds", "3", "--json", str(file)) == 0
     for side in json.loads(file.read_text())["backends"]:
-        assert max(side["ms"]["kinds"], key=side["ms"]["kinds"].get) == kind
+        times = side["ms"]["kinds"]
+        # On a busy machine idle time grows, and ops' own does not.
+        assert max({*times} if kind == IDLE else {*times} - {IDLE}, key=times.get) == kind
 
 
 class OfTurns:
