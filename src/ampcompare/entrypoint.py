@@ -2,8 +2,6 @@
 of all else that takes long to import: what takes the machine away is heard from the first moment.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The one exception for a user's mistake, and how a program ends on it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

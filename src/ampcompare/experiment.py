@@ -1,7 +1,5 @@
 """One run from config to finished record: prepare the parts, start the record, fit, finish."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial

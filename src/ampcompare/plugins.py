@@ -4,8 +4,6 @@ What is asked for is imported when it is used, and nothing else is: names are li
 installed distributions. A file's path counts from the working directory. Free of torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os

@@ -4,8 +4,6 @@ Each check stands alone: what is missing or broken on a machine is what people a
 whatever a check raises becomes its line. Nothing here waits for the network.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -8,8 +8,6 @@ A CPU is measured on one core. With all of them each convolution waits for its s
 machine has other work too that wait is all one sees (100 ms for a convolution of 0.1 ms, two busy cores).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """From a data source to its training and test split."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

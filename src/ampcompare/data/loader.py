@@ -1,7 +1,5 @@
 """Batches drawn on the device: the whole data set lives there, an epoch is a plan of indices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ whose kernels PyTorch's convolutions and matrix products on x86 are (its verbose
 runs), and `use_mkldnn` in PyTorch's Convolution.cpp.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """What every backend says of itself, once, and what one can be told; all else asks it here. Free of torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

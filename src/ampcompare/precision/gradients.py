@@ -6,8 +6,6 @@ gradients from before are set aside and added to the new ones. With `delay` thes
 backward without it unscales the sum once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

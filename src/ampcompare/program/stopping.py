@@ -6,8 +6,6 @@ once: batch systems warn with one signal and end with another, while the checkpo
 torch: the entrypoint needs this before it knows that the input is good.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal
@@ -16,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -46,7 +44,7 @@ class StopRequest:
                 before = signal.signal(number, self._on_signal)
                 self._before.setdefault(number, before)
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> Self:
         self.listen(WORDS)
         return self
 

@@ -1,7 +1,5 @@
 """What a training is made of: data, model, optimizer, trainer, as the config says."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from typing import Any

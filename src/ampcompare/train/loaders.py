@@ -1,7 +1,5 @@
 """The loaders of a run's data as the config says, and what of the config its data cannot have."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

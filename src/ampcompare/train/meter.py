@@ -6,8 +6,6 @@ it has queued; each row carries its own step. A killed process loses the row tha
 since.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A network's outputs may be anything. The built-in ones read a tensor, or what is
 an object (as Hugging Face's models return it); targets are a tensor, or a dict with one, or with `labels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any

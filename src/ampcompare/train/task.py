@@ -3,14 +3,12 @@
 Here all that is general is decided once: what a step and an evaluation call is in a `Task`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +90,7 @@ class Task:
         told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
-    def weighed(self) -> Task:
+    def weighed(self) -> Self:
         """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
         padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
         which nobody knows what it is the mean of, is weighed by samples all the same.

@@ -1,7 +1,5 @@
 """Two samples of each split before the first step: whether network, loss and metrics go together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

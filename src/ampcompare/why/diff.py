@@ -1,7 +1,5 @@
 """`ampcompare why diff`: where a backend leaves fp32 in a training step, module by module."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`ampcompare why guard`: the smallest set of modules that must stay in fp32, found in short trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import shlex

@@ -5,8 +5,6 @@ computes with. What lies between is the reason, as it was observed; O1, which ca
 is asked for its own rule.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator

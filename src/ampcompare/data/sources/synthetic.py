@@ -10,8 +10,6 @@ steps on 48 images, 82 % after 48 on 96.
 Integer arithmetic on PCG64's raw stream, hence the same bytes on every machine and NumPy version.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ampcompare.data.splits import Dataset

@@ -5,8 +5,6 @@ checkpointing runs the forward again, and costs more: see docs). The wrappers ar
 needs them and inert in every thread that is not inside a context.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ and never changes the caller's arguments. `out=` is where the result goes, not w
 Half is the type of the context in force: fp16, as in apex, or bf16.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

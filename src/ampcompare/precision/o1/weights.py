@@ -5,8 +5,6 @@ Copies go whenever an outermost context opens or closes and after a step (in ape
 between those, a changed `_version` (any in-place edit that autograd sees) makes a new one.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any
