@@ -10,7 +10,8 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import check, trains_here
-from ampcompare.sweeps.file import Sweep, key_of, read_sweep
+from ampcompare.sweeps.file import key_of, read_sweep
+from ampcompare.sweeps.sweep import Sweep
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none

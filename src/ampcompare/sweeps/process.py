@@ -19,8 +19,8 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.program.files import replacing
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 
 ENDS = ("finished", "failed", "stopped")  # of a run that is not made once more by itself

@@ -22,9 +22,9 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
 from ampcompare.sweeps.definition import Added, agreed, definition, seed_of
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Address, Database, shown
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import (
     FORMAT,
     QUEUED,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.sweeps.cluster.array import Array, held
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard, Launch, ended, note_end
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import Stop, see_through
 

@@ -24,12 +24,12 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.submit import split
 from ampcompare.sweeps.definition import agreed, definition, seed_of
-from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
-from ampcompare.sweeps.points import SEED
+from ampcompare.sweeps.file import KEYS, sweep_of
 from ampcompare.sweeps.prepare import Prepared, prepare, prepared
 from ampcompare.sweeps.queue import ELSEWHERE
 from ampcompare.sweeps.run import Request, url_of
 from ampcompare.sweeps.search import row_at
+from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row, read_sweep_of
 
 BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
