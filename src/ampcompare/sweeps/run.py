@@ -120,7 +120,7 @@ def work_through(
     gpus = [] if ready.on_cpu else visible_gpus()
     words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
     launch = Launch(queue.sweep, folder, words, {} if ready.here else of_others(), ready.here)
-    stop, display = Stop(), SweepDisplay(console, queue, queue.progress(patient=True))
+    stop, display = Stop(), SweepDisplay(console, queue, queue.progress())
 
     def workers() -> int:
         total, most = queue.sweep.total(), request.workers or max(1, len(gpus))

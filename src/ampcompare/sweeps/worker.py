@@ -144,7 +144,7 @@ class Workers:
             while not self._stop.asked.is_set():
                 try:
                     row = self._queue.claim()
-                    there = 0 if row else self._queue.progress(patient=True).open
+                    there = 0 if row else self._queue.progress().open
                 except Away:
                     if self._stop.asked.is_set():
                         return
