@@ -64,9 +64,9 @@ class Queue:
     `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
     over; `words` are the options behind every command, part of what the sweep is; `plan` is what of the plan
     every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the
-    database has it, with all seeds so far, `added` the groups of seeds that came since it began. All wait
-    for a database that is away, and say so (`database`), but for `beat` and `report`, which raise Away at once.
-    Raises UserError where the database cannot be used or holds another sweep under the same name.
+    database has it, with all seeds so far, `added` the groups of seeds that came since it began. All wait for
+    a database that is away, and say so (`database`); but `beat` and `report` raise Away at once. Raises
+    UserError where the database cannot be used or holds another sweep under the same name.
     """
 
     def __init__(
@@ -198,8 +198,9 @@ class Queue:
         return place
 
     def beat(self, mine: Sequence[Row] = ()) -> Progress:
-        """A sign of life for one's own rows, and a look at others': the silent go back to the queue. It hears
-        of no new seeds: the pulse goes on while a look is taken, which goes by those there were when it began.
+        """A sign of life for one's own rows, and a look at others': the silent go back to the queue.
+
+        It hears of no new seeds: the pulse goes on while a look is taken, which goes by those before it.
         """
         owners, now = {row.owner for row in mine}, time.monotonic()
         # Who has not looked for a while, as a process that was stopped, knows of no silence in it; nor does

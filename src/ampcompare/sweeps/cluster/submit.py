@@ -26,16 +26,9 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.prepare import Prepared, prepare
+from ampcompare.sweeps.prepare import GRACE_SECONDS, Prepared, Request, prepare
 from ampcompare.sweeps.process import Launch, of_others
-from ampcompare.sweeps.run import (
-    EXIT_FAILED_RUNS,
-    GRACE_SECONDS,
-    Request,
-    command_again,
-    make_output,
-    print_failed,
-)
+from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output, print_failed
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
@@ -62,8 +55,8 @@ def submit_sweep(
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
     own, of_runs = split(words)
-    ready = prepare(path, of_runs, request.name, request.control)
-    _check(ready, request)
+    ready = prepare(path, of_runs, request)
+    _check(ready)
     options, array = parameters(own, request.workers), Array(ready.output.resolve())
     _executor(array, options)  # whether there is one, before anything is written
     make_output(ready.output)
@@ -95,10 +88,10 @@ def submit_sweep(
             most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
             time = f"time limit {options['additional_parameters'].get('time')}"
-            look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
+            alone = dataclasses.replace(ready, request=dataclasses.replace(request, workers=None))
             lines.append(f"{head}: {part} submitted as job {jobs[-1]}{at_a_time}, {time}")
             lines.append(f"logs: {array.folder / 'logs'}, those of the jobs in {array.jobs}")
-            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
+            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {alone.again('--missing')}")
         else:
             lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
         for line in lines:
@@ -172,11 +165,11 @@ def _submit(
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _check(ready: Prepared, request: Request) -> None:
+def _check(ready: Prepared) -> None:
     """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
     in which the sweep was run without.
     """
-    sweep, output = ready.sweep, ready.output
+    sweep, output, request = ready.sweep, ready.output, ready.request
     needs = {
         "--storage": request.storage,
         "--until-decided": request.until_decided,

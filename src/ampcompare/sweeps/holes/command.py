@@ -20,9 +20,10 @@ from ampcompare.records.tree import lookup
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.holes.look import Seen, look, word_of
+from ampcompare.sweeps.prepare import Request
 from ampcompare.sweeps.process import last_words
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.run import Request, command_again, make_output, queue_of, run_to_report
+from ampcompare.sweeps.run import make_output, queue_of, run_to_report
 from ampcompare.sweeps.table import RUNNING, Row
 
 EXIT_HOLES = 3
@@ -52,10 +53,9 @@ def see_holes(
     for line in (seen.counted, *seen.remarks):
         print_line(console, one_line(line))
     if fill:
-        return _fill(seen, request, source, words, console)
+        return _fill(seen, console)
     if (_to_run(seen) or seen.not_begun) and (seen.is_kept or not seen.is_drawn):
-        again = command_again(source, request, seen.ready, "--fill")
-        print_line(console, one_line(f"to fill them: {again}"))
+        print_line(console, one_line(f"to fill them: {seen.ready.again('--fill')}"))
     return 0 if seen.is_whole else EXIT_HOLES
 
 
@@ -63,7 +63,7 @@ def _to_run(seen: Seen) -> list[Row]:
     return [row for row in seen.open if word_of(row) != "running"]
 
 
-def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], console: Console) -> int:
+def _fill(seen: Seen, console: Console) -> int:
     ready, to_run = seen.ready, _to_run(seen)
     if seen.unasked and not seen.is_whole:
         todo = "run it where squeue answers"
@@ -78,17 +78,17 @@ def _fill(seen: Seen, request: Request, source: str, words: Sequence[str], conso
         todo = "go on with what runs it, such as wandb agent"
         raise UserError(f"--fill: of a search only what is in its own database can be run again; {todo}")
     make_output(ready.output)
-    status = run_to_report(_queue_of(seen, request), source, console, request, ready, "--fill")
+    status = run_to_report(_queue_of(seen), ready, console, "--fill")
     if status >= 128:
         return status
-    after = look(source, words, request)
+    after = look(ready.file, ready.given, ready.request)
     print_line(console, one_line(after.counted))
     return status or (0 if after.is_whole else EXIT_HOLES)
 
 
-def _queue_of(seen: Seen, request: Request) -> Queue:
+def _queue_of(seen: Seen) -> Queue:
     """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    queue, told = queue_of(seen.ready, request), seen.ready.told
+    queue, told = queue_of(seen.ready), seen.ready.told
     if not seen.is_drawn:
         queue.adopt(
             dataclasses.replace(

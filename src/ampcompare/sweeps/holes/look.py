@@ -25,9 +25,8 @@ from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.submit import split
 from ampcompare.sweeps.definition import agreed, definition, seed_of
 from ampcompare.sweeps.file import KEYS, sweep_of
-from ampcompare.sweeps.prepare import Prepared, prepare, prepared
+from ampcompare.sweeps.prepare import Prepared, Request, prepare, prepared
 from ampcompare.sweeps.queue import ELSEWHERE
-from ampcompare.sweeps.run import Request, url_of
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row, read_sweep_of
@@ -95,7 +94,7 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
         of_records.append(row)
     if ready.sweep.on_server:  # W&B's agent alone stops runs early
         ready = replace(ready, sweep=replace(ready.sweep, hyperband=None))
-    written, kept = read_sweep_of(url_of(ready, request), ready.sweep.name)
+    written, kept = read_sweep_of(ready.url, ready.sweep.name)
     sweep, of_array, jobs, unasked = _of_array(ready)
     why |= jobs
     if written:
@@ -138,7 +137,7 @@ def _rank(row: Row) -> tuple[bool, bool, bool]:
 def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
     """The sweep, and the runs that W&B's server has of it."""
     if not source.startswith(API_PREFIX):
-        return prepare(source, words, request.name, request.control), ()
+        return prepare(source, words, request), ()
     if option := "--name" if request.name is not None else "--control" if request.control else "":
         raise UserError(f"{option}: is of a sweep without a server; leave it out")
     entity, project, name = parse_source(source)
@@ -147,7 +146,7 @@ def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prep
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     read = sweep_of(Path(source), known)
     read = replace(read, name=name, entity=entity, project=project, on_server=True)
-    return prepared(read, words), runs
+    return replace(prepared(read, words), file=source, request=request), runs
 
 
 def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
@@ -158,15 +157,15 @@ def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
     if not array.has_begun:
         return ready.sweep, [], {}, ""
     ready, kept = array.agreed(ready)
-    if any(
-        row.state == QUEUED for row in array.rows(ready, kept, {})
-    ):  # else it may be far from Slurm by now
+    rows = array.rows(ready, kept, {})
+    if any(row.state == QUEUED for row in rows):  # else it may be far from Slurm by now
         try:
             jobs = array.in_queue()
         except UserError as problem:
             unasked = str(problem)
     why = {run_id: f"in the queue as job {ids[0]}" for run_id, ids in jobs.items()}
-    return ready.sweep, array.rows(ready, kept, jobs), why, unasked
+    rows = [replace(row, state=RUNNING, starts=1) if row.run_id in jobs else row for row in rows]
+    return ready.sweep, rows, why, unasked
 
 
 def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
