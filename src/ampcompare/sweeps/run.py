@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,13 +89,19 @@ def queue_of(ready: Prepared) -> Queue:
     return Queue(ready.sweep, ready.url, ready.sweep.name, grace, ready.words, ready.told)
 
 
+def launch_of(ready: Prepared, folder: Path) -> Launch:
+    """How its runs are started, into this folder."""
+    words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
+    # The sweep anew, without its points: to the jobs of an array it travels with each run.
+    return Launch(replace(ready.sweep), folder, words, {} if ready.here else of_others(), ready.here)
+
+
 def work_through(queue: Queue, ready: Prepared, folder: Path, console: Console) -> list[int]:
     """See all runs of the queue through by workers of this process; with looks, round after round until all
     is decided. Returns the signals that ended it before.
     """
     gpus = [] if ready.on_cpu else visible_gpus()
-    words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
-    launch = Launch(queue.sweep, folder, words, {} if ready.here else of_others(), ready.here)
+    launch = launch_of(ready, folder)
     stop, display = Stop(), SweepDisplay(console, queue, queue.progress())
 
     def workers() -> int:

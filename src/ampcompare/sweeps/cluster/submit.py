@@ -27,8 +27,7 @@ from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
 from ampcompare.sweeps.prepare import GRACE_SECONDS, Prepared, Request, prepare
-from ampcompare.sweeps.process import Launch, of_others
-from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output, print_failed
+from ampcompare.sweeps.run import EXIT_FAILED_RUNS, launch_of, make_output, print_failed
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
@@ -39,6 +38,8 @@ NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
+# What Slurm's clients say of trouble with the connection: the controller may have taken the jobs.
+UNHEARD = "timed out|conne|contact|communicat|socket|messag|receiv|send|bytes|pipe|shut|killed"
 READ: dict[str, type] = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
@@ -109,10 +110,7 @@ def submit_sweep(
 
 
 def _submit_runs(array: Array, ready: Prepared, options: Mapping[str, Any], left: Sequence[Row]) -> str:
-    words = (*ready.words, f"output_dir={array.folder}") if ready.here else ready.words
-    # The sweep anew, without its points: it travels with each run.
-    anew = dataclasses.replace(ready.sweep)
-    launch = Launch(anew, array.folder, words, {} if ready.here else of_others(), ready.here)
+    launch = launch_of(ready, array.folder)
     patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
     tasks = [RunTask(launch, row, patience) for row in left]
     return _submit(array, ready.sweep.name, options, [row.run_id for row in left], tasks)
@@ -154,9 +152,8 @@ def _submit(
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
-        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
-        # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
-        if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no word")
+        if isinstance(problem, FailedJobError) and lines and not re.search(UNHEARD, str(problem), re.I):
             note.unlink()
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
         todo = "the same command again submits what is neither done nor in the queue"
