@@ -65,7 +65,7 @@ def sweep(
     if missing and cluster is not None:
         raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
     if missing or (fill and cluster is None):
-        from ampcompare.sweeps.holes.command import see_holes
+        from ampcompare.sweeps.holes import see_holes
 
         raise typer.Exit(see_holes(file, words or [], console, request, fill=fill, missing=missing))
     if file.startswith(API_PREFIX):

@@ -1,6 +1,7 @@
 """A sweep from its file to its report."""
 
 import math
+import os
 import signal
 import threading
 import time
@@ -21,7 +22,6 @@ from ampcompare.program.stopping import WORDS, heard
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
-from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.prepare import Prepared, Request, prepare
 from ampcompare.sweeps.process import Launch, of_others
@@ -125,6 +125,27 @@ def work_through(queue: Queue, ready: Prepared, folder: Path, console: Console) 
         if not received:
             display.close()
     return received
+
+
+def visible_gpus() -> list[str]:
+    """One CUDA_VISIBLE_DEVICES value per GPU that this process may use; empty where there is none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        names = [name.strip() for name in given.split(",")]
+        # CUDA takes the list up to the first name that is none, such as -1.
+        valid = next((i for i, name in enumerate(names) if not name or name.startswith("-")), len(names))
+        return names[:valid] if _gpu_count() else []
+    return [str(index) for index in range(_gpu_count())]
+
+
+def _gpu_count() -> int:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:  # no driver, no GPU
+        return 0
 
 
 def _begins(display: SweepDisplay, folder: Path, workers: int, gpus: int, planned: str) -> Iterator[str]:
