@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ampcompare.published.printed import printed
+from ampcompare.published.printed import Printed
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from ampcompare.published.printed import printed
     ],
 )
 def test_the_interval_is_every_number_that_is_printed_so(text: str | int, value: float, half: float):
-    found = printed(text)
+    found = Printed.model_validate(text)
     assert (found.text, found.is_rounding) == (str(text), True)
     assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
 
 
 def test_a_figure_with_an_interval_of_its_own_keeps_it():
-    found = printed({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    found = Printed.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
     assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
     assert not found.is_rounding
-    assert printed({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
+    assert Printed.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95

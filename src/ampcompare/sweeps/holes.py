@@ -107,42 +107,37 @@ def look(source: str, words: Sequence[str], request: Request) -> Seen:
     """Every point of a sweep of a file, or of `wandb:ENTITY/PROJECT/SWEEP`, run with these words (a batch
     system's are none of its runs'). Writes and starts nothing. Raises UserError.
     """
-    ready, records = _prepared(source, split(words)[1], request)
-    of_records, why = [], {}
-    for record in records:
-        row, why[record.id] = _of_record(record, ready.sweep)
-        of_records.append(row)
-    if ready.sweep.on_server:  # W&B's agent alone stops runs early
-        ready = replace(ready, sweep=replace(ready.sweep, hyperband=None))
+    ready, of_server, why = _prepared(source, split(words)[1], request)
     written, kept = read_sweep_of(ready.url, ready.sweep.name)
     sweep, of_array, jobs, unasked = _of_array(ready)
     why |= jobs
     if written:
         groups = [seeds for seeds, *_ in written["groups"]]
         sweep, _ = agreed(ready.sweep, ready.words, written["sweep"], groups, "its database")
-    keys, remarks = _varied(sweep), []
-    seed = seed_of(sweep, definition(sweep, ready.words))
-    is_known = sweep.is_grid or (not sweep.learns and sweep.run_cap)
-    # W&B's server draws by its own dice, and of a grid with a cap takes whichever it likes.
-    is_known = is_known and not (sweep.on_server and (sweep.run_cap or not sweep.is_grid))
-    total = sweep.total() or 0 if is_known else 0
-    points = [replace(row_at(sweep, seed, {}, place), state=QUEUED, starts=0) for place in range(total)]
-    found, strays = _placed(points, keys, of_records)
     # What the database has of others, or nobody has begun, the others tell.
     begun = [row for row in kept if row.state != ELSEWHERE and (row.state != QUEUED or row.starts)]
-    if is_known:
+    keys, remarks, total = _varied(sweep), [], sweep.total()
+    # W&B's server draws by its own dice, and of a grid with a cap takes whichever it likes.
+    is_theirs = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
+    is_drawn = total is None or sweep.learns or is_theirs
+    points: list[Row] = []
+    if total is not None and not is_drawn:
+        seed = seed_of(sweep, definition(sweep, ready.words))
+        points = [replace(row_at(sweep, seed, {}, place), state=QUEUED, starts=0) for place in range(total)]
+    found, strays = _placed(points, keys, of_server)
+    if is_drawn:
+        points = begun or strays
+        if sweep.run_cap is None:
+            remarks.append("a search without run_cap has no end, so that no point of it is missing")
+    else:
         for row in [*found, *of_array, *begun]:
             if row.place < len(points) and _rank(row) >= _rank(points[row.place]):
                 points[row.place] = row
         if strays:
             stray = f"of this sweep at none of its points ({strays[0].run_id})"
             remarks.append(f"{plural(len(strays), 'run')} {stray}")
-    else:
-        points = begun or strays
-        if sweep.run_cap is None:
-            remarks.append("a search without run_cap has no end, so that no point of it is missing")
-    not_begun = 0 if is_known else max(0, (sweep.run_cap or 0) - len(points))
-    seen = Seen(ready, keys, bool(written), points, why, not is_known, not_begun, unasked, remarks)
+    not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
+    seen = Seen(ready, keys, bool(written), points, why, is_drawn, not_begun, unasked, remarks)
     if unasked and not seen.is_whole:
         remarks.append(f"{unasked}: some of them may run")
     return seen
@@ -154,19 +149,26 @@ def _rank(row: Row) -> tuple[bool, bool, bool]:
     return word in WHOLE, word == RUNNING, word != "missing"
 
 
-def _prepared(source: str, words: Sequence[str], request: Request) -> tuple[Prepared, Sequence[RunRecord]]:
-    """The sweep, and the runs that W&B's server has of it."""
+def _prepared(
+    source: str, words: Sequence[str], request: Request
+) -> tuple[Prepared, list[Row], dict[str, str]]:
+    """The sweep, the runs that W&B's server has of it, and by their ids why they are as they are."""
     if not source.startswith(API_PREFIX):
-        return prepare(source, words, request), ()
+        return prepare(source, words, request), [], {}
     if option := "--name" if request.name is not None else "--control" if request.control else "":
         raise UserError(f"{option}: is of a sweep without a server; leave it out")
     entity, project, name = parse_source(source)
-    config, runs = read_server_sweep(source, brief=True)
+    config, records = read_server_sweep(source, brief=True)
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     read = sweep_of(Path(source), known)
-    read = replace(read, name=name, entity=entity, project=project, on_server=True)
-    return replace(prepared(read, words), file=source, request=request), runs
+    rows, why = [], {}
+    for record in records:
+        row, why[record.id] = _of_record(record, read)
+        rows.append(row)
+    # W&B's agent alone stops runs early.
+    read = replace(read, name=name, entity=entity, project=project, on_server=True, hyperband=None)
+    return replace(prepared(read, words), file=source, request=request), rows, why
 
 
 def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
