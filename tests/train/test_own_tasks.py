@@ -59,8 +59,6 @@ REFUSALS = {
     "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': gave a tensor [2]; expected the batch's "
     "mean, a 0-d tensor with a gradient",
     "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py",
-    "task.loss=mse task.metrics=[./scores.py:spread]": "task.metrics='./scores.py:spread': nothing says "
-    'which way is better; write spread.better = "higher" or "lower" beside it',
     "task.loss=mse task.metrics=[./scores.py:third_error]": "task.metrics='./scores.py:third_error': cannot "
     "take outputs [2, 1] and targets [2] (line 7: IndexError: ",
     "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",

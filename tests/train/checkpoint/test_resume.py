@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from support.training import fit
+from support import training
 
-from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.experiment import run
 from ampcompare.records import load_runs
 from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.checkpoint.store import Store
-from ampcompare.train.display import TrainingDisplay
-
-
-class Killed(BaseException):
-    """The end of a process, as far as the code in it can see."""
 
 
 @pytest.fixture
-def play(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+def play(tmp_path: Path):
     """Run quickly, without a record; `until` a step at which it dies. Gives what was printed."""
-
-    def go(*words: str, until: int | None = None) -> str:
-        def step(self: TrainingDisplay, step: int) -> None:
-            if step == until:
-                raise Killed
-
-        monkeypatch.setattr(TrainingDisplay, "step", step)
-        text = io.StringIO()
-        given = (*quick_overrides, "wandb.mode=disabled", f"output_dir={tmp_path}", *words)
-        try:
-            result = run(load_config(None, given), Console(file=text, width=300))
-        except Killed:
-            assert until
-        else:
-            assert until is None
-            assert result.exit_code == 0
-        return text.getvalue()
-
-    return go
+    return partial(training.play, "wandb.mode=disabled", f"output_dir={tmp_path}")
 
 
 @pytest.fixture
@@ -171,11 +145,11 @@ def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path
     assert "going on without it" in said
 
 
-def test_random_numbers_go_on_where_they_were(quick_overrides: tuple[str, ...]):
+def test_random_numbers_go_on_where_they_were():
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), np.random.rand(), random.random()
 
-    state = capture(fit(quick_overrides)[0])
+    state = capture(training.fit()[0])
     expected = drawn()
-    restore(fit(quick_overrides)[0], state)
+    restore(training.fit()[0], state)
     assert drawn() == expected
