@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
-from support.quick import QUICK
+from support.training import play
 
 from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.experiment import run
 from ampcompare.models import build_model
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
@@ -96,26 +93,22 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "net.py"
 
 
-def train(*words: str) -> None:
-    assert run(load_config(None, [*QUICK, *words]), Console(file=io.StringIO())).exit_code == 0
-
-
 def test_a_network_may_give_more_in_training_than_in_evaluation(net: Path):
-    train("model.name=./net.py:more", "epochs=1")
+    play("model.name=./net.py:more", "epochs=1")
 
 
 def test_another_version_of_a_file_is_another_network_to_reports_and_to_resume(net: Path):
     mine, begun = "model.name=./net.py:build", ("seed=1", "output_dir=begun")
-    train(mine, *begun, "max_steps=5", "checkpoint.every_epochs=1")
-    train(mine, "seed=2")
+    play(mine, *begun, "max_steps=5", "checkpoint.every_epochs=1")
+    play(mine, "seed=2")
     assert len(analyse_runs(load_runs(["runs"])).groups) == 1
     net.write_text(f"{NET}# another\n")
-    train(mine, *begun, "resume=auto")
+    play(mine, *begun, "resume=auto")
     assert len(list(Path("begun/checkpoints").iterdir())) == 2  # the other one is left as it was
-    train(mine, "seed=3")
+    play(mine, "seed=3")
     assert len(analyse_runs(load_runs(["runs"])).groups) == 2
     net.write_text(NET)
-    train(mine, *begun, "resume=auto")
+    play(mine, *begun, "resume=auto")
 
 
 VIT = (
@@ -203,7 +196,7 @@ def test_timms_networks_train_under_every_kind_of_backend(
     from timm import __version__
 
     asked = (*words, f"backend={backend}", "optimizer.name=adamw", "optimizer.lr=0.003")
-    train(*asked, f"output_dir={tmp_path}")
+    play(*asked, f"output_dir={tmp_path}")
     (record,) = load_runs([tmp_path])
     losses = record.values("train/loss")
     assert losses[-1] < losses[0]
