@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.plugins import BACKEND, install
 from support.quick import QUICK
+from support.refusals import line_of
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
@@ -32,11 +33,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(text: str, door: Door = DOOR) -> str:
-    with pytest.raises(UserError) as caught:
-        load(door, text)
-    (line,) = caught.value.lines
-    assert line.startswith(f"{door.option}={text!r}: ")
-    return line.partition(": ")[2]
+    begin = f"{door.option}={text!r}: "
+    said = line_of(load, door, text)
+    assert said.startswith(begin)
+    return said.removeprefix(begin)
 
 
 def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
@@ -146,9 +146,7 @@ def test_a_class_that_is_no_backend_is_one_line_that_says_what_is_missing(here: 
     for content, said in CLASSES.items():
         with subtests.test(content=content):
             (here / "mine.py").write_text(f"{content}\n")
-            with pytest.raises(UserError) as caught:
-                build_precision("./mine.py:Mine")
-            (line,) = caught.value.lines
+            line = line_of(build_precision, "./mine.py:Mine")
             assert line.startswith(f"backend='./mine.py:Mine': {said}")
 
 

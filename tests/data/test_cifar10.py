@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refusals import line_of
 from torchvision import datasets
 
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import cifar10
-from ampcompare.errors import UserError
 
 
 class SmallArchive:
@@ -95,9 +95,7 @@ def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatc
 
 
 def message_of(cifar: SmallArchive, root: Path) -> str:
-    with pytest.raises(UserError) as error:
-        build_dataset(cifar.which.name, str(root))
-    return str(error.value)
+    return line_of(build_dataset, cifar.which.name, str(root))
 
 
 @pytest.mark.parametrize("damaged", [False, True])

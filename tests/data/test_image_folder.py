@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.refusals import line_of
 
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import image_folder
-from ampcompare.errors import UserError
 
 NO_IMAGE = "does not decode (cannot identify image"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -26,9 +26,7 @@ def load(root: Path):
 
 
 def message_of(root: Path) -> str:
-    with pytest.raises(UserError) as error:
-        load(root)
-    (text,) = error.value.lines
+    text = line_of(load, root)
     assert text.startswith(f"data.root={str(root)!r}: ")
     return text
 
@@ -63,8 +61,7 @@ def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_le
 
 
 def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
-    with pytest.raises(UserError, match=r"data\.root is not set"):
-        build_dataset("image_folder", "")
+    assert "data.root is not set" in line_of(build_dataset, "image_folder", "")
     (tmp_path / "val").mkdir()
     (folder / "test/extra").mkdir()
     (folder / "test/extra/1.png").write_bytes(png())

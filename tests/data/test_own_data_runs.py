@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.refusals import line_of
 from support.same_run import end_of, record_of
 from support.training import play
 
@@ -100,13 +101,6 @@ def test_a_run_killed_within_an_epoch_and_resumed_is_the_run_that_was_not_but_on
     assert len(record.values("train/loss")) == 6
 
 
-def refusal(name: str, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        train(name, *words)
-    (line,) = caught.value.lines
-    return line
-
-
 @pytest.mark.parametrize(
     ("name", "word", "said"),
     [
@@ -121,7 +115,7 @@ def refusal(name: str, *words: str) -> str:
     ],
 )
 def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, said: str):
-    assert refusal(name, word).startswith(said)
+    assert line_of(train, name, word).startswith(said)
 
 
 def test_a_graph_is_of_tensors_alone():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.a_loop import Kept, Loop
+from support.refusals import line_of
 from support.training import fit
 
 from ampcompare import Recorder, metrics
@@ -391,9 +393,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
     for wrong, line in REFUSED:
         with subtests.test(wrong=wrong, line=line):
-            with pytest.raises(UserError, match=line) as caught:
-                wrong()
-            assert len(caught.value.lines) == 1
+            assert re.search(line, line_of(wrong))
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ import pytest
 import torch
 from support.properties import backends
 from support.training import fit, timeless
-from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare.precision import REGISTRY
 from ampcompare.train import captured
 from ampcompare.train.meter import Result
-from ampcompare.train.step import Trainer
 
 
 @pytest.fixture
@@ -61,30 +59,6 @@ def test_a_graphed_run_logs_what_an_eager_one_does(backend: str, played: list[st
     # 14).
     assert played.count("capture") == 1
     assert played.count("launch") == 18 - 3 - 3 - 2
-
-
-def test_the_learning_rate_of_a_launch_is_a_tensor_that_follows_the_schedule(
-    played: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    seen: list[Any] = []
-    compute = Trainer.compute
-
-    def look(self: Trainer, *args: Any, **kwargs: Any) -> Result:
-        rate = self.optimizer.param_groups[0]["lr"]
-        seen.append((rate.clone() if isinstance(rate, torch.Tensor) else rate, len(played) and played[-1]))
-        return compute(self, *args, **kwargs)
-
-    monkeypatch.setattr(Trainer, "compute", look)
-    made, rows = fit("execution=cuda_graph", "diagnostics.every=null")
-    made.run()
-    assert [float(rate) for rate, _ in seen] == pytest.approx(
-        [r["train/learning_rate"] for r in rows if "train/loss" in r]
-    )
-    kinds = [type(rate) for rate, _ in seen]
-    assert kinds[:3] == [float] * 3
-    assert kinds[3:5] == [torch.Tensor] * 2
-    assert len({float(rate) for rate, _ in seen}) == 18
-    assert isinstance(made.trainer.scheduler, LRScheduler)
 
 
 def test_the_capture_is_no_step_to_time(played: list[str]):
