@@ -25,7 +25,6 @@ from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
 from ampcompare.recorder import recorder
-from ampcompare.recorder.scaling import scaling_of
 
 QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
 
@@ -83,14 +82,24 @@ def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: SimpleNamespac
     assert kept.summary[metrics.THROUGHPUT_MEDIAN] == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("every", [1, 7, 50])
-def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(kept: Kept, fused: bool, every: int):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, growth_interval=6)
-    loop = Loop(scaler, fused, steps=100, factor=lambda step: 1e6 if step % 9 == 0 else 1e3)
+@pytest.fixture(params=[torch.float32, torch.float64], ids=str)
+def default_dtype(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A program's default type of numbers."""
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("default_dtype")
+@pytest.mark.parametrize(("every", "fused", "factor"), [(1, False, 0.5), (7, True, 0.3), (50, False, 0.3)])
+def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
+    kept: Kept, every: int, fused: bool, factor: float
+):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=6, backoff_factor=factor)
+    loop = Loop(scaler, fused, steps=100, factor=lambda step: math.inf if step % 9 == 0 else 1.0)
     with Recorder(backend="native", scaler=scaler, optimizer=loop.optimizer, every=every, **QUIET) as record:
         loop(record)
-    assert loop.drops > 3
+    assert loop.drops == 11
     assert kept.rows[-1][metrics.SKIPPED] == loop.drops
     assert kept.rows[-1][metrics.SCALE] == scaler.get_scale()
 
@@ -114,9 +123,8 @@ def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bo
     model = torch.nn.Linear(4, 1)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     state = copy.deepcopy(precision.state_dict())
-    with Recorder(
-        backend="native", scaler=precision if ours else precision.scaler, every=every, **QUIET
-    ) as record:
+    how = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
+    with Recorder(every=every, **how, **QUIET) as record:
 
         def step(factor: float) -> None:
             optimizer.zero_grad()
@@ -137,27 +145,8 @@ def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bo
     expected = {1: [0, 1, 1, 2], 3: [1, 2], 100: [2]}[every]
     assert kept.of(metrics.SKIPPED) == expected
     assert kept.of(metrics.SCALE)[-1] == 2.0**6
-
-
-@pytest.fixture
-def doubles() -> Iterator[None]:
-    """A program whose default dtype is fp64."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.usefixtures("doubles")
-def test_scale_and_skips_are_exact_whatever_the_default_dtype_and_the_factor(kept: Kept):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, backoff_factor=0.3)
-    loop = Loop(scaler, steps=20, factor=lambda step: math.inf if step % 2 else 1.0)
-    with Recorder(backend="native", scaler=scaler, every=5, **QUIET) as record:
-        loop(record)
-    assert (loop.drops, kept.rows[-1][metrics.SKIPPED]) == (10, 10)
-    for any_scaler in (None, scaler):
-        scaling = scaling_of(any_scaler, torch.device("cpu"))
-        scaling.look()
-        assert scaling.scale_factor().dtype == torch.float32
+    assert kept.told.logged["backend"] == "native"
+    assert kept.told.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
 
 
 def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch: pytest.MonkeyPatch):
@@ -167,23 +156,6 @@ def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch:
     with pytest.raises(ZeroDivisionError), record:
         pass
     assert kept.told is None
-
-
-def test_a_backend_of_ours_is_asked_itself(kept: Kept):
-    precision = build_precision("native", init_scale=2.0**120)
-    model = torch.nn.Linear(4, 1)
-    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with Recorder(scaler=precision, optimizer=optimizer, every=5, **QUIET) as record:
-        for step in range(10):
-            with precision.forward_context():
-                loss = model(torch.ones(2, 4)).square().mean() * (1e4 if step < 4 else 0)
-            precision.backward(loss)
-            precision.step(optimizer)
-            optimizer.zero_grad()
-            record.step(loss=loss, samples=2)
-    assert kept.rows[-1][metrics.SKIPPED] == int(precision.skipped_steps()) > 0
-    assert kept.told.logged["backend"] == "native"
-    assert kept.told.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
 
 
 @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
