@@ -19,7 +19,19 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
-LONG = ("faults", "online", "sweeps", "tests", "train", "page", "report", "reproduce", "recorder", "machine")
+LONG = (
+    "faults",
+    "online",
+    "sweeps",
+    "tests",
+    "train",
+    "page",
+    "report",
+    "reproduce",
+    "recorder",
+    "machine",
+    "plugins",
+)
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
