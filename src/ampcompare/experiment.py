@@ -18,6 +18,7 @@ from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
+from ampcompare.machine.probe import times_slower
 from ampcompare.machine.world import World, is_loss_of_another, join, this_world
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
@@ -103,9 +104,9 @@ def _run(
         for line in (*said, *data_remarks(config, data)):
             say(line)
         dtype = environment[metrics.PRECISION_DTYPE]
-        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
-            why = "slower than fp32 (ampcompare doctor says how much), a study of numerics, not of speed"
-            say(f"{dtype} is emulated on this processor: {why}")
+        if world.leads and environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
+            how = f"about {times_slower(dtype):.0f} times slower than fp32"
+            say(f"{dtype} is emulated on this processor: {how}, a study of numerics, not of speed")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():

@@ -115,9 +115,9 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.probe import TYPES, half_type, probe, relative
     from ampcompare.machine.device import resolve_device
     from ampcompare.machine.environment import arithmetic_of
+    from ampcompare.machine.probe import TYPES, half_type, probe, relative
     from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
     device = resolve_device("auto")
