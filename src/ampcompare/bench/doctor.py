@@ -106,8 +106,9 @@ def _processor() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = torch.get_num_threads()
+    from ampcompare.machine.environment import count_cores
+
+    cores, threads = count_cores(), torch.get_num_threads()
     todo = f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
     if limit := os.environ.get("OMP_NUM_THREADS"):
         todo = f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
