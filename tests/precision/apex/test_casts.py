@@ -178,3 +178,11 @@ def test_frozen_weight_seen_in_inference_mode_can_serve_a_gradient_later():
         y = torch.mm(x, weight)
     y.float().sum().backward()
     assert torch.equal(x.grad, torch.ones(2, 2))
+
+
+def test_weights_made_in_inference_mode_serve_outside_it():
+    """They have no version, so that nothing could be remembered of them."""
+    with torch.inference_mode():
+        layer = nn.Linear(2, 2)
+    with torch.no_grad(), casts(device_type="cpu"):
+        assert layer(torch.ones(1, 2)).dtype is HALF
