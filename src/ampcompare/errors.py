@@ -13,6 +13,7 @@ from typing import NoReturn, Self
 EXIT_BAD_INPUT = 2
 ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
 MOST_SAID = 300  # characters of what somebody else's exception says
+LONGEST = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
 # How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
 FROM_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
@@ -28,7 +29,9 @@ class UserError(Exception):
     theirs: BaseException | None = None
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
-        self.lines = [one_line(text) for text in (message, *details)]
+        lines = map(one_line, (message, *details))
+        half = LONGEST // 2
+        self.lines = [x if len(x) <= LONGEST else f"{x[:half]} ... {x[-half:]}" for x in lines]
         super().__init__("\n  ".join(self.lines))
 
     def showing(self, problem: BaseException) -> Self:
