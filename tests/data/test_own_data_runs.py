@@ -193,6 +193,26 @@ def late_to_test(train, batch_size):
 """
 
 
+BREAKS = """
+class Breaks(Stream):
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == 2:
+                raise OSError("gone")
+            yield batch
+
+def breaks(train, batch_size):
+    return Breaks(train, batch_size)
+"""
+
+
+def test_data_that_break_in_the_middle_are_no_bad_input():
+    Path("data.py").write_text(f"{OWN}\n{BREAKS}")
+    with pytest.raises(UserError, match=r"no batch 2 of epoch 0 .*OSError: gone") as caught:
+        train("breaks", "data.kwargs.batch_size=32")
+    assert caught.value.exit_code == record_of().exit_code == 1
+
+
 @pytest.mark.parametrize(("name", "inputs"), [("late", "[26, 5]"), ("late_to_test", "[8, 5]")])
 def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(name: str, inputs: str):
     Path("data.py").write_text(f"{OWN}\n{LATE}")
