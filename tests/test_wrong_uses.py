@@ -140,6 +140,16 @@ def test_a_wrong_word_gets_exactly_this_line(subtests: pytest.Subtests):
             assert line_of(parse, ["--config", "demo", word]) == WORDS[word]
 
 
+@pytest.mark.parametrize("word", ["seed=" + "9" * 20_000, '{"a":' * 5_000, "[" * 20_000])
+def test_of_a_value_of_any_length_what_it_is_and_what_is_expected_are_said(word: str):
+    with pytest.raises(UserError) as caught:
+        parse([word])
+    said = str(caught.value)
+    assert word.partition("=")[0][:500] in said
+    assert "expected" in said
+    assert len(said) < 2_100
+
+
 def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     said = line_of(load_config, "sweeps/batch_size.yaml")

@@ -1,7 +1,5 @@
 """`ampcompare`: the command line. Each room owns its commands, which import what they need when they run."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -123,3 +123,24 @@ def test_a_graph_is_of_tensors_alone():
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         with pytest.raises(UserError, match=f"{name} gives its batches"):
             check_data(config, load_data(config), World())
+
+
+BREAKS = """
+class Breaks(Stream):
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if number == 2:
+                raise OSError("gone")
+            yield batch
+
+def breaks(train, batch_size):
+    return Breaks(train, batch_size)
+"""
+
+
+def test_data_that_break_in_the_middle_are_no_bad_input():
+    with Path("data.py").open("a") as file:
+        file.write(BREAKS)
+    with pytest.raises(UserError, match=r"no batch 2 of epoch 0 .*OSError: gone") as caught:
+        train("breaks", "data.kwargs.batch_size=32")
+    assert caught.value.exit_code == record_of(Path("runs")).exit_code == 1

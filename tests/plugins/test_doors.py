@@ -54,11 +54,12 @@ def test_what_it_does_not_take_or_give_is_one_line(here: Path):
         train(MINE, "precision.loss_scale=128")
     with pytest.raises(UserError, match=r"backend=\./mine\.py:Mine has fp32 weights"):
         train(MINE, "precision.keep_batchnorm_fp32=true")
-    with (here / "mine.py").open("a") as file:
-        file.write("\n    def prepare(self, model, optimizer): pass\n")
-    said = "its prepare gave a NoneType; expected model and optimizer"
-    with pytest.raises(UserError, match=f"^backend='./mine.py:Mine': {said}$"):
-        train(MINE)
+    for gives, kind in (("None", "NoneType"), ("optimizer, model", "tuple")):
+        body = f"\n    def prepare(self, model, optimizer): return {gives}\n"
+        (here / "mine.py").write_text(BF16.format(label="mine_bf16") + body)
+        said = f"its prepare gave a {kind}; expected model and optimizer"
+        with pytest.raises(UserError, match=f"^backend='./mine.py:Mine': {said}$"):
+            train(MINE)
 
 
 def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_source_only(here: Path):

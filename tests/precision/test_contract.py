@@ -255,6 +255,22 @@ def test_training_goes_on_as_if_skipped_steps_had_not_been_and_warns_no_schedule
     assert precision.skipped_steps().item() == 3
 
 
+@pytest.mark.parametrize("kind", ["native", "apex_o1", "apex_o2"])
+def test_a_weight_unfrozen_later_trains_with_fused_momentum(kind):
+    """PyTorch's fused step takes momentum buffers for all weights or for none."""
+    precision, model = _build(kind), nn.ParameterList([torch.ones(2), torch.ones(2)])
+    model[1].requires_grad_(False)
+    model, optimizer = precision.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5, fused=True)
+    )
+    for _ in range(2):
+        precision.backward((model[0] + model[1]).sum())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        model[1].requires_grad_(True)
+    assert [weight.tolist() for weight in model] == [[0.375] * 2, [0.75] * 2]
+
+
 @pytest.mark.parametrize("kind", FP32_WEIGHTS)
 def test_state_is_plain_numbers_and_goes_on_exactly(kind):
     def numbers(value: object) -> bool:

@@ -40,15 +40,26 @@ atexit.register(print, "at exit")
 """
 
 
+CTRL_C = """
+import atexit, signal
+
+atexit.register(signal.raise_signal, signal.SIGINT)
+"""
+
+
 def leave(code: int, begin: str = "", **env: str) -> tuple[int, str]:
     command = [sys.executable, "-c", begin + LEAVE, str(code)]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("size", "code"), [("2", 0), ("2", 1), ("1", -signal.SIGABRT)])
 def test_one_of_several_processes_does_without_pythons_own_end(size: str, code: int):
     assert leave(max(0, code), ABORTS, WORLD_SIZE=size) == (code, "at exit\n")
+
+
+def test_ctrl_c_within_pythons_own_end_ends_it_without_a_traceback():
+    assert leave(0, CTRL_C) == (-signal.SIGINT, "")
 
 
 def test_under_an_agent_a_stopped_run_dies_by_its_signal_and_elsewhere_its_exit_code_tells_it():

@@ -116,18 +116,20 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def named_batch(count: int = 8) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    return {"tokens": classes(count, 4, of=9), "weight": drawn(count, 4)}, {"labels": classes(count, 4)}
+def named_batch(*shape: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return {"tokens": classes(*shape, of=9), "weight": drawn(*shape)}, {"labels": classes(*shape)}
 
 
-@pytest.mark.parametrize("backend", ["none", "native", "apex_o1"])
-def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str):
+@pytest.mark.parametrize(
+    ("backend", "tokens"), [("none", ()), ("none", (4,)), ("native", (4,)), ("apex_o1", (4,))]
+)
+def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, tokens: tuple[int, ...]):
     found = {}
     for name, form in FORMS.items():
         torch.manual_seed(0)
         made = trainer(backend, Headed(form), task=task_of(), init_scale=256.0)
         with made.precision.session():
-            found[name] = [made.step([named_batch(8 if n else 5)]).loss.item() for n in range(3)]
+            found[name] = [made.step([named_batch(8 if n else 5, *tokens)]).loss.item() for n in range(3)]
     assert found["dict"] == found["object"] == found["tensor"]
     assert found["tensor"][-1] < found["tensor"][1]
 

@@ -1,7 +1,5 @@
 """What `ampcompare bench` says of what it measured: table, sentences, chart, JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -140,7 +140,10 @@ class SampleSet(_Split):
         with Apart():
             for number, index in enumerate(places.indices):
                 seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
-                samples.append(pair_of(self.data[index]))
+                try:
+                    samples.append(pair_of(self.data[index]))
+                except SystemExit as problem:  # in silence, of a worker
+                    raise RuntimeError(f"SystemExit: {problem}") from problem
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:

@@ -5,8 +5,6 @@ Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has
 the batches of a run on one. Process 0 alone writes: the record, the console.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Folders that can be written to, the cache's among them, and files that are whole or not there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

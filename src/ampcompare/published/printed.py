@@ -1,7 +1,5 @@
 """A figure as somebody printed it: its value, and between what it lies by the digits that it was given."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self

@@ -1,7 +1,5 @@
 """What a Recorder is given, checked, and what its record says of the run: each refusal is a line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from numbers import Integral

@@ -2,8 +2,6 @@
 `summary.csv`, anybody's own), Hugging Face's `trainer_state.json`, and the settings beside them.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -4,8 +4,6 @@ Written by torch.utils.tensorboard, TensorFlow, Lightning's and Hugging Face's l
 tensorboard's own reader, an optional extra.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

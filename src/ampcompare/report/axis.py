@@ -1,7 +1,5 @@
 """The axis of a column of the comparison, with ticks to read it by: it holds all but the widest intervals."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The comparison for programs: JSON, with everything, and CSV, one row a group of the same figures."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ the baseline; all stand out on white and on near-black. Dashes tell lines apart 
 a dashed line drawn over a solid one shows both.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """`ampcompare report --publish`: one's own runs as a publication, which others can reproduce and judge."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ No figure is computed here: a cell words an estimate of the analysis, and says w
 axis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The comparison as text: on the terminal, as Markdown, and as a block for a pull request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box

@@ -1,7 +1,5 @@
 """Numbers as a reader wants them: few digits, units, and a dash for what is not recorded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

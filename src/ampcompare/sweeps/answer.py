@@ -1,7 +1,5 @@
 """What the report says of a sweep's runs: at its end, and at the looks on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

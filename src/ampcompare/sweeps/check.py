@@ -6,8 +6,6 @@ one is refused. Each run is made once, and a block (order.py) holds, for one see
 came to: a baseline that all scales share stands among all of them, not before the later ones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The command of a run: W&B's command macros, filled as `wandb agent` fills them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

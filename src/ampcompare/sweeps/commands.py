@@ -1,7 +1,5 @@
 """`ampcompare sweep`. It imports what it needs when it runs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

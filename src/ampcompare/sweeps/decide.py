@@ -5,8 +5,6 @@ looks are planned (`plan.looks`), every run carries the plan, and the report tes
 over all of them. What one worker decides at a look is written once, for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, islice

@@ -4,8 +4,6 @@ But for more seeds: they are the same sweep, continued. The database keeps them 
 so that every worker has the same runs under the same numbers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

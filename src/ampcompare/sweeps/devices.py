@@ -1,7 +1,5 @@
 """Which GPUs the workers of a sweep get, found without loading torch."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """A sweep file as a Sweep: W&B's schema as pydantic models, whatever breaks it told at once."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,6 @@ Seeds can be added to a sweep that has begun: each group of them comes behind al
 control of its own, so that a run keeps its number for good.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A sweep made ready to run, to submit or to be looked at: file, words and options as one, checked once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The process of a run: started with W&B's sweep environment, stopped politely, never left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -9,8 +9,6 @@ One writes at a time: each transaction first locks the sweep's own row (SQLite: 
 read is still so when it writes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import secrets

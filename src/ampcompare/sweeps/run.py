@@ -1,7 +1,5 @@
 """A sweep from its file to its report."""
 
-from __future__ import annotations
-
 import math
 import signal
 import threading

@@ -4,8 +4,6 @@ A random search draws by a hash of sweep and place: the same points on every mac
 asked. Optuna's TPE proposes from what was tried so far; it keeps nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

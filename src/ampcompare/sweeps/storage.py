@@ -1,7 +1,5 @@
 """The database of a sweep: its URL, trouble with it in one line, and who waits while it does not answer."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A worker: takes runs from the queue one after the other and sees each through to its end."""
 
-from __future__ import annotations
-
 import math
 import signal
 import sys
@@ -12,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from ampcompare.sweeps.display import Job, SweepDisplay
 from ampcompare.sweeps.follow import Follower
@@ -99,7 +98,7 @@ class Workers:
         self._ended = threading.Event()
         self._pulse = threading.Thread(target=self._beat, name="pulse", daemon=True)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> Self:
         self._guard = Guard()
         self._pulse.start()
         return self

@@ -3,8 +3,6 @@
 W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) win over the config where set.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`ampcompare why explain`: types, memory and time of a step under two backends, and what that comes to."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence

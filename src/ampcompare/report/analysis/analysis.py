@@ -1,7 +1,5 @@
 """The analysis of a set of runs: every figure and every sentence that page, tables and terminal show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

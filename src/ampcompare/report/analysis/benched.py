@@ -1,7 +1,5 @@
 """Speed and memory measured by `ampcompare bench`, in the place of those of whole runs minutes apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ like. What can be answered is how good each backend gets with its own best value
 by the very figure that is shown, which flatters it: nothing is claimed of it beyond the figures themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Why not to trust the figures too far: a sentence for each cause, only where it holds, gravest first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pandas as pd

@@ -6,8 +6,6 @@ faster, slower, smaller, larger, better or worse; inside the margin is equivalen
 one-sided tests at 5 %, and one interval to look at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

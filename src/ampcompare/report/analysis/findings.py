@@ -1,7 +1,5 @@
 """The figures of an analysis, from which its sentences are made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

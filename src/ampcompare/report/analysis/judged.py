@@ -6,8 +6,6 @@ it is). Tested is whether the published figure can be one more run like ours (a 
 Bonferroni over all figures of the publication), and whether ours is equal to it within a margin (TOST).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What happened to the numbers: the loss scale, underflow, lost updates, activations; a sentence each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plan of an experiment, as its sweep file wrote it into every run's config before any of them began."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A requirement is met where it is *shown*: where the interval that was tested lie
 not where the figure itself does.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

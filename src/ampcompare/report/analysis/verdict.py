@@ -3,8 +3,6 @@
 The answer has a fixed order: speed, memory, quality; each yes, no, or cannot tell because.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ampcompare.records.sources import ARM

@@ -5,8 +5,6 @@ Everything behind this reads one vocabulary (`ampcompare.metrics`): a column `sa
 runs becomes `throughput/images_per_second` beside it, with its unit told. What is not there stays away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

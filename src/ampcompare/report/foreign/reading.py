@@ -1,7 +1,5 @@
 """A set of runs as it is read: under our names, how they are told apart, and what is to be said of that."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Of our own runs each option says what it is to a run (config/options.py). Of oth
 and how they vary can be asked; whatever is left out for that is named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ampcompare import metrics

@@ -4,8 +4,6 @@ The chart library, the style, the script and the data are all inside. A content 
 forbids every request and runs only the two scripts whose hashes it names; what comes from runs is text.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

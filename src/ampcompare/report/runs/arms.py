@@ -1,7 +1,5 @@
 """Which runs are of which arm of a publication: those whose `canonical` settings are the arm's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

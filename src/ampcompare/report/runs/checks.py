@@ -1,7 +1,5 @@
 """What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ Two runs of one backend with different batch sizes, or on different machines, ar
 say which is which.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

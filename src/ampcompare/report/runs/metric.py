@@ -1,7 +1,5 @@
 """The quality that a comparison is about, eval accuracy unless another is named; units of the others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was run, on what data and on which machine, and the settings by which runs are told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ when its rows were logged. A sweep's next run starts while the last one finishes
 are no matter: what counts is the share of a run's time in which others went on too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Everything behind this reads the frame that `table_of` makes: groups, tables, CSV, JSON and page.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,9 +1,8 @@
 """A figure with its interval, at one level, and what else can be asked of it: the next run's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 from scipy.special import stdtrit
 
@@ -61,7 +60,7 @@ class Estimate:
         how = how if self.has_interval else "no interval"
         return f"n = {n}{how and ', '}{how}"
 
-    def at(self, level: float) -> Estimate:
+    def at(self, level: float) -> Self:
         return replace(self, level=level)
 
     def next_run(self) -> tuple[float, float] | None:

@@ -3,8 +3,6 @@
 The words of a batch system, `slurm.partition=gpu`, are submitit's parameters. It refuses those it has not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -5,8 +5,6 @@ that returns is run when the job, queued again, starts the next time. The traini
 one. Slurm sends its signals to all processes of a step, this one and the training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -6,8 +6,6 @@ there on it is a sweep like any other: two who fill at once share the work, and 
 goes on. Of a search, whose draws nobody else knows, there is only what its own database holds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ has: a program may have recorded the words that it was given, or what it made of
 reads as a text), so that values are compared by what they read as.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

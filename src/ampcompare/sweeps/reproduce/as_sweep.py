@@ -1,7 +1,5 @@
 """A publication as a sweep: a grid of its arms and of seeds, for our runner and W&B's agent alike."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`ampcompare reproduce`: the list, the runs with their report, a sweep file, or runs that exist judged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The list of publications: what each shows, what it needs, about how long it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ampcompare.config.publication import arm_config
