@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from support.quick import ROOT
 
-from ampcompare.entrypoint import main as train
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
-from ampcompare.report.analysis.judged import OPEN, REPRODUCED
+from ampcompare.report.analysis.judged import REPRODUCED
 from ampcompare.report.exports import to_json
 
 RESULTS = ROOT / "docs" / "results"
@@ -113,21 +112,6 @@ def test_a_result_has_its_publication_which_its_own_records_do_not_refute(path: 
     assert verdicts["peak_memory"] == REPRODUCED
     if path.parent.name == "accuracy":
         assert set(verdicts.values()) == {REPRODUCED}
-
-
-@pytest.mark.slow
-def test_a_result_is_run_again_at_small_scale_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    path = RESULTS / DAY / "speed-resnet20" / "xeon-amx-speed-resnet20.yaml"
-    for arm in ("none", "native_bf16"):
-        words = [f"published.name={path}", f"published.arm={arm}", "published.scale=0.02"]
-        words += ["published.network=tiny", "wandb.mode=offline", "device=cpu", f"output_dir={tmp_path}"]
-        assert train([*words, "log.every=1", "log.warmup_steps=0"]) == 0
-    found = analyse_runs(load_runs([str(tmp_path)]), reproduce=str(path)).published
-    assert found is not None
-    assert list(found.matched.arms) == ["none", "native_bf16"]
-    assert {row.verdict for row in found.rows} == {OPEN}
-    assert "at scale 0.02 with the network tiny" in found.headline
 
 
 def quotes() -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a sweep says of its runs as they end, and what it reads of them."""
+"""What a sweep says of its runs as they end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.console import Console
 from support.place import grid
 
 from ampcompare.sweeps.display import SweepDisplay
-from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.worker import Job
@@ -47,11 +46,3 @@ def test_a_failed_program_is_told_with_its_error_not_with_the_good_bye_of_its_cl
     with SweepDisplay(Console(file=said, width=200), queue, queue.progress()) as display:
         display.change(Job(queue.claim(), began=0.0, log=log, state="failed", exit_code=1))
     assert "run 0 failed (exit code 1: ValueError: no such layer); its output: " in said.getvalue()
-
-
-def test_of_a_run_begun_online_and_ended_offline_the_newest_record_tells(tmp_path):
-    names = ["run-20260101_100000-abc", "offline-run-20260101_110000-abc", "run-20260101_120000-abc"]
-    for name in names[::-1]:
-        (tmp_path / "wandb" / name).mkdir(parents=True)
-        (tmp_path / "wandb" / name / "run-abc.wandb").touch()
-    assert [file.parent.name for file in Follower(tmp_path, "abc", None).files()] == names

@@ -11,8 +11,8 @@ import sys
 import threading
 
 import pytest
-from support.log_writer import frame
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
+from support.wandb_files import frame, write_runs
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError

@@ -17,8 +17,7 @@ from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
-from ampcompare.report.request import FORMATS
-from ampcompare.sweeps.answer import report, request_of
+from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepared
@@ -230,12 +229,6 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
         assert {k: config.value(k) for k in publication.arm_keys} == {
             k: whole.value(k) for k in publication.arm_keys
         }
-
-
-def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
-    """Whoever runs it: the report is that of `--reproduce`, with the pictures."""
-    request = request_of(read(written(tmp_path, "ignite")), tmp_path)
-    assert (request.reproduce, request.kinds) == ("ignite", FORMATS)
 
 
 def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):
