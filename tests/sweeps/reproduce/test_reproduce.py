@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
+from support.fakes import plan
+from support.wandb_files import write_runs
 
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
@@ -153,48 +156,24 @@ def test_a_publication_is_run_to_its_report_and_not_run_twice(tmp_path, capsys):
     assert (tmp_path / "page" / "index.html").is_file()
 
 
-TWICE = """
-title: Twice the same
-source: Somebody
-setting: {model: {name: tiny}, data: {source: synthetic, train_limit: 128, test_limit: 400}, epochs: 1}
-baseline: once
-arms: {once: {backend: none}, again: {backend: none, tf32: true}}
-figures:
-  accuracy:
-    measured: final_accuracy
-    values:
-      once: {value: 50, low: 0, high: 100, n: 3}
-      again: {value: 50, low: 0, high: 100, n: 3}
-"""
-
-
-@pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two arms that train the same on a CPU, in three seeds, and their publication's file."""
-    folder = tmp_path_factory.mktemp("twice")
-    (folder / "paper.yaml").write_text(TWICE)
-    for arm, seed in ((arm, seed) for seed in (1, 2, 3) for arm in ("once", "again")):
-        words = [f"published.name={folder / 'paper.yaml'}", f"published.arm={arm}", f"seed={seed}"]
-        words += ["device=cpu", "wandb.mode=offline", "log.every=2", "diagnostics.every=null"]
-        assert train([*words, f"output_dir={folder / 'runs'}"]) == 0
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("printed", "status"), [(50, 0), (5000, 3)])
-def test_exit_code_3_says_that_a_figure_is_not_reproduced(twice, tmp_path, monkeypatch, printed, status):
-    """Of runs that exist, and at the end of the sweep that made them."""
+@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.3, 3)])
+def test_exit_code_3_says_that_a_figure_is_not_reproduced(tmp_path, monkeypatch, capsys, factor, status):
+    """Of runs that exist, published by the report of themselves, and at the end of a sweep that made them."""
     monkeypatch.chdir(tmp_path)
-    again = f"again: {{value: {printed}, low: {printed - 50}, high: {printed + 50}"
-    (tmp_path / "paper.yaml").write_text(TWICE.replace("again: {value: 50, low: 0, high: 100", again))
+    write_runs(Path("runs"), [plan(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)])
     with pytest.raises(SystemExit) as end:
-        main(["reproduce", "paper.yaml", "--runs", str(twice / "runs")])
-    assert (end.value.code or 0) == status
-    sweep = tmp_path / "sweep.yaml"
-    with pytest.raises(SystemExit):
-        main(["reproduce", "paper.yaml", "--write-sweep", str(sweep)])
-    (tmp_path / "runs").symlink_to(twice / "runs")
-    assert report(Console(quiet=True), read_sweep(sweep), tmp_path / "runs") == status
+        main(["report", "runs", "--publish", "mine.yaml", "--out", "page", "--format", "md"])
+    assert not end.value.code
+    content = yaml.safe_load(Path("mine.yaml").read_text())
+    speeds = content["figures"]["images_per_second"]["values"]["native"]
+    speeds |= {key: speeds[key] * factor for key in ("value", "low", "high")}
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    capsys.readouterr()
+    assert run("./mine.yaml", "--runs", "runs", "--out", "judged", capsys=capsys)[0] == status
+    assert run("./mine.yaml", "--write-sweep", "sweep.yaml", capsys=capsys)[0] == 0
+    assert report(Console(quiet=True), read_sweep(Path("sweep.yaml")), tmp_path / "runs") == status
+    said = "speed-up in throughput of native: not reproduced"
+    assert capsys.readouterr().err.count(said) == (status == 3)
 
 
 def read(path: Path) -> Sweep:
