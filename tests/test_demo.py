@@ -21,7 +21,11 @@ TINY = "model.name=tiny epochs=1 data.train_limit=32 data.test_limit=20 device=c
     [
         (["backend=native"], "the demo trains none, native, apex_o1; one backend alone: "),
         (["epoch=1"], "epochs"),
-        (["model.name={folder}/net.py:build"], "no training step of none can be measured here: "),
+        pytest.param(
+            ["model.name={folder}/net.py:build"],
+            "no training step of none can be measured here: ",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_it_cannot_do_is_said_before_anything_is_trained(words, why, tmp_path: Path, capfd):

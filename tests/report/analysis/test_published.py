@@ -16,8 +16,10 @@ from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUC
 from ampcompare.report.publish import publish
 from ampcompare.report.runs.arms import is_same_card
 
+TRIED = (*BACKENDS.values(),)
 
-def runs_of(backends=(*BACKENDS.values(),), seeds=(1, 2, 3), **options):
+
+def runs_of(backends=TRIED, seeds=(1, 2, 3), **options):
     return [make(b, seed, **options) for b in backends for seed in seeds]
 
 
@@ -191,7 +193,7 @@ def varied(plan):
     plan["summary"]["best/eval_accuracy"] = 0.93 + 0.0003 * seed
 
 
-def noisy_runs(backends=(*BACKENDS.values(),), seeds=(1, 2, 3), **options):
+def noisy_runs(backends=TRIED, seeds=(1, 2, 3), **options):
     return [make(b, s, edit=varied, **options) for b in backends for s in seeds]
 
 

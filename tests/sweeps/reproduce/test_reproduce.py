@@ -156,6 +156,7 @@ def test_a_publication_is_run_to_its_report_and_not_run_twice(tmp_path, capsys):
     assert (tmp_path / "page" / "index.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.3, 3)])
 def test_exit_code_3_says_that_a_figure_is_not_reproduced(tmp_path, monkeypatch, capsys, factor, status):
     """Of runs that exist, published by the report of themselves, and at the end of a sweep that made them."""
