@@ -40,21 +40,6 @@ def played(server: Server, folder: Path, definition: dict[str, Any], **env: str)
     return sweep, said
 
 
-def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(
-    wandb_server: Server, tmp_path: Path
-):
-    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
-    definition["parameters"]["seed"]["values"] = [223]
-    sweep, said = played(wandb_server, tmp_path, definition)
-    assert [run.state for run in sweep.runs] == ["finished"] * 3
-    assert [run.config["backend"] for run in sweep.runs] == ["none", "native", "apex_o1"]
-    assert {run.config["seed"] for run in sweep.runs} == {223}
-    assert {(run.group, run.job_type) for run in sweep.runs} == {(sweep.id, "train")}
-    assert all("eval/accuracy" in run.summary for run in sweep.runs)
-    assert sweep.state == "FINISHED"
-    assert "WARNING" not in said
-
-
 VALUES = {
     "deterministic": True,
     "max_steps": None,
@@ -62,13 +47,7 @@ VALUES = {
     "optimizer": {"lr": 1.5e-05, "momentum": 0.9, "nesterov": True},
     "precision": {"loss_scale": 1e-05},
     "wandb.tags": ["a", "b c"],
-    "plan": {
-        "margin": 0.5,
-        "target": 0.93,
-        "looks": [3, 6, 10],
-        "max_seeds": 10,
-        "control": "bookends",
-    },
+    "plan": {"margin": 0.5, "target": 0.93, "looks": [3, 6, 10], "max_seeds": 10, "control": "bookends"},
 }
 
 
@@ -79,20 +58,28 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(
+def test_each_run_of_the_comparison_has_its_backend_all_values_intact_and_the_sweep_as_group(
     wandb_server: Server, tmp_path: Path
 ):
-    definition = {"parameters": nested(VALUES), "command": [*BEGIN, "${args}"]}
+    """Booleans, None, floats, lists and nested parameters."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    definition["parameters"] |= nested(VALUES) | {"seed": {"values": [223]}}
+    definition["command"][-1] = "${args}"
     sweep, said = played(wandb_server, tmp_path, definition)
-    (run,) = sweep.runs
-    assert run.state == "finished", said
-    config = run.config
-    assert (config["deterministic"], config["max_steps"], config["data"]["augment"]) == (True, None, False)
-    assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
-    assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
-    assert config["precision"]["loss_scale"] == 1e-05
-    assert config["wandb"]["tags"] == ["a", "b c"]
-    assert config["plan"] == VALUES["plan"]
+    assert [run.state for run in sweep.runs] == ["finished"] * 3, said
+    assert [run.config["backend"] for run in sweep.runs] == ["none", "native", "apex_o1"]
+    assert {(run.group, run.job_type) for run in sweep.runs} == {(sweep.id, "train")}
+    assert all("eval/accuracy" in run.summary for run in sweep.runs)
+    assert sweep.state == "FINISHED"
+    for run in sweep.runs:
+        config = run.config
+        found = config["seed"], config["deterministic"], config["max_steps"], config["data"]["augment"]
+        assert found == (223, True, None, False)
+        assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
+        assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
+        assert config["precision"]["loss_scale"] == 1e-05
+        assert config["wandb"]["tags"] == ["a", "b c"]
+        assert config["plan"] == VALUES["plan"]
 
 
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(wandb_server: Server, tmp_path: Path):

@@ -129,15 +129,6 @@ def test_run_record_of_a_usual_run(real_runs):
     assert run.history["global_step"].dtype == np.float64
 
 
-def test_rows_with_one_step_are_all_kept_and_logged_nan_is_known(real_runs):
-    run = read(real_runs["odd"])
-    assert list(run.numbers("global_step")) == [0, 1, 1, 2]
-    assert run.nonfinite("train/loss").tolist() == [0, 3]
-    assert run.values("train/loss").tolist() == [1e-300, 1e300, -math.inf]
-    assert list(run.history["nested.b.c"]) == ["x", None, None, None]
-    assert list(run.values("third")) == [1 / 3]
-
-
 def test_tests_own_writer_writes_what_the_client_does(real_runs, tmp_path):
     """What is measured on its records is true of real ones."""
     ours = written(tmp_path, client_records(plan("native", name="usual")))

@@ -113,8 +113,6 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
     ({}, "output_dir=was", "a sweep was run there without --cluster; name another folder, or leave"),
     ({}, "slurm.nodes=2", "a run of the array is one process"),
-    ({}, "--storage=sqlite:///a", "goes without --storage"),
-    ({}, "--until-decided", "goes without --until-decided"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "goes without method bayes"),
 ]

@@ -76,23 +76,6 @@ def test_holes_are_listed_without_writing_anything_and_filled_by_new_runs(place,
 
 
 @pytest.mark.slow
-def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(place, said):
-    place.file(parameters={"x": {"values": [*range(6)]}, "hold": {"value": "all"}})
-    place.hold()
-    first = place.start("--fill")
-    place.wait_for("began", 1)
-    code, told = said("--missing")
-    assert (code, "1 running, 5 missing" in told) == (3, True)
-    second = place.start("--fill")
-    place.wait_for("began", 2)
-    place.release()
-    for process in (first, second):
-        told, _ = process.communicate()
-        assert process.returncode == 0, told
-    assert ran(place) == {str(x): 1 for x in range(6)}
-
-
-@pytest.mark.slow
 def test_of_a_search_what_failed_in_its_own_database_is_run_again(place, said):
     x = {"x": {"values": [1, 2]}, "fail": {"value": 2}}
     place.file(method="bayes", metric={"name": "score"}, run_cap=4, parameters=x)

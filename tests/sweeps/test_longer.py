@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import yaml
-from support.quick import QUICK
 
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, next_seeds
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import Sweep, read_sweep
@@ -24,16 +19,13 @@ LOOKS = (2, 4, 5)
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(place):
     """The sweep of a file with lists of values."""
 
     def made(control: bool = False, **changes) -> Sweep:
         lists = {"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})
         parameters = {key: {"values": values} for key, values in lists.items() if values}
-        content = {"program": "p.py", "method": "grid", "parameters": parameters} | changes
-        file = tmp_path / "mine.yaml"
-        file.write_text(yaml.safe_dump(content, sort_keys=False))
-        return dataclasses.replace(read_sweep(file), control=control)
+        return dataclasses.replace(read_sweep(place.file(parameters=parameters, **changes)), control=control)
 
     return made
 
@@ -193,75 +185,3 @@ def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said
         check_can_be_decided(read(**changes), LOOKS)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# A run as any user's script would log it: twice as fast under native, and as good but for `off` points, which
-# go up and down with the seed.
-TRAINING = """
-import sys
-import wandb
-given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
-seed, is_native = int(given["seed"]), given["backend"] == "native"
-settings = wandb.Settings(console="off", x_disable_stats=True, disable_git=True, save_code=False)
-with wandb.init(mode="offline", config={"backend": given["backend"], "seed": seed}, settings=settings) as run:
-    speed = 100 * (2 if is_native else 1) * (1 + seed / 1000)
-    accuracy = 0.9 + seed / 5000 + is_native * (-1) ** seed * float(given["off"]) / 100
-    for step in range(0, 20, 5):
-        run.log({"global_step": step, "throughput/images_per_second": speed, "train/loss": 1 / (1 + step)})
-        run.log({"global_step": step, "eval/accuracy": accuracy - (20 - step) / 100})
-    run.log({"global_step": 20, "eval/accuracy": accuracy})
-    run.summary["throughput/images_per_second_median"] = speed
-"""
-
-
-PLAN = {"margin": 0.5, "looks": [3, 4], "control": "bookends"}
-
-
-@pytest.mark.slow
-def test_two_workers_add_the_same_seeds_and_one_decides(place):
-    """0.3 points up and down are more than three or four seeds can tell from a margin of half a point."""
-    (place.folder / "training.py").write_text(TRAINING)
-    parameters = {
-        "backend": {"values": ["none", "native"]},
-        "seed": {"values": [7, 8, 9]},
-        "off": {"value": 0.3},
-        "plan": {"parameters": {key: {"value": value} for key, value in PLAN.items()}},
-    }
-    place.file(program="training.py", parameters=parameters)
-    workers = [place.start("--until-decided") for _ in range(2)]
-    said = [worker.communicate()[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], said
-    for text in said:
-        assert re.search(r"look at 3 seeds: undecided: quality of native; about \d+ more seeds would", text)
-        assert "adding seed 10" in text
-        assert "this was the last look of the plan" in text
-        assert "page: " in text
-    arms = [("none", None), ("native", None), ("none", "first"), ("none", "last")]
-    runs = [
-        (run.option("backend"), run.option("seed"), run.option("plan.arm")) for run in load_runs([place.out])
-    ]
-    assert Counter(runs) == Counter((backend, seed, arm) for seed in (7, 8, 9, 10) for backend, arm in arms)
-    code, again = place.sweep("--until-decided")
-    assert (code, "16 of them done before" in again, "started" in again) == (0, True, False)
-
-
-@pytest.mark.slow
-def test_our_training_records_its_place_its_block_and_its_arm(place):
-    tail = ["${args_no_hyphens}", *QUICK, "epochs=1"]
-    place.file(
-        program="ampcompare",
-        command=["${env}", "${interpreter}", "-m", "${program}", "run", *tail],
-        parameters={"backend": {"values": ["none", "native"]}, "seed": {"values": [5]}},
-    )
-    code, said = place.sweep("--control", "bookends")
-    assert code == 0, said
-    assert "planned: control bookends" in said
-    assert "seed=5 (control, first)" in said
-    keys = ("place", "block", "arm", "control")
-    found = sorted([run.option(f"plan.{key}") for key in keys] for run in load_runs([place.out]))
-    assert found == [
-        [0, None, "first", "bookends"],
-        [1, 0, None, "bookends"],
-        [2, 0, None, "bookends"],
-        [3, None, "last", "bookends"],
-    ]

@@ -309,5 +309,11 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     assert "at chance" in of_native
     assert of_fp16.endswith("the quality of fp16: not recorded for fp16")
     assert look.is_over
+    write_runs(
+        tmp_path / "noisy", [plan(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
+    )
+    undecided = look_at(sweep, tmp_path / "noisy", [])
+    assert not undecided.is_over
+    assert any(re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.said)
     with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
         look_at(sweep, tmp_path, [Row(0, "elsewhere", state="finished")])

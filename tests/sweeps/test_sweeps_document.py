@@ -63,6 +63,14 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
         assert {(run.state, run.group.startswith(group)) for run in runs} == {("finished", True)}
         assert {run.sweep_id for run in runs} == {""}  # W&B's server knows no such sweep
         assert list(tmp_path.glob("**/report/index.html"))
+        if "bookends" in words:
+            keys = [f"plan.{key}" for key in ("place", "block", "arm", "control")]
+            planned = sorted([run.option(key) for key in keys] for run in runs)
+            assert planned == [
+                [0, None, "first", "bookends"],
+                [1, 0, None, "bookends"],
+                [2, None, "last", "bookends"],
+            ]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)

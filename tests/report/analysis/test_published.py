@@ -197,18 +197,9 @@ def noisy_runs(backends=TRIED, seeds=(1, 2, 3), **options):
     return [make(b, s, edit=varied, **options) for b in backends for s in seeds]
 
 
-def test_what_is_published_is_reproduced_by_the_same_runs(tmp_path):
-    analysis = analyse_runs(noisy_runs())
-    path = publish(analysis, str(tmp_path / "mine.yaml"))
-    found = analyse_runs(noisy_runs(), reproduce=str(path)).published
-    assert len(found.rows) == 2 * 7 + 2
-    assert {row.verdict for row in found.rows} == {REPRODUCED}
-    assert found.matched.same_card
-    assert not found.differences
-
-
-def test_the_file_says_setting_arms_hardware_and_figures_with_interval_and_n(tmp_path):
-    mine = load(str(publish(analyse_runs(noisy_runs()), str(tmp_path / "mine.yaml"))))
+def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp_path):
+    path = str(publish(analyse_runs(noisy_runs()), str(tmp_path / "mine.yaml")))
+    mine = load(path)
     assert (mine.setting["model.name"], mine.setting["batch_size"]) == ("resnet50", 128)
     assert not {"seed", "output_dir"} & {*mine.setting}
     assert mine.arms == {b: {"backend": b} for b in BACKENDS.values()}
@@ -217,6 +208,10 @@ def test_the_file_says_setting_arms_hardware_and_figures_with_interval_and_n(tmp
     assert speed.low < speed.value < speed.high
     assert (speed.n, speed.confidence) == (3, 0.95)
     assert "native1" in mine.note
+    found = judged(path, noisy_runs())
+    assert len(found.rows) == 2 * 7 + 2
+    assert {row.verdict for row in found.rows} == {REPRODUCED}
+    assert (found.matched.same_card, [*found.differences]) == (True, [])
 
 
 def test_options_in_which_arms_differ_are_theirs(tmp_path):

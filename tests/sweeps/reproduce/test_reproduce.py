@@ -27,7 +27,6 @@ from ampcompare.sweeps.prepare import prepared
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")
-IMAGES = ("--scale", "0.02", "--network", "tiny", "data.source=synthetic")
 # What makes seconds on a CPU of a publication's data: the others' images are those of CIFAR.
 OF = {
     "dle": ("data.kwargs.size=64",),
@@ -100,12 +99,10 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--out", "a", "output_dir=b"), "--out a: output_dir=b says it too; leave one out"),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),
-        (("{paper}", "--runs", "a", "--seeds", "2"), "--seeds 2: --runs judges runs that exist"),
         (("{paper}", "epochs=1", "--runs", "a"), "epochs=1: --runs judges runs that exist; leave it out"),
         (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),
-        (("{paper}", "--write-sweep", "no/where/new"), "--write-sweep no/where/new: "),
     ]:
         with subtests.test(words=words, said=said):
             monkeypatch.chdir(paper.parent)
@@ -136,24 +133,6 @@ def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, mon
     page = render_page(analysis).decode()
     assert f"{name} at scale 0.02 with the network tiny</title>" in page
     assert page.count("at scale 0.02 with the network tiny") >= 2
-
-
-@pytest.mark.slow
-def test_a_publication_is_run_to_its_report_and_not_run_twice(tmp_path, capsys):
-    """And the same runs are judged by themselves."""
-    words = ("tootouch", *IMAGES, *SMALL, "--out", tmp_path / "runs", "--seeds", "1")
-    status, said = run(*words, capsys=capsys)
-    assert status == 0, said
-    records = load_runs([str(tmp_path / "runs")])
-    assert sorted(r.option("published.arm") for r in records) == sorted(load("tootouch").arms)
-    assert {r.option("seed") for r in records} == {223}
-    assert {r.option("model.name") for r in records} == {"tiny"}
-    assert (tmp_path / "runs" / "report" / "index.html").is_file()
-    assert "3 of them done before" in run(*words, capsys=capsys)[1]
-    assert {r.id for r in load_runs([str(tmp_path / "runs")])} == {r.id for r in records}
-    status, told = run("tootouch", "--runs", tmp_path / "runs", "--out", tmp_path / "page", capsys=capsys)
-    assert status == 0, told
-    assert (tmp_path / "page" / "index.html").is_file()
 
 
 @pytest.mark.slow
