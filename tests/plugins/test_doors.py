@@ -141,14 +141,3 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     ) in done.stderr
     (record,) = records()
     assert record.config["backend"] == "careful"
-
-
-@pytest.mark.slow
-def test_a_file_that_does_not_run_ends_the_training_with_its_line_and_code_2(here: Path):
-    (here / "mine.py").write_text("raise RuntimeError('line 1\\nline 2')")
-    done = command(sys.executable, str(ROOT / "run_experiment.py"), *QUICK, MINE)
-    assert done.returncode == 2
-    *above, line = done.stderr.splitlines()
-    assert any(f'File "{here / "mine.py"}", line 1' in shown for shown in above)
-    assert not any("src/ampcompare" in shown for shown in above)
-    assert line.startswith("error: backend='./mine.py:Mine': cannot be imported (line 1: ")
