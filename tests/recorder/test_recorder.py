@@ -384,6 +384,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Recorder(backend="none", seed=1, config={"seed": torch.ones(2)}), r"config\['seed'\]=tensor"),
     (lambda: Recorder(backend="none", config={"log": np.ones(2)}), r"config\['log'\]=array"),
     (lambda: Recorder(backend="none", config={3: 4}), r"config={3: 4}: expected a mapping of names"),
+    (
+        lambda: Recorder(backend="none", output_dir="/dev/null/x").begin(),
+        "output_dir='/dev/null/x': cannot be",
+    ),
     (lambda: Recorder(backend="none", config=[1]), r"config=\[1\]: expected a mapping"),
 ]
 
