@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_map
 
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
+from ampcompare.data.given import IGNORED
 from ampcompare.errors import kind_of
 from ampcompare.train.errors import TrainingError
 
-IGNORED = -100  # the class of what does not count, as torch.nn.CrossEntropyLoss has it
 TOP = 5
 HALF = (torch.float16, torch.bfloat16)
 OF_CLASSES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
