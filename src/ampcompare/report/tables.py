@@ -14,20 +14,27 @@ from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import (
     CANNOT_TELL,
-    COLUMNS,
-    ENERGY,
-    MEMORY,
     NOT_COMPARED,
-    QUALITY,
-    SPEED,
-    TIME,
     Comparison,
 )
 from ampcompare.report.axis import Axis, Mark, axis_of
 from ampcompare.report.runs import table
+from ampcompare.report.runs.environment import environment_of
+from ampcompare.report.runs.figures import (
+    COMPARED,
+    ENERGY,
+    EPOCHS,
+    MEMORY,
+    PEAK,
+    QUALITY,
+    SCORE,
+    SECONDS,
+    SPEED,
+    THROUGHPUT,
+    TIME,
+)
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import DEFAULT_METRIC
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
@@ -120,7 +127,7 @@ def _columns(analysis: Analysis) -> list[Column]:
     metric, units = analysis.metric, analysis.quantities
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
-    target = words.NOTHING if analysis.target is None else metric.show_value(analysis.target)
+    target = words.NOTHING if metric.target is None else metric.show_value(metric.target)
     change: Any = (words.signed, lambda shown: 0 if abs(shown) >= 9.95 else 1, " %", lambda v: (v - 1) * 100)
     points: Any = (words.signed, lambda shown: 2, "", float, 0.0, margin)
     quality = f"{name}, {metric.unit}" if metric.unit else name
@@ -164,7 +171,11 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
     text, unit = _own_figure(column, group)
     estimate, claim = (found.estimates.get(key), found.claims.get(key)) if found else (None, None)
     if found is None or estimate is None:
-        why = found.refusal or (claim.why if claim else "") if found and COLUMNS[key] in group.figures else ""
+        why = (
+            found.refusal or (claim.why if claim else "")
+            if found and COMPARED[key].column in group.figures
+            else ""
+        )
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     low, high = estimate.ends if estimate.has_interval else estimate.seen
     span = column.span(estimate)
@@ -181,10 +192,10 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(COLUMNS[column.key])) is not None:
+    if (found := group.figures.get(COMPARED[column.key].column)) is not None:
         return column.own(found.value), column.unit
     rows = group.rows
-    is_missed = column.key == TIME and rows[table.SECONDS].notna().any() and not rows[table.JUMPS].any()
+    is_missed = column.key == TIME and rows[SECONDS].notna().any() and not rows[table.JUMPS].any()
     return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
 
 
@@ -200,11 +211,11 @@ def runs_table(analysis: Analysis) -> TextRows:
             run[table.GROUP],
             run[table.SEED] or words.NOTHING,
             f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
-            _known(words.count, run[table.EPOCHS]),
-            _known(words.number, run[table.SPEED]),
-            _known(units.show_memory, run[table.MEMORY]),
-            _known(metric.show_value, run[table.QUALITY]),
-            _known(words.duration, run[table.SECONDS]),
+            _known(words.count, run[EPOCHS]),
+            _known(words.number, run[THROUGHPUT]),
+            _known(units.show_memory, run[PEAK]),
+            _known(metric.show_value, run[SCORE]),
+            _known(words.duration, run[SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
         rows.append(cells)

@@ -1,7 +1,7 @@
 """The analysis of a set of runs: every figure and every sentence that page, tables and terminal show."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,12 +24,14 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
-from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
+from ampcompare.report.runs.common import describe
+from ampcompare.report.runs.ending import Outcome, outcome_of
+from ampcompare.report.runs.environment import words_of
+from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
+from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
-from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of
+from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import between, capital, change, listed, some
 
@@ -149,18 +151,11 @@ def analyse_runs(
         memory=memory,
     )
     reading = read(runs, asked)
-    compared, keys = reading.metric, reading.keys
-    rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
-    told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
-    settings = [settings_of(run, own, reading.aside) for run, own in zip(rows[RUN], told, strict=True)]
-    if reading.settings is None:
-        check_keys("--group-by", keys, settings)
-        check_keys("--ignore", ignore, settings)
-    rows = rows.assign(**{SETTINGS: pd.Series(settings, index=rows.index, dtype=object)})
-    value, key, ignored = reading.baseline, keys[0], frozenset(ignore)
-    values = [one.get(key, NOT_SET) for one in settings]
-    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
-    rows = with_target(rows, shown, compared)
+    keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
+    values = [one.get(keys[0], NOT_SET) for one in reading.settings]
+    bases = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+    compared = replace(reading.metric, target=_target(target, plan.target, bases, reading.metric))
+    rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
     groups = group_runs(rows, compared, keys, ignored, resolution_of(rows, compared))
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
@@ -171,7 +166,7 @@ def analyse_runs(
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
-    words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
+    words = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
     published = None
@@ -187,12 +182,11 @@ def analyse_runs(
         setting=describe(rows),
         groups=tuple(groups),
         metric=compared,
-        keys=tuple(keys),
+        keys=keys,
         baseline_value=value,
         plan=plan,
         styles={style.label: style for style in looks},
         ignored=ignored,
-        target=shown,
         bench=measured,
         quantities=reading.quantities,
         said=reading.said,
@@ -203,22 +197,24 @@ def analyse_runs(
 
 
 def _target(
-    asked: float | None, planned: float | None, rows: pd.DataFrame, metric: ComparedMetric
+    asked: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
 ) -> float | None:
     """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
-    finished run of the baseline's `rows` reaches, rounded to the easier side, where that is no guessing.
+    finished run of the baseline reaches, rounded to the easier side, where that is no guessing.
     """
     if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    finished = [run for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value] if not arm_of(run)]
+    ended = [run for run in bases if outcome_of(run, metric.key)[0] is Outcome.FINISHED]
+    finished = [run for run in ended if not arm_of(run)]
     every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    if not best or (not metric.falls and worst <= 100 * chance_of(rows, metric).max() + 1):
+    classes = pd.Series([BY_COLUMN[CLASSES].taken(run, metric) for run in bases], dtype=float)
+    if not best or (not metric.falls and worst <= 100 * chance_of(classes, metric).max() + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from ampcompare.errors import UserError, reason
 from ampcompare.report import words
-from ampcompare.report.runs import table
+from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
 
@@ -83,22 +83,22 @@ class Bench(BaseModel):
         arm = self.arm_of(group)
         if arm is None:
             return {}
-        values = {table.SPEED: arm.images_per_second, table.MEMORY: arm.peak_mib}
-        if not group.sample(table.MEMORY).empty:
-            values.pop(table.MEMORY)
+        values = {THROUGHPUT: arm.images_per_second, PEAK: arm.peak_mib}
+        if not group.sample(PEAK).empty:
+            values.pop(PEAK)
         return {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
-        """Those of a group to the baseline of the bench, by column."""
+        """Those of a group to the baseline of the bench, by question."""
         arm, other = self.arm_of(group), self.arm_of(base)
         if arm is None or other is None or other.label != self.baseline or arm.ratio is None:
             return {}
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        found = {table.SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
+        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
         if arm.peak_mib and other.peak_mib:
-            found[table.MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
+            found[MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
         return found
 
 

@@ -11,9 +11,9 @@ from ampcompare.report.analysis.comparison import Comparison, compare_all
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
+from ampcompare.report.runs.common import Setting
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
-from ampcompare.report.runs.settings import Setting
 from ampcompare.report.statistics.family import joint_level
 
 
@@ -22,10 +22,9 @@ class Findings:
     """The runs and their comparison, in figures.
 
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
-    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
-    were read, `warned` doubts about that. `styles` has the colour of each label, `published` what the runs
-    say of a publication.
+    is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
+    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
+    colour of each label, `published` what the runs say of a publication.
     """
 
     table: pd.DataFrame
@@ -37,7 +36,6 @@ class Findings:
     plan: Plan
     styles: Mapping[str, Style]
     ignored: frozenset[str]
-    target: float | None
     bench: Bench | None
     quantities: Quantities
     said: tuple[str, ...]
@@ -58,6 +56,11 @@ class Findings:
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
+
+    @property
+    def target(self) -> float | None:
+        """The value of the metric, as shown, up to which training is timed."""
+        return self.metric.target
 
     def comparison(self, label: str) -> Comparison | None:
         """The comparison of one group, None for a baseline or without one."""

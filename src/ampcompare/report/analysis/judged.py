@@ -16,8 +16,9 @@ from ampcompare.published.publication import Figure, Publication
 from ampcompare.records import RunRecord
 from ampcompare.report import words
 from ampcompare.report.runs.arms import Matched, Pool, match
+from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group, measured
-from ampcompare.report.runs.table import ON_CPU, environment_of
+from ampcompare.report.runs.table import ON_CPU
 from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.report.statistics.samples import both_errors, difference, mean

@@ -7,8 +7,8 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.report import words
+from ampcompare.report.runs.figures import SKIPPED, STEPS
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import SKIPPED, STEPS
 
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import EMULATES, GAINS, MEMORY, NOT_FINISHED, QUALITY, SPEED
+from ampcompare.report.analysis.comparison import EMULATES, GAINS, NOT_FINISHED
 from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
 from ampcompare.report.runs.groups import Group
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"

@@ -11,16 +11,14 @@ from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
     EQUIVALENT,
     HOLDS_NO_CHANGE,
-    MEMORY,
     NOT_FINISHED,
     NOT_SETTLED,
-    QUALITY,
-    SPEED,
     Claim,
     Comparison,
 )
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.plan import planned_words
+from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST

@@ -21,6 +21,7 @@ from ampcompare.report.foreign import names
 from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures
 from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
 from ampcompare.report.foreign.settings import tell_apart
+from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -33,7 +34,6 @@ from ampcompare.report.runs.metric import (
     says_direction,
 )
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.words import plural, printable, short, some
 
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}

@@ -12,9 +12,10 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
+from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import device_words, environment_of
+from ampcompare.report.runs.table import device_words
 from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run

@@ -13,20 +13,19 @@ from typing import Any
 
 import pandas as pd
 
-from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.figures import BEST, BY_COLUMN, FIGURES, FINAL, PEAK, SCORE, SECONDS, Figure
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
-from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, SETTINGS, TIMED, shares_machine
+from ampcompare.report.runs.table import OUTCOME, RUN, SEED, SETTINGS, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import plural
 
-RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
 Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
 
@@ -96,15 +95,15 @@ class Group:
     def figures(self) -> dict[str, Estimate]:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
         stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
-        every = {name: self._mean(name) for name in table.FIGURES}
+        every = {figure.column: self._mean(figure) for figure in FIGURES}
         return {name: found for name, found in every.items() if found} | dict(self.measured)
 
-    def _mean(self, name: str) -> Estimate | None:
-        values = self.sample(name)
+    def _mean(self, figure: Figure) -> Estimate | None:
+        values = self.sample(figure.column)
         if values.empty:  # shown, and not compared
-            values = self.sample(name, own_times=False)
-        if name != table.QUALITY:
-            return mean(values, log=name in RATIOS)
+            values = self.sample(figure.column, own_times=False)
+        if figure.column != SCORE:
+            return mean(values, log=figure.is_ratio)
         found = mean(values, resolution=self.floor)
         return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
@@ -114,18 +113,18 @@ class Group:
         process is one, and its number among those of the same seed belongs to the index. Times are those of
         runs that had their machine to themselves; else of all.
         """
-        rows = self._by_start
+        rows, figure = self._by_start, BY_COLUMN[column]
         counts = rows[column].notna()
-        if column in OF_THE_SEED:
+        if figure.is_of_seed:
             counts &= rows[OUTCOME] != Outcome.FAILED.value
-        if column in TIMED and own_times:
+        if figure.is_timed and own_times:
             counts &= ~shares_machine(rows)
         rows = rows[counts]
         found: dict[str, list[float]] = {}
         for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
             # A run without a recorded seed is paired with none.
             found.setdefault(seed or "/".join(place), []).append(value)
-        if column in OF_THE_SEED:
+        if figure.is_of_seed:
             return pd.Series(
                 {key: math.fsum(values) / len(values) for key, values in found.items()}, dtype=float
             )
@@ -175,7 +174,7 @@ def again(value: str) -> str:
 
 
 # Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
-COLUMN_OF = {"seconds": table.SECONDS, "peak_memory": table.MEMORY}
+COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
 
 
 def measured(group: Group, what: str) -> pd.Series:
@@ -183,15 +182,7 @@ def measured(group: Group, what: str) -> pd.Series:
     seed.
     """
     values = group.sample(COLUMN_OF.get(what, what))
-    return 100 * values if what in (table.FINAL, table.BEST) else values
-
-
-def check_keys(option: str, keys: Sequence[str], settings: Sequence[Mapping[str, str]]) -> None:
-    known = dict.fromkeys([BACKEND, *(key for one in settings for key in one)])
-    for key in keys:
-        if key not in known:
-            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
-            raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
+    return 100 * values if what in (FINAL, BEST) else values
 
 
 def name_in(group: Group, row: pd.Series) -> str:

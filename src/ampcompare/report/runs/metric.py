@@ -36,7 +36,8 @@ class ComparedMetric:
 
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
     tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
-    more is taken as better. `words` are what runs of a metric that is not ours call it.
+    more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
+    value, as shown, up to which training is timed.
     """
 
     key: str = DEFAULT_METRIC
@@ -44,6 +45,7 @@ class ComparedMetric:
     scale: Unit = Unit.FRACTION
     goal: str = MAXIMIZE
     words: str = ""
+    target: float | None = None
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
