@@ -19,8 +19,8 @@ from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
 from ampcompare.report.axis import Mark, axis_of
+from ampcompare.report.cells import comparison_table, machines_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json
-from ampcompare.report.tables import comparison_table, machines_table, runs_table
 from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
 
 RECORDS = [
@@ -72,7 +72,7 @@ def test_the_baseline_is_shown_as_it_is_and_others_beside_it():
     told = [speed, native.cells["quality"], slow.cells["quality"]]
     assert [cell.answer for cell in told] == ["faster", "equivalent", "worse"]
     assert failed.runs == "2 of 5 runs, 3 failed (15 to 95 %)"
-    assert [row.look for row in (base, native, slow, failed)] == ["base", "good", "bad", "bad"]
+    assert [row.tone for row in (base, native, slow, failed)] == ["base", "good", "bad", "bad"]
 
 
 def test_one_ratio_has_one_form_everywhere():

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tables import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.tensorboard import is_event_file, read_event_files
+from ampcompare.records.trainers import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
 
@@ -131,7 +131,8 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
     named = {os.path.realpath(source) for source in given}
     parts = []
     for kind, files in sorted(found.items(), key=lambda item: [*READERS].index(item[0])):
-        read = READERS[kind]([*files.values()], step)
+        reader = partial(read_csv_files, step=step) if kind == TABLES else READERS[kind]
+        read = reader([*files.values()])
         for part in read:
             is_empty = not part.rows and (kind != WANDB or not part.is_named)
             if is_empty and os.path.realpath(part.paths[0]) in named:
@@ -143,7 +144,7 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
     return [merge(some) for some in _by_run(parts)]
 
 
-def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord]:
+def _read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
     safe to delete.
     """
@@ -163,7 +164,7 @@ def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord
 
 # What is read as runs, in order of preference: by the words for it what reads files of the kind.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-READERS: Mapping[str, Callable[[Sequence[Path], str | None], list[RunRecord]]] = {
+READERS: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
     WANDB: _read_wandb_files,
     EVENTS: read_event_files,
     TABLES: read_csv_files,

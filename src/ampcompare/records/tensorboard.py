@@ -17,7 +17,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.records.run import STAMP, RunRecord
-from ampcompare.records.tables import settings_beside
+from ampcompare.records.trainers import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
@@ -30,7 +30,7 @@ def is_event_file(name: str) -> bool:
     return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
-def read_event_files(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
+def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
     """A run for each folder; what `add_hparams` and `add_scalars` of PyTorch's writer leave in folders below
     it is its own. Raises UserError where tensorboard is not installed; what is wrong with a file becomes a
     sentence in `problems`.

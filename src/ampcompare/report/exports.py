@@ -1,16 +1,16 @@
 """The comparison for programs: JSON, with everything, and CSV, one row a group of the same figures."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from ampcompare import __version__, metrics
+from ampcompare.program.files import finite
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.judged import Reproduction, Row
+from ampcompare.report.analysis.judged import JudgedFigure, Reproduction
 from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs import figures, table
 from ampcompare.report.runs.groups import Group
@@ -62,7 +62,7 @@ def to_json(analysis: Analysis) -> str:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
-    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+    return json.dumps(finite(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def to_csv(analysis: Analysis) -> str:
@@ -184,7 +184,7 @@ def _published(beside: Reproduction) -> dict[str, Any]:
     }
 
 
-def _judged(row: Row, group: Group | None) -> dict[str, Any]:
+def _judged(row: JudgedFigure, group: Group | None) -> dict[str, Any]:
     return {
         "figure": row.figure.name,
         "measured": row.figure.measured,
@@ -202,13 +202,3 @@ def _judged(row: Row, group: Group | None) -> dict[str, Any]:
 
 def _named(thing: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
-    return value if value is None or isinstance(value, str | int | bool) else str(value)

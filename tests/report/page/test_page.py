@@ -14,8 +14,8 @@ from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.cells import comparison_table
 from ampcompare.report.page.render import render_page
-from ampcompare.report.tables import comparison_table
 
 HOSTILE = "</script><script>alert(1)</script>{{7*7}}"
 IMAGE = '"><img src=x onerror=alert(1)>'

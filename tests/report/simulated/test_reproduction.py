@@ -9,7 +9,7 @@ import pytest
 from ampcompare.published.printed import printed
 from ampcompare.published.publication import Figure
 from ampcompare.report import words
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Relation, Row, with_verdicts
+from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.samples import difference
 
@@ -31,7 +31,7 @@ def page(rng, n, noise, doctored=1.0):
         ours, one = times(speed, noise[-1])
         ends = (one.value / there.value, one.low / there.high, one.high / there.low)
         theirs, found = Theirs(*(doctored * end for end in ends)), difference(ours, base, log=True, by="")
-        rows.append(Row(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+        rows.append(JudgedFigure(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
     return [row.verdict for row in with_verdicts(rows, 0.1, 0.5)]
 
 

@@ -54,9 +54,9 @@ class Analysis(Findings):
         found = self.comparison(group.label)
         return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
 
-    def look(self, group: Group) -> str:
+    def tone(self, group: Group) -> str:
         found = self.comparison(group.label)
-        return verdict.look(found) if found else verdict.BASE
+        return verdict.tone(found) if found else verdict.BASE
 
     @cached_property
     def sentences(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -32,10 +33,9 @@ class Benched(Estimate):
 
     is_known: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.has_interval = self.is_known
-        self.low, self.high = self.ends = self.seen if self.is_known else (None, None)
+    @cached_property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        return self.seen if self.is_known else (None, None)
 
     @property
     def basis(self) -> str:

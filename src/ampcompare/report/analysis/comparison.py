@@ -31,7 +31,6 @@ FIRST, LAST = "first", "last"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
-EMULATES = "this processor emulates"
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _silence(of: Comparison, base: Group, figure: Figure) -> str:
             return "their runs shared the machine"
         return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
     if question == SPEED and (half := emulated(sides)):
-        return f"{EMULATES} {half}"
+        return f"this processor emulates {half}"
     if question != QUALITY:
         return ""
     never = "" if found.error or not found.has_interval else f"{of.group.metric.name} never varied"

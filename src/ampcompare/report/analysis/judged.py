@@ -44,7 +44,7 @@ class Relation:
 
 
 @dataclass
-class Row:
+class JudgedFigure:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
     `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `printed` is what was
@@ -70,7 +70,7 @@ class Row:
         self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
 
 
-def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row]:
+def with_verdicts(rows: Sequence[JudgedFigure], within: float, points: float) -> list[JudgedFigure]:
     """The rows with their verdicts, ratios `within` 0.1 (10 %), others within `points`; a row that says why
     it cannot be told keeps that. All that can be tested are one family.
     """
@@ -79,8 +79,8 @@ def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row
 
 
 def _judged(
-    row: Row, ours: Estimate | None, theirs: Theirs | None, count: int, within: float, points: float
-) -> Row:
+    row: JudgedFigure, ours: Estimate | None, theirs: Theirs | None, count: int, within: float, points: float
+) -> JudgedFigure:
     if ours is None or theirs is None or row.why:
         return row
     if not ours.has_interval:
@@ -109,7 +109,7 @@ class Reproduction:
 
     publication: Publication
     matched: Matched
-    rows: tuple[Row, ...]
+    rows: tuple[JudgedFigure, ...]
     differences: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ def set_beside(
     return Reproduction(publication, matched, tuple(judged), tuple(_differences(publication, matched)))
 
 
-def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[Row]:
+def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[JudgedFigure]:
     """A row for each printed figure; of the baseline only where it is an accuracy, or stands alone."""
     base, kind = publication.baseline, figure.kind
     for arm, printed in figure.values.items():
@@ -169,7 +169,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             relation = Relation(kind.words, words.in_percent)
         elif kind.is_share:
             relation = Relation(f"difference in {kind.words}", words.signed)
-        yield Row(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
+        yield JudgedFigure(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 
 def _unfit(figure: Figure, ours: Estimate | None, matched: Matched, groups: Sequence[Group]) -> str:

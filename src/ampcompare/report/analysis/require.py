@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import EMULATES, GAINS, NOT_FINISHED
+from ampcompare.report.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
 from ampcompare.report.runs.groups import Group
@@ -99,12 +99,9 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     if claim is None:
         return False, "it is the control" if comparison.is_control else NOT_FINISHED
     found, is_quality = claim.estimate, question == QUALITY
-    is_silent = claim.why.startswith(EMULATES)
-    if is_quality:
-        is_silent = bool(comparison.silence or (found and not found.error))
     if is_quality and found and comparison.stuck:
         return False, comparison.stuck
-    if found is None or found.low is None or found.high is None or is_silent:
+    if found is None or found.low is None or found.high is None or claim.answer == CANNOT_TELL:
         return False, f"cannot tell: {claim.why}"
     show: Callable[[float, int], str] = words.signed if is_quality else words.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)

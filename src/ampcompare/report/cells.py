@@ -60,14 +60,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One group. `chip` is the verdict in a few words, `look` its colour, `runs` how many there are of it."""
+class GroupRow:
+    """One group. `chip` is the verdict in a few words, `tone` its colour, `runs` how many there are of it."""
 
     label: str
     meaning: str
     cells: Mapping[str, Cell]
     chip: str
-    look: str
+    tone: str
     runs: str
 
 
@@ -96,8 +96,7 @@ class Column:
 
     def span(self, found: Estimate) -> str:
         """The interval, with the digits that tell its ends from each other and from no change and margin."""
-        ends = found.seen if found.low is None or found.high is None else (found.low, found.high)
-        low, high = map(self.shown, ends)
+        low, high = map(self.shown, found.span)
         number = self.shown(found.value)
         least = min(map(self.digits, (number, low, high)))
         apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
@@ -118,7 +117,7 @@ class Table:
 
     head: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[GroupRow, ...]
     caption: str
 
 
@@ -156,14 +155,14 @@ def comparison_table(analysis: Analysis) -> Table:
     return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
-def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Row:
+def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     found = analysis.comparison(group.label)
     cells = {column.key: _cell(column, group, found) for column in columns}
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     meaning = analysis.styles[group.label].meaning
-    return Row(group.label, meaning, cells, analysis.chip(group), analysis.look(group), said)
+    return GroupRow(group.label, meaning, cells, analysis.chip(group), analysis.tone(group), said)
 
 
 def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
@@ -177,8 +176,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
             else ""
         )
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
-    low, high = estimate.ends if estimate.has_interval else estimate.seen
-    span = column.span(estimate)
+    (low, high), span = estimate.span, column.span(estimate)
     if not estimate.has_interval:
         span = f"seen {span}" if low != high else ""
     mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
