@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
@@ -122,7 +123,11 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
     """What PyTorch's `add_hparams` and TensorBoard's own HParams write."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    data = HParamsPluginData.FromString(content)
+    try:
+        data = HParamsPluginData.FromString(content)
+    except DecodeError:
+        run.problems.append("Its hyperparameters cannot be decoded and were skipped.")
+        return
     for key, value in sorted(data.session_start_info.hparams.items()):
         kind = value.WhichOneof("kind")
         run.config[key] = getattr(value, kind) if kind and kind != "null_value" else None

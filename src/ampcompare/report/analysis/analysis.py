@@ -13,7 +13,9 @@ from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
 from ampcompare.report.analysis.benched import read_bench
+from ampcompare.report.analysis.best import best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
+from ampcompare.report.analysis.comparison import compare_all
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
@@ -33,6 +35,7 @@ from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of
 from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.family import joint_level
 from ampcompare.report.words import between, capital, change, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
@@ -169,6 +172,9 @@ def analyse_runs(
     words = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
+    # Of each interval: of all groups that were asked for, comparable or not, times the looks.
+    others = sum(group.value != value and not group.is_control for group in groups)
+    level = joint_level(others, len(plan.looks) or 1)
     published = None
     if reproduce is not None:
         points = compared.margin if compared.is_share and compared.margin else POINTS
@@ -185,6 +191,9 @@ def analyse_runs(
         keys=keys,
         baseline_value=value,
         plan=plan,
+        level=level,
+        comparisons=compare_all(groups, value, keys[0], level, measured),
+        best=best_of_each(groups, keys[0], value, compared, level),
         styles={style.label: style for style in looks},
         ignored=ignored,
         bench=measured,

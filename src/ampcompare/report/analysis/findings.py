@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ampcompare.report.analysis.benched import Bench
-from ampcompare.report.analysis.best import best_of_each
-from ampcompare.report.analysis.comparison import Comparison, compare_all
+from ampcompare.report.analysis.best import BestOfEach
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
 from ampcompare.report.runs.common import Setting
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
-from ampcompare.report.statistics.family import joint_level
 
 
 @dataclass(eq=False, kw_only=True)
@@ -23,6 +22,7 @@ class Findings:
 
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
     is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
+    `level` is that of every interval, `comparisons` are of every group but the baselines.
     `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
     colour of each label, `published` what the runs say of a publication.
     """
@@ -34,6 +34,9 @@ class Findings:
     keys: tuple[str, ...]
     baseline_value: str
     plan: Plan
+    level: float
+    comparisons: list[Comparison]
+    best: BestOfEach | None
     styles: Mapping[str, Style]
     ignored: frozenset[str]
     bench: Bench | None
@@ -43,14 +46,7 @@ class Findings:
     published: Reproduction | None
 
     def __post_init__(self) -> None:
-        value, key = self.baseline_value, self.keys[0]
-        self.baseline = next((g for g in self.groups if g.value == value), None)
-        # The level of each interval is that of the groups that were asked for, comparable or not, times the
-        # looks.
-        asked = sum(g.value != value and not g.is_control for g in self.groups)
-        self.level = joint_level(asked, len(self.plan.looks) or 1)
-        self.comparisons = compare_all(self.groups, value, key, self.level, self.bench)
-        self.best = best_of_each(self.groups, key, value, self.metric, self.level)
+        self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
         # The claims of speed and quality that are open still, by label. With none, more seeds would change no
         # answer.
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
