@@ -18,9 +18,10 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
-from ampcompare.report.axis import Mark, axis_of
+from ampcompare.report.axis import axis_of
 from ampcompare.report.cells import comparison_table, machines_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json
+from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
 
 RECORDS = [
@@ -50,12 +51,12 @@ def flat(text: str) -> str:
 @example([(0.0, 0.0, 2.2e-16)], True)
 def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     shown = math.exp if log else float
-    marks = [Mark(*(shown(v) for v in (middle, low, high))) for low, middle, high in ends]
+    marks = [Estimate(shown(middle), (shown(low), shown(high)), 1) for low, middle, high in ends]
     axis = axis_of(marks, 1.0 if log else 0.0, str, log=log)
     assert axis.holds(axis.null)
     assert all(axis.holds(mark.value) for mark in marks)
     if not log:
-        assert all(axis.holds(end) for mark in marks for end in (mark.low, mark.high))
+        assert all(axis.holds(end) for mark in marks for end in mark.span)
     places = [axis.place(tick) for tick, _ in axis.ticks]
     assert places == sorted(places)
     assert 1 <= len(places) <= 4

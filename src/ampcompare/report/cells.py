@@ -17,22 +17,9 @@ from ampcompare.report.analysis.comparison import (
     NOT_COMPARED,
     Comparison,
 )
-from ampcompare.report.axis import Axis, Mark, axis_of
-from ampcompare.report.runs import table
+from ampcompare.report.axis import Axis, axis_of
+from ampcompare.report.runs import figures, table
 from ampcompare.report.runs.environment import environment_of
-from ampcompare.report.runs.figures import (
-    COMPARED,
-    ENERGY,
-    EPOCHS,
-    MEMORY,
-    PEAK,
-    QUALITY,
-    SCORE,
-    SECONDS,
-    SPEED,
-    THROUGHPUT,
-    TIME,
-)
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 from ampcompare.report.statistics.estimate import Estimate
@@ -45,14 +32,14 @@ TextRows = list[tuple[str, ...]]  # of a table of nothing but text, its heads fi
 @dataclass(frozen=True)
 class Cell:
     """`text` is the figure: of the baseline as it is, with its `unit`; else beside the baseline's, with its
-    interval as `span` and as `also` the group's own figure. `answer` is what that shows (`faster`), or
-    `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
+    interval as `span`, both as the `mark` on the axis, and as `also` the group's own figure. `answer` is what
+    that shows (`faster`), or `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
     """
 
     text: str
     unit: str = ""
     span: str = ""
-    mark: Mark | None = None
+    mark: Estimate | None = None
     also: str = ""
     answer: str = ""
     why: str = ""
@@ -131,13 +118,14 @@ def _columns(analysis: Analysis) -> list[Column]:
     points: Any = (words.signed, lambda shown: 2, "", float, 0.0, margin)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
-        Column(SPEED, "speed", words.number, units.speed, words.number, lambda shown: 3, "×"),
-        Column(MEMORY, "peak memory", units.show_memory, units.memory, *change),
-        Column(QUALITY, quality, metric.show_value, "", *points),
-        Column(ENERGY, f"energy per {units.item}", words.number, "J", *change),
-        Column(TIME, f"time to {target}", words.duration, "", *change),
+        Column(figures.SPEED, "speed", words.number, units.speed, words.number, lambda shown: 3, "×"),
+        Column(figures.MEMORY, "peak memory", units.show_memory, units.memory, *change),
+        Column(figures.QUALITY, quality, metric.show_value, "", *points),
+        Column(figures.ENERGY, f"energy per {units.item}", words.number, "J", *change),
+        Column(figures.TIME, f"time to {target}", words.duration, "", *change),
     )
-    told = {SPEED, MEMORY, QUALITY}.union(*(found.estimates for found in analysis.comparisons))
+    claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
+    told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
     return [column for column in every if column.key in told]
 
 
@@ -148,7 +136,7 @@ def comparison_table(analysis: Analysis) -> Table:
     rows = tuple(_row(group, columns, analysis) for group in groups)
     for place, column in enumerate(columns):
         if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
-            is_ratio = column.key != QUALITY
+            is_ratio = figures.COMPARED[column.key].is_ratio
             axis = axis_of(marks, column.null, column.tick, log=is_ratio, margin=column.margin)
             columns[place] = replace(column, axis=axis)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
@@ -166,35 +154,33 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
 
 
 def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
-    key = column.key
     text, unit = _own_figure(column, group)
-    estimate, claim = (found.estimates.get(key), found.claims.get(key)) if found else (None, None)
-    if found is None or estimate is None:
-        why = (
-            found.refusal or (claim.why if claim else "")
-            if found and COMPARED[key].column in group.figures
-            else ""
-        )
+    if found is None:
+        return Cell(text, unit)
+    claim = found.claims.get(column.key)
+    if (estimate := found.estimates.get(column.key)) is None:
+        is_known = figures.COMPARED[column.key].column in group.figures
+        why = (found.refusal or (claim.why if claim else "")) if is_known else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
-    (low, high), span = estimate.span, column.span(estimate)
+    span = column.span(estimate)
     if not estimate.has_interval:
-        span = f"seen {span}" if low != high else ""
-    mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
+        span = f"seen {span}" if len({*estimate.span}) > 1 else ""
     if claim is None:  # of energy, time and the control nothing is claimed
         is_open = bool(found.claims) and not estimate.has_interval
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
-    return Cell(column.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), answer, why, is_open)
+    shown, own = column.text(estimate.value), f"{text} {unit}".strip()
+    return Cell(shown, "", span, estimate, own, answer, why, is_open)
 
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(COMPARED[column.key].column)) is not None:
+    if (found := group.figures.get(figures.COMPARED[column.key].column)) is not None:
         return column.own(found.value), column.unit
-    rows = group.rows
-    is_missed = column.key == TIME and rows[SECONDS].notna().any() and not rows[table.JUMPS].any()
-    return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
+    has_clock = group.rows[figures.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
+    is_missed = column.key == figures.TIME and has_clock and not group.is_unfinished
+    return (NOT_REACHED if is_missed else words.NOTHING), ""
 
 
 def runs_table(analysis: Analysis) -> TextRows:
@@ -209,11 +195,11 @@ def runs_table(analysis: Analysis) -> TextRows:
             run[table.GROUP],
             run[table.SEED] or words.NOTHING,
             f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
-            _known(words.count, run[EPOCHS]),
-            _known(words.number, run[THROUGHPUT]),
-            _known(units.show_memory, run[PEAK]),
-            _known(metric.show_value, run[SCORE]),
-            _known(words.duration, run[SECONDS]),
+            _known(words.count, run[figures.EPOCHS]),
+            _known(words.number, run[figures.THROUGHPUT]),
+            _known(units.show_memory, run[figures.PEAK]),
+            _known(metric.show_value, run[figures.SCORE]),
+            _known(words.duration, run[figures.SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
         rows.append(cells)

@@ -26,13 +26,12 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
-from ampcompare.report.runs.common import describe
 from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.runs.environment import words_of
 from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
 from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level

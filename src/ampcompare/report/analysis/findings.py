@@ -11,9 +11,9 @@ from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
-from ampcompare.report.runs.common import Setting
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
+from ampcompare.report.runs.settings import Setting
 
 
 @dataclass(eq=False, kw_only=True)
