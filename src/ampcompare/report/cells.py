@@ -10,7 +10,7 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import (
     CANNOT_TELL,
@@ -87,8 +87,8 @@ class Column:
         number = self.shown(found.value)
         least = min(map(self.digits, (number, low, high)))
         apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
-        digits = words.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
-        return words.interval(low, high, lambda end: self.show(end, digits))
+        digits = numbers.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
+        return numbers.interval(low, high, lambda end: self.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
@@ -113,16 +113,21 @@ def _columns(analysis: Analysis) -> list[Column]:
     metric, units = analysis.metric, analysis.quantities
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
-    target = words.NOTHING if metric.target is None else metric.show_value(metric.target)
-    change: Any = (words.signed, lambda shown: 0 if abs(shown) >= 9.95 else 1, " %", lambda v: (v - 1) * 100)
-    points: Any = (words.signed, lambda shown: 2, "", float, 0.0, margin)
+    target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
+    change: Any = (
+        numbers.signed,
+        lambda shown: 0 if abs(shown) >= 9.95 else 1,
+        " %",
+        lambda v: (v - 1) * 100,
+    )
+    points: Any = (numbers.signed, lambda shown: 2, "", float, 0.0, margin)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
-        Column(figures.SPEED, "speed", words.number, units.speed, words.number, lambda shown: 3, "×"),
+        Column(figures.SPEED, "speed", numbers.number, units.speed, numbers.number, lambda shown: 3, "×"),
         Column(figures.MEMORY, "peak memory", units.show_memory, units.memory, *change),
         Column(figures.QUALITY, quality, metric.show_value, "", *points),
-        Column(figures.ENERGY, f"energy per {units.item}", words.number, "J", *change),
-        Column(figures.TIME, f"time to {target}", words.duration, "", *change),
+        Column(figures.ENERGY, f"energy per {units.item}", numbers.number, "J", *change),
+        Column(figures.TIME, f"time to {target}", numbers.duration, "", *change),
     )
     claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
     told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
@@ -180,7 +185,7 @@ def _own_figure(column: Column, group: Group) -> tuple[str, str]:
         return column.own(found.value), column.unit
     has_clock = group.rows[figures.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
     is_missed = column.key == figures.TIME and has_clock and not group.is_unfinished
-    return (NOT_REACHED if is_missed else words.NOTHING), ""
+    return (NOT_REACHED if is_missed else numbers.NOTHING), ""
 
 
 def runs_table(analysis: Analysis) -> TextRows:
@@ -193,13 +198,13 @@ def runs_table(analysis: Analysis) -> TextRows:
         cells = (
             f"{run[table.NAME]} ({run[table.RUN].id})",
             run[table.GROUP],
-            run[table.SEED] or words.NOTHING,
+            run[table.SEED] or numbers.NOTHING,
             f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
-            _known(words.count, run[figures.EPOCHS]),
-            _known(words.number, run[figures.THROUGHPUT]),
+            _known(numbers.count, run[figures.EPOCHS]),
+            _known(numbers.number, run[figures.THROUGHPUT]),
             _known(units.show_memory, run[figures.PEAK]),
             _known(metric.show_value, run[figures.SCORE]),
-            _known(words.duration, run[figures.SECONDS]),
+            _known(numbers.duration, run[figures.SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
         rows.append(cells)
@@ -207,7 +212,7 @@ def runs_table(analysis: Analysis) -> TextRows:
 
 
 def _known(show: Callable[[float], str], value: float) -> str:
-    return show(value) if value == value else words.NOTHING  # NaN: not recorded
+    return show(value) if value == value else numbers.NOTHING  # NaN: not recorded
 
 
 def machines_table(analysis: Analysis) -> TextRows:

@@ -8,7 +8,7 @@ import pytest
 
 from ampcompare.published.printed import printed
 from ampcompare.published.publication import Figure
-from ampcompare.report import words
+from ampcompare.report import numbers
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.samples import difference
@@ -16,7 +16,7 @@ from ampcompare.report.statistics.samples import difference
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
-RATIO = Relation("speed-up", words.ratio, is_ratio=True)
+RATIO = Relation("speed-up", numbers.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):

@@ -24,6 +24,7 @@ from ampcompare.report.analysis.require import Term, judge, parse
 from ampcompare.report.foreign.read import read
 from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.foreign.settings import BASELINE, nearest
+from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome, outcome_of
@@ -35,7 +36,7 @@ from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
 from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level
-from ampcompare.report.words import between, capital, change, listed, some
+from ampcompare.report.words import capital, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from ampcompare.errors import UserError, reason
-from ampcompare.report import words
+from ampcompare.report import numbers
 from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
@@ -60,11 +60,11 @@ class Bench(BaseModel):
     def words(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
-        control = words.ratio(self.control.ratio or 1.0)
+        control = numbers.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
         known = any(arm.low is not None for arm in self.arms[1:])
-        level = f", intervals at {words.level(self.level)}" if known else ""
+        level = f", intervals at {numbers.level(self.level)}" if known else ""
         return f"{said}{level}, its control {control}."
 
     def arm_of(self, group: Group) -> Arm | None:

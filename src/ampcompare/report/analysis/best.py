@@ -8,7 +8,7 @@ by the very figure that is shown, which flatters it: nothing is claimed of it be
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import ENVIRONMENT, compare
 from ampcompare.report.runs.figures import QUALITY, SCORE, SPEED
 from ampcompare.report.runs.groups import Group
@@ -60,8 +60,8 @@ def best_of_each(
         text = f"{value} reaches {metric.name} {shown[value]} ({', '.join(at)})"
         beside = compare(group, found[baseline], level).estimates if value != baseline else {}
         if QUALITY in beside:
-            text += f", {metric.with_unit(words.signed(beside[QUALITY].value))}"
-        each.append(text + (f", {words.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
+            text += f", {metric.with_unit(numbers.signed(beside[QUALITY].value))}"
+        each.append(text + (f", {numbers.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
     others = [value for value in found if value != baseline]
     first = best_of(others, key=lambda value: found[value].figures[SCORE].value)
     picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."

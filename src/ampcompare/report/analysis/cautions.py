@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
@@ -92,7 +92,7 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
         yield f"{apart} ran on different cards: what differs between these counts as difference."
     drift = checks.drift_of(compared)
     if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
-        change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
+        change = numbers.change(drift.value) + numbers.between(drift.low, drift.high, numbers.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
@@ -110,7 +110,7 @@ def _apart(of: Findings) -> Iterator[str]:
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     gaps = [
-        f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
+        f"{group.label} {numbers.ratio(gap[1])} instead of {numbers.ratio(gap[0])}"
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1

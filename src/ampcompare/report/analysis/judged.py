@@ -14,7 +14,7 @@ from functools import reduce
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
 from ampcompare.records import RunRecord
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.runs.arms import Matched, Pool, match
 from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group, measured
@@ -87,14 +87,16 @@ def _judged(
         why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
         return replace(row, why=why, more_runs=3 - ours.n)
     margin, level, show = math.log1p(within) if ours.log else points, 1 - ALPHA / count, row.relation.show
-    own = f"{show(ours.value)}{words.between(ours.low, ours.high, show)}"
+    own = f"{show(ours.value)}{numbers.between(ours.low, ours.high, show)}"
     beside = f"here {own}, published {show(theirs.value)}{row.between}"
     if equals(ours, theirs, margin):
         same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
         return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
     if differs(ours, theirs, level):
         off, unit = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value, "points"
-        size = f"{words.number(abs(off), 2)} {'%' if ours.log else unit} {'above' if off > 0 else 'below'} it"
+        size = (
+            f"{numbers.number(abs(off), 2)} {'%' if ours.log else unit} {'above' if off > 0 else 'below'} it"
+        )
         return replace(row, verdict=REFUTED, why=f"{beside}, {size}")
     more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
@@ -146,7 +148,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             continue
         other = None if arm == base else figure.values.get(base)
         shown = [
-            one.text if one.is_rounding else words.number(one.value / figure.factor, 4)
+            one.text if one.is_rounding else numbers.number(one.value / figure.factor, 4)
             for one in (printed, other)
             if one
         ]
@@ -164,11 +166,11 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             why = _unfit(figure, ours, matched, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
         told = f"speed-up in {kind.words}" if kind.is_time else kind.words
-        relation = Relation(told, words.ratio, is_ratio=True)
+        relation = Relation(told, numbers.ratio, is_ratio=True)
         if kind.is_share and other is None:
-            relation = Relation(kind.words, words.in_percent)
+            relation = Relation(kind.words, numbers.in_percent)
         elif kind.is_share:
-            relation = Relation(f"difference in {kind.words}", words.signed)
+            relation = Relation(f"difference in {kind.words}", numbers.signed)
         yield JudgedFigure(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 

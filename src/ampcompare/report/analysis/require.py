@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
@@ -103,12 +103,12 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
         return False, comparison.stuck
     if found is None or found.low is None or found.high is None or claim.answer == CANNOT_TELL:
         return False, f"cannot tell: {claim.why}"
-    show: Callable[[float, int], str] = words.signed if is_quality else words.number
+    show: Callable[[float, int], str] = numbers.signed if is_quality else numbers.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
-    digits = words.precision_apart(found.ends, marks, show, least)
-    span = words.interval(found.low, found.high, lambda end: show(end, digits))
-    said = f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"
+    digits = numbers.precision_apart(found.ends, marks, show, least)
+    span = numbers.interval(found.low, found.high, lambda end: show(end, digits))
+    said = f"{show(found.value, least)}{unit} ({numbers.level(found.level)}: {span})"
     if is_quality:
         holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)
         return holds, f"{metric.name} {metric.with_unit(said)}"

@@ -6,7 +6,7 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 from collections.abc import Sequence
 
 from ampcompare.records.sources import ARM
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
     CANNOT_TELL,
@@ -69,7 +69,7 @@ def _told(comparison: Comparison) -> list[tuple[str, str]]:
 def _of_speed(claim: Claim) -> tuple[str, str]:
     """`faster` and `1.77× as fast`; of what is not told only where more seeds may tell it."""
     if claim.estimate and claim.shown:
-        return claim.shown[0], f"{words.ratio(claim.estimate.value)} as fast"
+        return claim.shown[0], f"{numbers.ratio(claim.estimate.value)} as fast"
     return (f"speed {NOT_TOLD[claim.answer]}" if claim.estimate and claim.is_open else "",) * 2
 
 
@@ -81,7 +81,7 @@ def _of_memory(claim: Claim) -> str:
     if found.value - 1 == found.error == 0:
         return "the same memory"
     share = (found.value - 1) * 100
-    amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
+    amount = numbers.amount(share, 0 if abs(share) >= 9.95 else 1)
     return f"{amount} % {'less' if share < 0 else 'more'} memory"
 
 
@@ -203,14 +203,14 @@ def caption(of: Findings) -> str:
     joint = ""
     if len(held) > 1 or looks > 1:
         over = f", over {looks} planned looks" if looks > 1 else ""
-        joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
+        joint = f": each question's intervals hold together in {numbers.level(1 - ALPHA)}{over}"
     there = {question for c in held for question in c.estimates}
     reading = {SPEED: "right of 1× is faster", MEMORY: "left of 0 is less memory"}
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
     parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
     return (
-        f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
+        f"Each line is an interval at {numbers.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
     )
 
 

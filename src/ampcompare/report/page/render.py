@@ -18,7 +18,7 @@ import jinja2
 
 from ampcompare import __version__
 from ampcompare.program.files import cache_folder, replacing
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
 from ampcompare.report.cells import comparison_table, machines_table, runs_table
@@ -68,6 +68,7 @@ def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
+        numbers=numbers,
         words=words,
     )
     return html.encode("utf-8", "replace")

@@ -9,7 +9,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.words import amount, in_percent, mib, number
+from ampcompare.report.numbers import amount, in_percent, mib, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
