@@ -89,7 +89,7 @@ def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     analysis = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)])
     cell = rows_of(analysis)["native"].cells["speed"]
     assert (cell.text, cell.span, cell.answer) == ("1.90×", "seen 1.900 to 1.902", "cannot tell")
-    assert (cell.why, cell.mark.is_seen) == ("n = 2", True)
+    assert (cell.why, cell.mark.has_interval) == ("n = 2", False)
     because = "Cannot tell, because n = 2: speed, peak memory, accuracy and time to 93.00 % of native"
     for text in (flat("\n".join(printed(analysis))), flat(to_markdown(analysis))):
         assert "Two seeds do not tell" in text

@@ -19,7 +19,6 @@ from ampcompare.report.analysis.comparison import (
 )
 from ampcompare.report.axis import Axis, axis_of
 from ampcompare.report.runs import figures, table
-from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 from ampcompare.report.statistics.estimate import Estimate
@@ -114,12 +113,7 @@ def _columns(analysis: Analysis) -> list[Column]:
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
-    change: Any = (
-        numbers.signed,
-        lambda shown: 0 if abs(shown) >= 9.95 else 1,
-        " %",
-        lambda v: (v - 1) * 100,
-    )
+    change: Any = (numbers.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda v: (v - 1) * 100)
     points: Any = (numbers.signed, lambda shown: 2, "", float, 0.0, margin)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
@@ -219,7 +213,7 @@ def machines_table(analysis: Analysis) -> TextRows:
     """What was recorded of machine and packages, a row a fact, with every value that it has."""
     facts: dict[str, dict[str, None]] = {}
     for run in analysis.table[table.RUN]:
-        for key, value in flatten(environment_of(run)):
+        for key, value in flatten(run.environment):
             if value is not None and key.partition(".")[0] != metrics.TASK:
                 facts.setdefault(key, {})[words.short(words.printable(as_text(value)))] = None
     told = [

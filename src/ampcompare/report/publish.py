@@ -12,7 +12,6 @@ from ampcompare.published.publication import MEASURED, load
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.outputs import write_file
-from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group, measured
 from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
@@ -50,7 +49,7 @@ def _content(analysis: Analysis) -> dict[str, Any]:
         raise UserError(f"--publish: {listed(map(repr, twins))} {what}")
     labels = [printable(group.label) for group in groups]
     began = [run.started_at for run in runs if run.started_at]
-    torch = dict.fromkeys(as_text(found) for run in runs if (found := environment_of(run).get("torch")))
+    torch = dict.fromkeys(as_text(found) for run in runs if (found := run.environment.get("torch")))
     told = {
         "title": f"{analysis.setting.words}: {listed(labels)}",
         "source": f"runs recorded by AMP Compare {__version__}",

@@ -26,9 +26,9 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
+from ampcompare.report.runs.backend import words_of
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome, outcome_of
-from ampcompare.report.runs.environment import words_of
 from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric

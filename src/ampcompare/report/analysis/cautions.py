@@ -10,7 +10,6 @@ from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.figures import CLASSES, IMAGES, SCORE, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
@@ -129,7 +128,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     odd += [_who(row) for row in every if row[RUN].problems]
     if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
         yield f"The record of {who} has problems; the table of runs says which."
-    said = (environment_of(run).get("git_commit") for run in rows[RUN])
+    said = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:

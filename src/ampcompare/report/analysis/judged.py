@@ -16,7 +16,6 @@ from ampcompare.published.publication import Figure, Publication
 from ampcompare.records import RunRecord
 from ampcompare.report import numbers, words
 from ampcompare.report.runs.arms import Matched, Pool, match
-from ampcompare.report.runs.environment import environment_of
 from ampcompare.report.runs.groups import Group, measured
 from ampcompare.report.runs.table import ON_CPU
 from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
@@ -93,11 +92,10 @@ def _judged(
         same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
         return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
     if differs(ours, theirs, level):
-        off, unit = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value, "points"
-        size = (
-            f"{numbers.number(abs(off), 2)} {'%' if ours.log else unit} {'above' if off > 0 else 'below'} it"
-        )
-        return replace(row, verdict=REFUTED, why=f"{beside}, {size}")
+        off = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value
+        size = f"{numbers.number(abs(off), 2)} {'%' if ours.log else 'points'}"
+        side = "above" if off > 0 else "below"
+        return replace(row, verdict=REFUTED, why=f"{beside}, {size} {side} it")
     more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
     if more is not None:
@@ -241,7 +239,7 @@ def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
         theirs = publication.hardware or "not said"
         yield f"hardware {words.some(matched.devices, 2)} (published {theirs})"
     runs = [run for group in matched.arms.values() for run in group.records]
-    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := environment_of(run).get("torch")))
+    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))
     software = publication.software
     if torch and software and not all(version in software for version in torch):
         yield f"torch {words.some(list(torch), 2)} (published {software})"

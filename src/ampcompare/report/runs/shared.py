@@ -13,7 +13,6 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.environment import environment_of
 
 MOST = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
@@ -47,7 +46,7 @@ def _cards_of(run: RunRecord, kind: str) -> frozenset[str]:
     """What a run, all its processes, computed on in the end: hashes of GPUs, of hosts where no GPU computes;
     empty if none is recorded.
     """
-    machine = environment_of(run).get("machine")
+    machine = run.environment.get("machine")
     telling = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
     every = [one for one in (machine, *_listed(machine, "others")) if isinstance(one, Mapping)]
     told = (next((one[key] for key in telling if isinstance(one.get(key), str)), "") for one in every)
@@ -73,7 +72,7 @@ def _spans(run: RunRecord, start: float) -> np.ndarray:
     begins = ends - np.diff(clock, prepend=min(0.0, clock[0]))
     went_on = np.append(False, begins[1:] > ends[:-1] + PAUSE)
     begins[1:] = np.where(went_on[1:], begins[1:], ends[:-1])
-    is_elsewhere = went_on.any() and _listed(environment_of(run).get("machine"), "earlier")
+    is_elsewhere = went_on.any() and _listed(run.environment.get("machine"), "earlier")
     return np.stack([begins, ends], axis=1)[np.flatnonzero(went_on)[-1] if is_elsewhere else 0 :]
 
 

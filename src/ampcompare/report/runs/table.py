@@ -13,8 +13,8 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
+from ampcompare.report.runs.backend import arithmetic_of, half_of
 from ampcompare.report.runs.ending import outcome_of
-from ampcompare.report.runs.environment import arithmetic_of, environment_of, half_of
 from ampcompare.report.runs.figures import BY_COLUMN, clock_jumps, largest, summary
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.shared import at_work
@@ -54,7 +54,7 @@ def table_of(
 
 
 def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
-    environment = environment_of(run)
+    environment = run.environment
     kind = as_text(environment.get("device_type") or "").lower()
     outcome, why = outcome_of(run, metric.key)
     jumps = clock_jumps(run)

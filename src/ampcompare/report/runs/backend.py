@@ -1,7 +1,6 @@
-"""What a record says of the machine that its run was on, and of the run's backend."""
+"""What a record says of the backend of its run."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
@@ -11,19 +10,10 @@ from ampcompare.report.words import printable, short
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
-def environment_of(run: RunRecord) -> Mapping[str, Any]:
-    """The machine and software of a run: from its summary, or its config for a run that did not end."""
-    for holder in (run.summary, run.config):
-        environment = holder.get(metrics.ENVIRONMENT)
-        if isinstance(environment, Mapping) and environment:
-            return environment
-    return {}
-
-
 def label_of(run: RunRecord) -> str:
     """The name under which a run is compared: its backend, a plug-in's by its own label."""
     # Records of others may hold anything.
-    said = (environment_of(run).get("backend_label"), run.option("backend"), "unknown")
+    said = (run.environment.get("backend_label"), run.option("backend"), "unknown")
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
@@ -31,7 +21,7 @@ def _dtype_of(run: RunRecord) -> str:
     """The type that a run computed in, as far as record or backend say; else nothing."""
     if declared := REGISTRY.get(str(run.option("backend"))):
         return declared.dtype
-    recorded = environment_of(run)
+    recorded = run.environment
     said = (recorded.get(metrics.PRECISION_DTYPE), recorded.get("backend_type"))
     return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
 
@@ -43,14 +33,14 @@ def half_of(run: RunRecord) -> str:
 
 def arithmetic_of(run: RunRecord) -> str:
     """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
-    recorded = environment_of(run).get(metrics.ARITHMETIC)
+    recorded = run.environment.get(metrics.ARITHMETIC)
     found = recorded.get(_dtype_of(run)) if isinstance(recorded, Mapping) else None
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    words, dtype = environment_of(run).get("backend_words"), _dtype_of(run)
+    words, dtype = run.environment.get("backend_words"), _dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
         words = built_in.words
         if built_in.is_fp32:
