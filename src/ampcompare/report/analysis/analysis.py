@@ -159,7 +159,8 @@ def analyse_runs(
     bases = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
     compared = replace(reading.metric, target=_target(target, plan.target, bases, reading.metric))
     rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
-    groups = group_runs(rows, compared, keys, ignored, resolution_of(rows, compared))
+    compared = replace(compared, floor=resolution_of(rows, compared))
+    groups = group_runs(rows, compared, keys, ignored)
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
         hint = nearest(value, there)
@@ -180,7 +181,7 @@ def analyse_runs(
         points = compared.margin if compared.is_share and compared.margin else POINTS
 
         def pool(numbers: list[int]) -> list[Group]:
-            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored, groups[0].floor)
+            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored)
 
         published = set_beside(load(reproduce), list(rows[RUN]), pool, within=within, points=points)
     return Analysis(

@@ -73,7 +73,6 @@ class Comparison:
     refusal: str = ""
     loose: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    claims: Mapping[str, Claim] = field(default_factory=dict)
     beside_control: Mapping[str, Estimate] = field(default_factory=dict)
     has_control: bool = False
     drift: Estimate | None = None
@@ -82,6 +81,10 @@ class Comparison:
 
     def __post_init__(self) -> None:
         self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        base, self.claims = self.baseline, dict[str, Claim]()
+        if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
+            claimed = [figure for figure in COMPARED.values() if figure.sides]
+            self.claims = {figure.question: _claim(self, base, figure) for figure in claimed}
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
         shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
         self.shown, self.is_faster = shown, "faster" in shown
@@ -161,7 +164,7 @@ def compare(
     silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
     if not silence and (nothing := learned_nothing(base)):
         silence = f"{base.label} is {nothing}"
-    found = Comparison(
+    return Comparison(
         group,
         base,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
@@ -174,10 +177,6 @@ def compare(
         silence=silence,
         stuck="" if silence else learned_nothing(group),
     )
-    if group.is_control or group.is_unfinished or base.is_unfinished:
-        return found
-    claims = {q: _claim(found, base, figure) for q, figure in COMPARED.items() if figure.sides}
-    return replace(found, claims=claims)
 
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
@@ -194,7 +193,7 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if figure.is_of_seed else not is_one_device:
             continue
-        floor = max(group.floor, base.floor) if question == QUALITY else 0.0
+        floor = group.metric.floor if question == QUALITY else 0.0
         if one := difference(ours, theirs, log=figure.is_ratio, by=by, resolution=floor):
             bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)

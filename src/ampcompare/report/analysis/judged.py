@@ -222,7 +222,7 @@ def _error(width: float, one: Printed) -> tuple[float, float]:
 def _ours(figure: Figure, group: Group, base: Group | None = None) -> Estimate | None:
     """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
     kind, values = figure.kind, measured(group, figure.measured)
-    floor = group.floor if kind.is_share else 0.0
+    floor = group.metric.floor if kind.is_share else 0.0
     if base is None:
         found = mean(values, resolution=floor)
         return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))

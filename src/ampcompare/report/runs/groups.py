@@ -61,8 +61,7 @@ class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
     differs from others of the same value. `is_control`: the baseline once more (A/A). `metric` is the
-    compared one, `floor` the least that its spread is taken for, in its shown unit. `measured` are figures
-    that go before those of its runs.
+    compared one. `measured` are figures that go before those of its runs.
     """
 
     label: str
@@ -72,7 +71,6 @@ class Group:
     settings: Mapping[str, str] = field(default_factory=dict)
     apart: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
-    floor: float = 0.0
     measured: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,7 +102,7 @@ class Group:
             values = self.sample(figure.column, own_times=False)
         if figure.column != SCORE:
             return mean(values, log=figure.is_ratio)
-        found = mean(values, resolution=self.floor)
+        found = mean(values, resolution=self.metric.floor)
         return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
@@ -165,7 +163,7 @@ def group_runs(
         for label, own, places in zip(labels, settings, pools[value].values(), strict=True):
             apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
             members, is_control = rows[rows.index.isin(places)], value.endswith(AGAIN)
-            groups.append(Group(label, members, metric, value, own, apart, is_control, floor))
+            groups.append(Group(label, members, metric, value, own, apart, is_control))
     return groups
 
 

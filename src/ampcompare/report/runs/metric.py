@@ -37,7 +37,8 @@ class ComparedMetric:
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
     tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
     more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
-    value, as shown, up to which training is timed.
+    value, as shown, up to which training is timed, `floor` the least that its spread is taken for: what two
+    runs cannot differ in is no certainty.
     """
 
     key: str = DEFAULT_METRIC
@@ -46,6 +47,7 @@ class ComparedMetric:
     goal: str = MAXIMIZE
     words: str = ""
     target: float | None = None
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
