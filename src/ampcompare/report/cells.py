@@ -6,7 +6,6 @@ axis.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ampcompare import metrics
 from ampcompare.records.tree import as_text, flatten
@@ -58,43 +57,59 @@ class GroupRow:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How a comparison is written: by `show`, the number that `shown` makes of it, with so many `digits` and
+    behind it a `sign`.
+    """
+
+    show: Callable[[float, int], str]
+    digits: Callable[[float], int]
+    sign: str = ""
+    shown: Callable[[float], float] = float
+
+
+TIMES = Form(numbers.number, lambda shown: 3, "×")
+CHANGE = Form(numbers.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100)
+POINTS = Form(numbers.signed, lambda shown: 2)
+
+
+@dataclass(frozen=True)
 class Column:
-    """One question, and how it is shown: a group's own figure by `own`, in its `unit`; a comparison by
-    `show`, of the number that `shown` makes of it, with so many `digits` and behind it a `sign`. `null` is no
-    change, `axis` that of the marks, None where no cell has one.
+    """One question, by its `key`, and how it is shown: a group's own figure by `own`, in its `unit`, a
+    comparison in its `form`. `axis` is that of the marks, None where no cell has one.
     """
 
     key: str
     head: str
     own: Callable[[float], str]
     unit: str
-    show: Callable[[float, int], str]
-    digits: Callable[[float], int]
-    sign: str = ""
-    shown: Callable[[float], float] = float
-    null: float = 1.0
+    form: Form = CHANGE
     margin: tuple[float, float] | None = None
     axis: Axis | None = None
 
+    @property
+    def figure(self) -> figures.Figure:
+        return figures.COMPARED[self.key]
+
     def text(self, value: float) -> str:
-        number = self.shown(value)
-        return f"{self.show(number, self.digits(number))}{self.sign}"
+        form, number = self.form, self.form.shown(value)
+        return f"{form.show(number, form.digits(number))}{form.sign}"
 
     def span(self, found: Estimate) -> str:
         """The interval, with the digits that tell its ends from each other and from no change and margin."""
-        low, high = map(self.shown, found.span)
-        number = self.shown(found.value)
-        least = min(map(self.digits, (number, low, high)))
-        apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
-        digits = numbers.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
-        return numbers.interval(low, high, lambda end: self.show(end, digits))
+        form, number = self.form, self.form.shown(found.value)
+        low, high = map(form.shown, found.span)
+        least = min(map(form.digits, (number, low, high)))
+        apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
+        digits = numbers.precision_apart((low, high), apart, form.show, max(least, form.digits(number)))
+        return numbers.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
-        number, is_ratio = round(self.shown(tick), 9), self.sign == "×"
+        number, is_ratio = round(self.form.shown(tick), 9), self.form is TIMES
         plus = "" if is_ratio or not number else "+" if number > 0 else "−"
         size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
-        return f"{plus}{size}{self.sign if number or is_ratio else ''}"
+        return f"{plus}{size}{self.form.sign if number or is_ratio else ''}"
 
 
 @dataclass(frozen=True)
@@ -113,15 +128,13 @@ def _columns(analysis: Analysis) -> list[Column]:
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
-    change: Any = (numbers.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda v: (v - 1) * 100)
-    points: Any = (numbers.signed, lambda shown: 2, "", float, 0.0, margin)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
-        Column(figures.SPEED, "speed", numbers.number, units.speed, numbers.number, lambda shown: 3, "×"),
-        Column(figures.MEMORY, "peak memory", units.show_memory, units.memory, *change),
-        Column(figures.QUALITY, quality, metric.show_value, "", *points),
-        Column(figures.ENERGY, f"energy per {units.item}", numbers.number, "J", *change),
-        Column(figures.TIME, f"time to {target}", numbers.duration, "", *change),
+        Column(figures.SPEED, "speed", numbers.number, units.speed, TIMES),
+        Column(figures.MEMORY, "peak memory", units.show_memory, units.memory),
+        Column(figures.QUALITY, quality, metric.show_value, "", POINTS, margin),
+        Column(figures.ENERGY, f"energy per {units.item}", numbers.number, "J"),
+        Column(figures.TIME, f"time to {target}", numbers.duration, ""),
     )
     claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
     told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
@@ -135,8 +148,8 @@ def comparison_table(analysis: Analysis) -> Table:
     rows = tuple(_row(group, columns, analysis) for group in groups)
     for place, column in enumerate(columns):
         if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
-            is_ratio = figures.COMPARED[column.key].is_ratio
-            axis = axis_of(marks, column.null, column.tick, log=is_ratio, margin=column.margin)
+            figure, margin = column.figure, column.margin
+            axis = axis_of(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
             columns[place] = replace(column, axis=axis)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
@@ -158,7 +171,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
         return Cell(text, unit)
     claim = found.claims.get(column.key)
     if (estimate := found.estimates.get(column.key)) is None:
-        is_known = figures.COMPARED[column.key].column in group.figures
+        is_known = column.figure.column in group.figures
         why = (found.refusal or (claim.why if claim else "")) if is_known else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     span = column.span(estimate)
@@ -175,7 +188,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(figures.COMPARED[column.key].column)) is not None:
+    if (found := group.figures.get(column.figure.column)) is not None:
         return column.own(found.value), column.unit
     has_clock = group.rows[figures.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
     is_missed = column.key == figures.TIME and has_clock and not group.is_unfinished

@@ -236,7 +236,7 @@ def _claim(of: Comparison, base: Group, figure: Figure) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, found, shown)
-    ways = [more_seeds(found, null=0.0 if is_quality else 1.0)]
+    ways = [more_seeds(found, null=figure.null)]
     if margin is not None:
         ways, why = [*ways, more_seeds(found, margin=margin)], f"{HOLDS_NO_CHANGE} and leaves the margin"
     elif is_quality:
@@ -267,10 +267,10 @@ def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str
     above, below = figure.sides or ("", "")
     if figure.question == QUALITY and metric.falls:
         above, below = below, above
-    null, (low, high) = 1.0 if figure.is_ratio else 0.0, found.ends
+    low, high = found.ends
     if low is None or high is None:
         return ()
-    return (above,) if low > null else (below,) if high < null else ()
+    return (above,) if low > figure.null else (below,) if high < figure.null else ()
 
 
 def emulated(groups: Sequence[Group]) -> str:

@@ -38,6 +38,11 @@ class Figure:
     is_timed: bool = False
     is_of_seed: bool = False
 
+    @property
+    def null(self) -> float:
+        """What a comparison comes to where nothing changes."""
+        return 1.0 if self.is_ratio else 0.0
+
     def taken(self, run: RunRecord, metric: ComparedMetric) -> float:
         value, least = self.of(run, metric), 1 / LARGEST if self.question and self.is_ratio else -LARGEST
         return value if least <= value <= LARGEST else math.nan
