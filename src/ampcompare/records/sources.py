@@ -1,7 +1,5 @@
 """From what a user names (folders, files, projects and sweeps of W&B's server) to the runs in it."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -26,9 +24,6 @@ from ampcompare.records.tensorboard import is_event_file, read_event_files
 from ampcompare.records.trainers import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
-
-if TYPE_CHECKING:
-    import joblib
 
 ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
@@ -172,7 +167,8 @@ READERS: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
 }
 
 
-def _memory() -> joblib.Memory:
+def _memory() -> Any:
+    """joblib's, where what was read of runs is kept."""
     import joblib
 
     # What it says of a broken entry, which is made again, is a traceback.

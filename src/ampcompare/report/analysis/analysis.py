@@ -21,9 +21,9 @@ from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
+from ampcompare.report.foreign.apart import BASELINE, nearest
 from ampcompare.report.foreign.read import read
 from ampcompare.report.foreign.reading import Asked
-from ampcompare.report.foreign.settings import BASELINE, nearest
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of

@@ -18,9 +18,9 @@ from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures
+from ampcompare.report.foreign.apart import tell_apart
 from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
-from ampcompare.report.foreign.settings import tell_apart
+from ampcompare.report.foreign.speed_memory import OWN_STEP, step_key, take_figures
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     GOALS,
