@@ -254,13 +254,16 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
     except KeyboardInterrupt:
         say(f"interrupted at step {fit.step}: the record so far is kept")
         return EXIT_INTERRUPTED
+    except UserError as problem:  # what somebody's data came to in the middle
+        problem.exit_code = EXIT_FAILED
+        raise
     except Exception as problem:
         if why := _failure(fit, problem):
             say(f"error: {why}")
             return EXIT_FAILED
         lost = _lost(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-        is_stop = stop.is_interruption() and not isinstance(problem, UserError)
+        is_stop = stop.is_interruption()
         if lost is None and not is_stop:
             raise
         what = f"interrupted at step {fit.step} ({stop.reason})" if is_stop else f"error: step {fit.step}"

@@ -181,7 +181,7 @@ def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterato
         raise error.showing(problem) from None
 
 
-def fault_of(problem: Exception) -> UserError | None:
+def fault_of(problem: BaseException) -> UserError | None:
     """The error for what a part raised while it was used, None for what was raised elsewhere."""
     for step in extract_tb(problem.__traceback__):
         if step.filename in _LOADED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.quick import ROOT
+from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 
 from ampcompare.config.load import load_config
@@ -24,8 +24,8 @@ TWO = World(rank=1, size=2, local_rank=1)
 
 
 @pytest.mark.slow
-def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    words = [*quick_overrides, "backend=apex_o1", f"output_dir={tmp_path}"]
+def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path):
+    words = [*QUICK, "backend=apex_o1", f"output_dir={tmp_path}"]
     done = torchrun(2, str(ROOT / "run_experiment.py"), *words)
     (record,) = load_runs([tmp_path])
     assert record.state == "finished"
@@ -37,10 +37,8 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
-    tmp_path: Path, quick_overrides: tuple[str, ...]
-):
-    given = [*quick_overrides, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
+def test_a_mistake_ends_all_processes_before_training_and_is_said_once(tmp_path: Path):
+    given = [*QUICK, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1

@@ -49,18 +49,14 @@ def whole(of: Seen, key: str = "x") -> list[Any]:
 def test_a_value_is_known_by_what_it_reads_as(seen, subtests: pytest.Subtests):
     for values, recorded, value in [
         ((0.1, "1e-3"), 0.001, "1e-3"),  # YAML reads 1e-3 as a text, the program as a number
-        ((0.1, 0.001), "1e-3", 0.001),
         ((1, 2), 1.0, 1),
         ((1, True), True, True),
         ((1, True), 1, 1),
         ((True, False), "False", False),
-        ((None, "x"), "None", None),
         (("none", "x"), None, "none"),
         ((None, "x"), "null", None),
-        ((["none"], ["x"]), [None], ["none"]),
         (("010", "8"), 10, "010"),
         (([1, 2], [2, 1]), "[2, 1]", [2, 1]),
-        (([1, 2], [2, 1]), [1.0, 2.0], [1, 2]),
         (({"a": 1}, {"a": 2}), {"a": 2}, {"a": 2}),
         ((0.3, 0.4), 0.1 + 0.2, 0.3),
         (("[1, 2", "b"), "[1, 2", "[1, 2"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 import wandb
-from rich.console import Console
+from support.training import play
 
 from ampcompare.config.load import load_config
-from ampcompare.experiment import run, start_tracker
+from ampcompare.experiment import start_tracker
 from ampcompare.recorder.recorder import Recorder
 from ampcompare.records import load_runs
 from ampcompare.tracking.record_file import RecordFile
@@ -19,10 +18,7 @@ from ampcompare.wandb_client.client import gone
 
 @pytest.mark.parametrize("problem", gone())
 def test_a_service_that_ends_while_the_record_does_is_told(
-    tmp_path: Path,
-    quick_overrides: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    problem: type[Exception],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
 ):
     """By whichever error the client tells it, as it sends or as it waits."""
     finish = wandb.Run.finish
@@ -32,10 +28,8 @@ def test_a_service_that_ends_while_the_record_does_is_told(
         raise problem
 
     monkeypatch.setattr(wandb.Run, "finish", end)
-    text = io.StringIO()
-    words = [*quick_overrides, f"output_dir={tmp_path}"]
-    assert run(load_config(None, words), Console(file=text, width=300)).exit_code == 1
-    assert "is not whole: W&B's service process has ended before its time" in text.getvalue()
+    said = play(f"output_dir={tmp_path}", code=1)
+    assert "is not whole: W&B's service process has ended before its time" in said
 
 
 def test_a_recorded_loop_is_told_once_that_its_record_ends(

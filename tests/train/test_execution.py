@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.quick import QUICK, ROOT
 from support.training import trainer
 from torch import Tensor, nn
 
@@ -16,8 +17,6 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import UserError
 from ampcompare.train.compiled import check_execution
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Net(nn.Module):
@@ -82,10 +81,8 @@ def test_what_an_execution_cannot_do_is_refused(words: str):
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_run_ends_in_one_line_before_training(
-    tmp_path: Path, quick_overrides: tuple[str, ...]
-):
-    command = [sys.executable, str(ROOT / "run_experiment.py"), *quick_overrides, "execution=compile"]
+def test_without_a_compiler_the_run_ends_in_one_line_before_training(tmp_path: Path):
+    command = [sys.executable, str(ROOT / "run_experiment.py"), *QUICK, "execution=compile"]
     environment = os.environ | {
         "CXX": str(tmp_path / "no-such-compiler"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),

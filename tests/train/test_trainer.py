@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.properties import MECHANISMS
-from support.training import batch, classification, trainer
+from support.training import batch, task_of, trainer
 from torch import nn
 
 from ampcompare.config.schema import TrainingConfig
@@ -22,9 +22,6 @@ from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor
-
-BACKENDS = MECHANISMS
-FP32_WEIGHTS = ["none", "native", "apex_o1"]
 
 
 def near(tolerance: float, backend: str) -> float:
@@ -57,7 +54,7 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
 
 @settings(max_examples=25)
 @given(
-    backend=st.sampled_from(BACKENDS),
+    backend=st.sampled_from(MECHANISMS),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     exponent=st.integers(0, 12),
 )
@@ -73,7 +70,7 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(
 
 @settings(max_examples=25)
 @given(
-    backend=st.sampled_from(BACKENDS),
+    backend=st.sampled_from(MECHANISMS),
     # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a
     # per cent.
     bound=st.floats(0.1, 10),
@@ -93,15 +90,20 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
 
 
-def test_what_a_step_raises_has_the_shapes_of_its_batch_as_a_note():
+def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
     made, (images, labels) = trainer("none", network()), batch(8)
+    wrong = TensorSet(images, torch.full_like(labels, 4))
+    evaluation = Evaluation(
+        made.model, TensorLoader(wrong, batch_size=8, device="cpu"), made.precision, task=made.task
+    )
     made.step([(images, labels)])
-    with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
-        made.step([(images, torch.full_like(labels, 4))])
-    assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
+    for raises in (lambda: made.step([wrong.sample]), evaluation.run):
+        with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
+            raises()
+        assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     model = network()
     images, labels = batch()
@@ -111,7 +113,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     assert result.looks["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_gradient_penalty_is_that_of_fp32(backend: str):
     config = TrainingConfig(gradient_penalty=0.5)
     ours = trainer(backend, network(), config, init_scale=128.0).step([batch()]).loss.item()
@@ -121,29 +123,15 @@ def test_gradient_penalty_is_that_of_fp32(backend: str):
     assert ours == pytest.approx(truth, rel=near(5e-3, backend))
 
 
-@pytest.mark.parametrize("backend", FP32_WEIGHTS)
-def test_evaluation_is_untouched_by_autocast(backend: str):
-    class Loader:
-        def __len__(self) -> int:
-            return 1
-
-        def epoch(self, epoch: int, start: int = 0):
-            yield batch()
-
-    seen = []
-    model = network(batch_norm=True)
-    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
-    made = trainer(backend, model)
-    full = Evaluation(made.model, Loader(), made.precision, task=classification()).run()
-    assert seen == [torch.float32]
-    assert (
-        full
-        == Evaluation(
-            network(batch_norm=True), Loader(), build_precision("none"), task=classification()
-        ).run()
-    )
-    Evaluation(made.model, Loader(), made.precision, task=classification(), autocast=True).run()
-    assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autocast: bool):
+    data = TensorSet(*batch())
+    made, seen = trainer("native", network(batch_norm=True)), set()
+    made.model[0].register_forward_hook(lambda module, args, output: seen.add(output.dtype))
+    loader = TensorLoader(data, batch_size=12, device="cpu")
+    evaluation = Evaluation(made.model, loader, made.precision, task=task_of(), autocast=autocast)
+    assert evaluation.run() == evaluation.run()
+    assert seen == {torch.float16 if autocast else torch.float32}
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 9, 24])
@@ -164,7 +152,7 @@ def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: i
 
     for rank in range(3):
         loader = TensorLoader(data, batch_size=8, device="cpu", rank=rank, processes=3)
-        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=classification())
+        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=task_of())
         evaluation.run(partial(ask, rank), Alone(rank, 3))
     assert asked == sorted([0, 1, 2] * -(-images // 8))
 

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import torch
 from support.properties import MECHANISMS
-from support.training import classification, trainer
+from support.training import task_of, trainer
 from torch import Tensor, nn
 
-from ampcompare.config.load import load_config
 from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.step import Trainer
-from ampcompare.train.task import Task, build_task
-
-CPU = torch.device("cpu")
+from ampcompare.train.task import Task
 
 
 def made(task: Task, backend: str = "none", features: int = 4) -> Trainer:
@@ -48,7 +45,7 @@ def parts_of(batch: tuple[Tensor, Tensor], *sizes: int) -> list[tuple[Tensor, Te
 @pytest.mark.parametrize("backend", MECHANISMS)
 def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
     whole = tokens(5, 1, 3, 0, 0, 2, 4)
-    task = classification(0.1)
+    task = task_of("training.label_smoothing=0.1")
     (loss, change), (split_loss, split) = (
         moved(made(task.weighed() if sizes[1:] else task, backend), parts_of(whole, *sizes))
         for sizes in ((7,), (3, 2, 2))  # the second of them has nothing that counts
@@ -60,7 +57,7 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
 
 
 def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
-    task = build_task(load_config(None, ["task.loss=mse"]), CPU)
+    task = task_of("task.loss=mse")
     x, y = torch.randn(6, 3), torch.randn(6, 2)
     loss, change = moved(made(task, features=2), [(x, y)])
     # One sample of four steps and one of two, as two batches of a loader are.
@@ -79,8 +76,8 @@ class AsTwo(World):
 
 def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
     batch = tokens(5, 1, 0, 3)
-    alone = moved(made(classification().weighed()), [batch])
-    one = made(classification().weighed())
+    alone = moved(made(task_of().weighed()), [batch])
+    one = made(task_of().weighed())
     one.world = AsTwo(size=2)
     together = moved(one, [(batch, 8)])  # with how many samples they have together
     assert together[0] == pytest.approx(alone[0])

@@ -133,6 +133,8 @@ def leave(code: int) -> NoReturn:
     The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death
     by a signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done: no traceback out of a library's own end
     if is_stopped(code):
         die_of(code - 128)
         os._exit(code)  # W&B's exit hooks may wait for a server; the record has been ended

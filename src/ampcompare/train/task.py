@@ -46,7 +46,8 @@ def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
     labels = scores.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:  # GoogLeNet gives more in training, for one
+    # GoogLeNet gives more outputs in training, for one.
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.ndim != 2:
         logits, classes = scores.by_class(outputs, targets)
     return logits.detach().argmax(1) == classes, classes
 

@@ -115,7 +115,7 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         yield
     except TrainingError as problem:
         raise UserError(f"{option}={text!r}: {problem}") from None
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
         why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""

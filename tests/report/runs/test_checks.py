@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -257,15 +256,3 @@ def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:
         run.id += f"-{n}"
         run.started_at = BEGAN + timedelta(hours=n)
     return made
-
-
-def test_two_and_three_runs_of_unknown_seed_are_never_n_6_nor_paired():
-    made = [make(b, n, id=f"{b}{n}") for b, count in (("none", 2), ("native", 3)) for n in range(count)]
-    for run in made:
-        run.config["seed"] = None
-    analysis = analyse_runs(made)
-    found = analysis.comparison("native").estimates["speed"]
-    assert (found.n, found.sizes, found.paired) == (2, (3, 2), False)
-    assert [g.seeds for g in analysis.groups] == [0, 0]
-    assert "seeds of each" not in analysis.basis
-    assert math.isclose(found.value, 1.9, rel_tol=0.05)

@@ -70,7 +70,7 @@ def _valid_copy(weight: Tensor) -> Tensor | None:
 
 
 def _remembered(weight: Tensor, copy: Tensor) -> Tensor:
-    """The copy; an inference tensor has no version and may not enter a graph later."""
-    if not copy.is_inference():
+    """The copy; an inference tensor, copy or weight, has no version or may not enter a graph later."""
+    if not (copy.is_inference() or weight.is_inference()):
         STATE.copies[id(weight)] = (weight, weight._version, copy)
     return copy
