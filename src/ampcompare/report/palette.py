@@ -60,30 +60,31 @@ def ordered(values: Iterable[str]) -> list[str]:
     return known + sorted(sorted(wanted - set(known)), key=by_size)
 
 
-def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = None) -> list[Style]:
-    """One style per (label, value): the value has the colour, the dashes tell labels of one value apart.
+def styles(labels: Iterable[tuple[str, str]], meanings: Mapping[str, str]) -> dict[str, Style]:
+    """The style of each label, of pairs (label, value): the value has the colour, the dashes tell labels of
+    one value apart. `meanings` are those of the values.
 
-    A value that is not known takes a look by its name, so that it has the same in every report, as long as no
-    other has taken it before. `words` are the meanings of the values.
+    A value that is not known takes a pen by its name, so that it has the same in every report, as long as no
+    other has taken it before.
     """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
-    base = {style.label: style for style in KNOWN}
-    unused = [(style.colour, SOLID) for style in KNOWN if style.label not in values]
+    pens = dict(_PENS)
+    unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
     taken: list[Pen] = []
-    for value in (value for value in values if value not in base):
+    for value in (value for value in values if value not in pens):
         first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_PENS)
         free = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
         taken.append(next((pen for pen in free if pen not in taken), free[len(taken) % len(free)]))
-        base[value] = Style(value, *taken[-1])
+        pens[value] = taken[-1]
     seen: Counter[str] = Counter()
-    found = []
+    found = {}
     for label, value in pairs:
-        style = base[value.removesuffix(AGAIN)]
-        meaning = (words or {}).get(value, "")
-        dash = AGAIN_DASH if value.endswith(AGAIN) else style.dash
+        colour, dash = pens[value.removesuffix(AGAIN)]
         if seen[value]:
             dash = _SPARE_PENS[(seen[value] - 1) % len(_SPARE_PENS)][1]
+        elif value.endswith(AGAIN):
+            dash = AGAIN_DASH
         seen[value] += 1
-        found.append(Style(label, style.colour, dash, meaning))
+        found[label] = Style(label, colour, dash, meanings.get(value, ""))
     return found

@@ -170,8 +170,7 @@ def analyse_runs(
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
-    words = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
-    looks = styles(((g.label, g.value) for g in groups), words)
+    meanings = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
     # Of each interval: of all groups that were asked for, comparable or not, times the looks.
     others = sum(group.value != value and not group.is_control for group in groups)
@@ -195,7 +194,7 @@ def analyse_runs(
         level=level,
         comparisons=compare_all(groups, value, keys[0], level, measured),
         best=best_of_each(groups, keys[0], value, compared, level),
-        styles={style.label: style for style in looks},
+        styles=styles(((group.label, group.value) for group in groups), meanings),
         ignored=ignored,
         bench=measured,
         quantities=reading.quantities,
