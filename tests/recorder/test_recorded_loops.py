@@ -86,7 +86,7 @@ def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, firs
                     record.evaluate(accuracy=step / 100)
                 if step % stride == 0:
                     run.log({"mine/b": step}, step=step)
-            assert run.step > 50  # ours are committed though the owner logs nothing
+            assert run.step > 20  # ours are committed though the owner logs nothing
     end_service()
     (found,) = load_runs([tmp_path])
     assert (found.exit_code, found.config["lr"], found.config["seed"]) == (0, 0.5, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,19 +12,14 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import Dataset
+from ampcompare.data.loader import TensorLoader
 from ampcompare.data.splits import TensorSet
 from ampcompare.precision import build_precision
 from ampcompare.train.trial import try_out
 
 
-class One:
-    """A loader with one batch."""
-
-    def __init__(self, inputs: Any, targets: Any) -> None:
-        self.batch = inputs, targets
-
-    def epoch(self, epoch: int, start: int = 0) -> Any:
-        return iter([self.batch])
+def loader(inputs: Tensor, targets: Tensor) -> TensorLoader:
+    return TensorLoader(TensorSet(inputs, targets), batch_size=8, device="cpu")
 
 
 class Frozen(nn.Module):
@@ -45,9 +39,9 @@ def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes, random = [m.training for m in model.modules()], torch.get_rng_state()
     config = load_config(None, [f"backend={backend}"])
-    loader = One(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
+    batches = loader(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
     task = task_of()
-    try_out(task, model, build_precision(backend), config, loader)  # type: ignore[arg-type]
+    try_out(task, model, build_precision(backend), config, batches)
     assert [m.training for m in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -69,10 +63,10 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
     classes = torch.zeros(8, dtype=torch.int64)
     test = TensorSet(torch.randn(8, 4), classes)
     task, precision = task_of(), build_precision("none")
-    loader: Any = One(*test.sample)
-    try_out(task, Frozen(), precision, config, loader, Dataset(test, test, (), "", ""))
+    batches = loader(*test.sample)
+    try_out(task, Frozen(), precision, config, batches, Dataset(test, test, (), "", ""))
     data = Dataset(TensorSet(inputs, labels), test, (), "", "")
-    line = line_of(try_out, task, Frozen(), precision, config, loader, data)
+    line = line_of(try_out, task, Frozen(), precision, config, batches, data)
     assert line.startswith("model.name='timm:mine': ")
     assert said in line
 
@@ -83,8 +77,8 @@ def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out()
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
 
     config = load_config(None, ["backend=native"])
-    task, loader = task_of(), One(torch.randn(8, 4), torch.zeros(8).long())
-    said = line_of(try_out, task, NoKernel(), build_precision("native"), config, loader)
+    batches = loader(torch.randn(8, 4), torch.zeros(8).long())
+    said = line_of(try_out, task_of(), NoKernel(), build_precision("native"), config, batches)
     assert "(backend=native_bf16, for one), or a GPU" in said
 
 
