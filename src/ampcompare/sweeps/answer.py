@@ -10,10 +10,10 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
-from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
 from ampcompare.report.request import FORMATS, PICTURES, Request
+from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look

@@ -8,15 +8,15 @@ import pytest
 
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure
-from ampcompare.report import words
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Relation, Row, with_verdicts
+from ampcompare.report import numbers
+from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.samples import difference
 
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
-RATIO = Relation("speed-up", words.ratio, is_ratio=True)
+RATIO = Relation("speed-up", numbers.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):
@@ -31,7 +31,7 @@ def page(rng, n, noise, doctored=1.0):
         ours, one = times(speed, noise[-1])
         ends = (one.value / there.value, one.low / there.high, one.high / there.low)
         theirs, found = Theirs(*(doctored * end for end in ends)), difference(ours, base, log=True, by="")
-        rows.append(Row(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+        rows.append(JudgedFigure(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
     return [row.verdict for row in with_verdicts(rows, 0.1, 0.5)]
 
 
