@@ -17,7 +17,7 @@ from ampcompare.report.analysis.best import best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
 from ampcompare.report.analysis.comparison import compare_all
 from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
+from ampcompare.report.analysis.judged import WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
@@ -177,12 +177,7 @@ def analyse_runs(
     level = joint_level(others, len(plan.looks) or 1)
     published = None
     if reproduce is not None:
-        points = compared.margin if compared.is_share and compared.margin else POINTS
-
-        def pool(numbers: list[int]) -> list[Group]:
-            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored)
-
-        published = set_beside(load(reproduce), list(rows[RUN]), pool, within=within, points=points)
+        published = set_beside(load(reproduce), rows, compared, ignored, within)
     return Analysis(
         table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),

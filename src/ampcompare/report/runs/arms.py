@@ -1,9 +1,11 @@
 """Which runs are of which arm of a publication: those whose `canonical` settings are the arm's."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.options import Role
@@ -12,9 +14,10 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.groups import Group, group_runs
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import device_words
+from ampcompare.report.runs.table import RUN, device_words
 from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
@@ -30,7 +33,6 @@ MAKERS = frozenset(
 )
 _MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
-Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
 # To what runs were shrunk, their device, their deviations: (key, `batch_size 128 (published 256)`).
 Setting = tuple[str, str, tuple[tuple[str, str], ...]]
 
@@ -55,14 +57,17 @@ class Matched:
         return tuple(dict.fromkeys(map(device_words, rows)))
 
 
-def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Matched:
-    """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
-    published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
+def match(
+    publication: Publication, rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]
+) -> Matched:
+    """The runs of each arm, of the table of runs. Where they are of several settings, those of the one that
+    has the baseline, the published card, and most of the arms. Raises UserError where none is of this model,
+    these data and an arm.
     """
     theirs = {arm: canonical({**publication.setting, **own}) for arm, own in publication.arms.items()}
     settings: dict[Setting, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
-    for number, run in enumerate(runs):
+    for number, run in enumerate(rows[RUN]):
         setting, arm, why = _place_of(run, publication, theirs)
         if why:
             refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
@@ -82,7 +87,8 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     aside = [(arm, n, some([text for _, text in s[2]] or [*filter(None, s[:2])], 3)) for arm, n, s in others]
     arms: dict[str, Group] = {}
     for arm in (name for name in publication.arms if name in settings[best]):
-        groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
+        pooled = group_runs(rows.iloc[settings[best][arm]], metric, (BACKEND,), ignored)
+        groups = [group for group in pooled if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
             if arms.setdefault(arm, group) is not group:
                 aside.append((arm, len(group.all_rows), group.label))
