@@ -27,7 +27,7 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
-from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
+from ampcompare.report.runs.checks import chance_of, resolution_of
 from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
 from ampcompare.report.runs.groups import Group, group_runs
@@ -69,7 +69,7 @@ class Analysis(Findings):
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
-        drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
+        drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
         off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []

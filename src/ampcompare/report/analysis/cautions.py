@@ -90,7 +90,7 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     if apart := listed(checks.on_other_cards(compared)):
         yield f"{apart} ran on different cards: what differs between these counts as difference."
     drift = checks.drift_of(compared)
-    if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= DRIFT_SAID:
         change = numbers.change(drift.value) + numbers.between(drift.low, drift.high, numbers.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 

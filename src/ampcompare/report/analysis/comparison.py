@@ -267,10 +267,8 @@ def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str
     above, below = figure.sides or ("", "")
     if figure.question == QUALITY and metric.falls:
         above, below = below, above
-    low, high = found.ends
-    if low is None or high is None:
-        return ()
-    return (above,) if low > figure.null else (below,) if high < figure.null else ()
+    side = found.side_of(figure.null)
+    return ((above,) if side > 0 else (below,)) if side else ()
 
 
 def emulated(groups: Sequence[Group]) -> str:

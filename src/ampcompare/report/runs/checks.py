@@ -125,8 +125,3 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)
     ratio = math.exp(min(700.0, slope))
     return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)
-
-
-def leaves_out(found: Estimate | None, null: float) -> bool:
-    low, high = found.ends if found else (None, None)
-    return low is not None and high is not None and not low <= null <= high
