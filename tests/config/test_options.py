@@ -83,14 +83,6 @@ def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Sub
             assert expected in text
 
 
-def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
-    path = tmp_path / "binary.yaml"
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    assert "binary.yaml" in message(name=str(path))
-    assert "no such file; expected a path or one of demo, reference, strong" in message(name="nowhere")
-    assert message(name="a\0b")
-
-
 def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_path: Path):
     path = tmp_path / "mine.yaml"
     path.write_text(

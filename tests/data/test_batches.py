@@ -148,8 +148,7 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
     line = line_of(make(name, workers))
     assert f"{name}': no batch " in line
-    why = "OSError: no disk" if workers else f"line {number}: OSError: no disk"
-    assert line.endswith(f" of epoch 0 ({why})")
+    assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
 
 def test_a_loader_that_ends_early_is_one_line():

@@ -19,7 +19,6 @@ import pytest
 import torch
 from support.a_loop import Kept, Loop
 from support.refusals import line_of
-from support.training import fit
 
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
@@ -195,31 +194,6 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
     with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
         loop(record)
     assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
-
-
-@pytest.mark.slow
-def test_rows_have_the_names_that_our_own_have(kept: Kept):
-    words = ("backend=native", "log.every=2", "log.warmup_steps=1", "diagnostics.every=3")
-    made, came = fit(*words)
-    summary = made.run()
-    scaler = torch.amp.GradScaler("cpu")
-    loop = Loop(scaler, steps=8)
-    how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 2, "warmup_steps": 1}
-    with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
-        loop(record)
-        record.fetched()
-        record.step(loss=torch.ones(()), samples=8, epoch=1.0)
-        record.evaluate(accuracy=0.5, top5_accuracy=1.0, loss=1.0)
-
-    def names(rows: list[dict[str, Any]]) -> set[str]:
-        return {found.key for row in rows for key in row if (found := metrics.find(key))}
-
-    ours_alone = names(came) - names(kept.rows)
-    # The forward of a loop that is not ours is not looked into.
-    assert {key for key in ours_alone if not key.startswith("activation/")} == {metrics.ACCURACY}
-    assert not names(kept.rows) - names(came)
-    assert names([summary]) <= names([kept.summary])
-    assert all(metrics.find(key) for row in kept.rows for key in row)
 
 
 def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):

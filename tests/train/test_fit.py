@@ -9,8 +9,11 @@ import pytest
 import torch
 from support.properties import backends
 from support.training import fit, timeless
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampcompare import metrics
+from ampcompare.machine import device
 from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.errors import TrainingError
@@ -110,3 +113,28 @@ def test_the_best_is_the_most_of_a_metric_whose_more_is_better_and_else_the_leas
     values = [row["eval/mine"] for row in rows if "eval/mine" in row]
     best = (max if better == "higher" else min)(values)
     assert (found["best/eval_mine"], found[metrics.BEST_EPOCH]) == (best, values.index(best) + 1)
+
+
+# On a device without float64, as MPS is.
+
+
+class Refusing(TorchDispatchMode):
+    """As a device that has no float64: an op that gives such a tensor is a TypeError."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in tree_leaves(result)):
+            raise TypeError(f"{func}: this device has no float64")
+        return result
+
+
+@pytest.mark.parametrize("backend", ["none", "native_bf16", "bf16"])
+def test_a_training_makes_no_float64_on_a_device_that_has_none(backend: str, monkeypatch: pytest.MonkeyPatch):
+    """One with rows, gradients looked at, and evaluations."""
+    monkeypatch.setattr(device, "has_float64", lambda device: False)
+    made, rows = fit(f"backend={backend}", "training.clip_norm=5", "log.every=2")
+    with Refusing():
+        made.run()
+        made.load_state_dict(made.state_dict())
+    logged = set().union(*rows)
+    assert {"train/loss", "eval/accuracy", "grad/underflow_fraction", "grad/exponents", "grad/norm"} <= logged

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampcompare.published.printed import printed
+from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure
 from ampcompare.report import numbers
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
@@ -24,7 +24,7 @@ def page(rng, n, noise, doctored=1.0):
 
     def times(speed, sd):
         values = 100 * speed * np.exp(rng.normal(0, sd, n + 1))
-        return pd.Series(values[:-1]), printed(f"{values[-1]:.3g}")
+        return pd.Series(values[:-1]), Printed.model_validate(f"{values[-1]:.3g}")
 
     (base, there), rows = times(1.0, noise[0]), []
     for number, speed in enumerate(ARMS):
