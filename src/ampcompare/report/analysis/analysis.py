@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load
@@ -27,9 +26,9 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
-from ampcompare.report.runs.checks import chance_of, resolution_of
+from ampcompare.report.runs.checks import resolution_of
 from ampcompare.report.runs.ending import Outcome, outcome_of
-from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
+from ampcompare.report.runs.figures import BY_COLUMN, CHANCE
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
@@ -217,8 +216,8 @@ def _target(
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    classes = pd.Series([BY_COLUMN[CLASSES].taken(run, metric) for run in bases], dtype=float)
-    if not best or (not metric.falls and worst <= 100 * chance_of(classes, metric).max() + 1):
+    guessing = max((BY_COLUMN[CHANCE].taken(run, metric) for run in bases), default=0.0)
+    if not best or (not metric.falls and worst <= 100 * guessing + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

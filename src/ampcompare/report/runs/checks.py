@@ -1,16 +1,15 @@
 """What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import combinations, permutations
 
 import numpy as np
 import pandas as pd
 
-from ampcompare.report.runs.figures import CLASSES, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
+from ampcompare.report.runs.figures import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import CARDS, RUN, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import plural
@@ -34,7 +33,7 @@ def learned_nothing(group: Group) -> str:
     metrics other than accuracies only constancy can be told.
     """
     metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
-    p = chance_of(rows[CLASSES], metric)
+    p = rows[CHANCE]
     errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0)).fillna(0.0)
     low = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
     if len(low):
@@ -43,13 +42,6 @@ def learned_nothing(group: Group) -> str:
     every = [run.values(metric.key) * metric.factor for run in rows[RUN]]
     stuck = [v for v in every if len(v) >= FEWEST_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
-
-
-def chance_of(classes: pd.Series, metric: ComparedMetric) -> pd.Series:
-    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
-    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
-    return (taken / classes.where(classes >= 1)).clip(upper=1.0).fillna(0.0)
 
 
 def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
