@@ -10,8 +10,10 @@ import pandas as pd
 from ampcompare.report.runs.figures import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import arm_of
 from ampcompare.report.runs.table import CARDS, RUN, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.samples import difference
 from ampcompare.report.words import plural
 
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
@@ -93,6 +95,14 @@ def on_other_cards(groups: Sequence[Group]) -> list[str]:
     known = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
     pairs = [pair for pair in combinations(known, 2) if not known[pair[0]] & known[pair[1]]]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
+
+
+def drift_of_control(control: Group, level: float) -> Estimate | None:
+    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
+    rows = control.rows[~shares_machine(control.rows)]
+    arms = rows[RUN].map(arm_of)
+    found = difference(*(rows[THROUGHPUT][arms == where].dropna() for where in ("last", "first")), log=True)
+    return found and found.at(level)
 
 
 def drift_of(groups: Sequence[Group]) -> Estimate | None:
