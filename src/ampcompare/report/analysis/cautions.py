@@ -132,7 +132,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
-        own = any(run.option("recorder") is not None for run in rows[RUN])
+        own = any(run.is_recorded for run in rows[RUN])
         code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
