@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.quick import QUICK, ROOT
+from support.quick import ROOT
 
 # No example is judged by the clock. The fixtures that properties share are folders that each example writes
 # anew.
@@ -19,7 +19,19 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
-LONG = ("faults", "online", "sweeps", "tests", "train", "page", "report", "reproduce", "recorder", "machine")
+LONG = (
+    "faults",
+    "online",
+    "sweeps",
+    "tests",
+    "train",
+    "page",
+    "report",
+    "reproduce",
+    "recorder",
+    "machine",
+    "plugins",
+)
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
@@ -37,10 +49,13 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory):
-    """Images are cached in a folder of this test session."""
+def _own_cache_and_sources(tmp_path_factory: pytest.TempPathFactory):
+    """Images are cached in a folder of this test session; child processes, wherever they start, run what lies
+    here.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AMPCOMPARE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PYTHONPATH", str(ROOT / "src"))
         yield
 
 
@@ -64,11 +79,6 @@ def wandb_server():
     yield server
     server.close()
     assert not server.errors
-
-
-@pytest.fixture(scope="session")
-def quick_overrides() -> tuple[str, ...]:
-    return QUICK
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

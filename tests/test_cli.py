@@ -19,7 +19,7 @@ from ampcompare import __version__
 from ampcompare.cli import main
 from ampcompare.config.schema import LEAVES
 from ampcompare.records import load_runs
-from ampcompare.report.runs.table import label_of
+from ampcompare.report.runs.backend import label_of
 
 
 @pytest.fixture

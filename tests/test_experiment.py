@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from support.properties import MECHANISMS, backends
+from support.same_run import record_of
+from support.training import play
 
 from ampcompare import metrics
-from ampcompare.config.load import Config, load_config
-from ampcompare.experiment import Result, run
-from ampcompare.machine.device import is_channels_last
 from ampcompare.precision import REGISTRY
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import RunRecord
 
 
 @pytest.fixture
-def quick(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    """Run a quick experiment in a folder of its own; gives result, record and what was printed."""
+def quick(tmp_path: Path):
+    """Run a quick experiment in a folder of its own; gives its record and what was printed."""
     count = iter(range(100))
 
-    def go(*words: str) -> tuple[Result, RunRecord, str]:
+    def go(*words: str, code: int = 0) -> tuple[RunRecord, str]:
         out = tmp_path / f"run{next(count)}"
-        text = io.StringIO()
-        result = run(configure(*words, output=out), Console(file=text, width=200))
-        (record,) = load_runs([out])
-        return result, record, text.getvalue()
-
-    def configure(*words: str, output: Path) -> Config:
-        return load_config(None, [*quick_overrides, *words, f"output_dir={output}"])
+        printed = play(*words, f"output_dir={out}", code=code)
+        return record_of(out), printed
 
     return go
 
@@ -43,8 +35,7 @@ def rows(record: RunRecord, key: str) -> list[float]:
 
 @pytest.mark.parametrize("backend", [*MECHANISMS, "bf16_sr"])
 def test_record_holds_every_metric_and_no_other(quick, backend: str):
-    result, record, _ = quick(f"backend={backend}")
-    assert result.exit_code == 0
+    record, _ = quick(f"backend={backend}")
     assert record.state == "finished"
     # A histogram comes back as columns of its parts.
     logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
@@ -52,12 +43,12 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     listed = metrics.METRICS.values()
     elsewhere = (metrics.GPU, metrics.OF_TASK)
     absent = {m.key for m in listed if m.needs in elsewhere} | {metrics.REFUSED, metrics.RESUMED_INEXACTLY}
-    if not result.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
+    if not record.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
         absent |= {metrics.SCALE_COLLAPSED, metrics.NONFINITE_AT}
         assert not REGISTRY[backend].scales
     if not REGISTRY[backend].updates_half:
         absent |= {m.key for m in listed if m.needs == metrics.HALF_UPDATES}
-    if not result.summary.keys() & {metrics.NONFINITE_MODULES}:
+    if not record.summary.keys() & {metrics.NONFINITE_MODULES}:
         absent |= {m.key for m in listed if m.needs == metrics.SKIPPED_STEP}
         assert not any(rows(record, metrics.SKIPPED))
     assert {found.key for key in logged if (found := metrics.find(key))} == (
@@ -78,7 +69,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
 
 
 def test_rows_come_at_their_steps(quick):
-    _, record, _ = quick("log.every=3", "diagnostics.every=4", "epochs=2")  # 4 steps an epoch, 8 in all
+    record, _ = quick("log.every=3", "diagnostics.every=4", "epochs=2")  # 4 steps an epoch, 8 in all
     history = record.history
     assert history.loc[history["train/loss"].notna(), "global_step"].tolist() == [3, 4, 6, 8]
     assert history.loc[history["grad/underflow_fraction"].notna(), "global_step"].tolist() == [4, 8]
@@ -92,28 +83,14 @@ def test_rows_come_at_their_steps(quick):
 @backends(REGISTRY)
 def test_same_seed_gives_the_same_run_twice(quick, backend: str):
     keys = ["train/loss", "eval/loss", "amp/scale_factor", "grad/underflow_fraction"]
-    first, again, other = (quick(f"backend={backend}", f"seed={seed}")[1] for seed in (1, 1, 2))
+    first, again, other = (quick(f"backend={backend}", f"seed={seed}")[0] for seed in (1, 1, 2))
     for key in keys:
         assert rows(first, key) == rows(again, key)
     assert rows(first, "train/loss") != rows(other, "train/loss")
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "is_last"),
-    [
-        ("auto", "cuda", True),
-        ("auto", "cpu", False),
-        ("contiguous", "cuda", False),
-        ("channels_last", "cpu", True),
-    ],
-)
-def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, is_last: bool):
-    assert is_channels_last(asked, torch.device(kind)) is is_last
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
-    result, record, printed = quick("optimizer.lr=1e30", "log.every=4")
-    assert result.exit_code == 1
+    record, printed = quick("optimizer.lr=1e30", "log.every=4", code=1)
     assert record.state == "failed"
     assert {metrics.TEST_IMAGES, metrics.CLASSES, metrics.TEST_SET} <= record.summary.keys()
     assert "the training loss is not finite" in printed
@@ -126,6 +103,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
 def test_a_type_that_is_emulated_is_said_before_the_first_step(quick, monkeypatch: pytest.MonkeyPatch):
     emulated = {metrics.ARITHMETIC: {"float16": metrics.EMULATED}}
     monkeypatch.setattr("ampcompare.train.setting.arithmetic_of", lambda device: emulated)
-    _, _, printed = quick("backend=native", "max_steps=1")
+    _, printed = quick("backend=native", "max_steps=1")
     assert printed.index("float16 is emulated on this processor") < printed.index("step 1/1")
-    assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[2]
+    assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[1]

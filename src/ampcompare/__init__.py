@@ -1,7 +1,5 @@
 """AMP Compare: what does mixed precision buy, and can the answer be trusted?"""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """`ampcompare`: the command line. Each room owns its commands, which import what they need when they run."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -16,8 +14,7 @@ from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.starting import use_utf8
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.report.commands import report, workspace
-from ampcompare.sweeps.commands import sweep
-from ampcompare.sweeps.reproduce.commands import reproduce
+from ampcompare.sweeps.commands import reproduce, sweep
 from ampcompare.why.commands import why
 
 app = typer.Typer(

@@ -108,8 +108,8 @@ def demo(
 
 def _half_type(config: Config) -> str:
     """The half type to train in here, by the rule of `ampcompare doctor`."""
-    from ampcompare.bench.probe import half_type, probe
     from ampcompare.machine.device import is_channels_last, resolve_device
+    from ampcompare.machine.probe import half_type, probe
 
     device = resolve_device(config.device)
     return half_type(probe(device, channels_last=is_channels_last(config.memory_format, device)))

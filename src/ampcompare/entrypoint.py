@@ -2,12 +2,10 @@
 of all else that takes long to import: what takes the machine away is heard from the first moment.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 
-from ampcompare.errors import UserError, exit_with, show
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with, show
 from ampcompare.plugins import fault_of
 from ampcompare.program.starting import loading
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
@@ -45,11 +43,12 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
         return run(config, brief=brief, stop=stop).exit_code
     except UserError as problem:
-        from ampcompare.tracking.refusal import record_refusal
+        if problem.exit_code == EXIT_BAD_INPUT:
+            from ampcompare.tracking.refusal import record_refusal
 
-        record_refusal(problem)
+            record_refusal(problem)
         exit_with(problem)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # somebody's sys.exit(0) is no end of a training
         if fault := fault_of(problem):
             show(fault)
             return EXIT_FAILED

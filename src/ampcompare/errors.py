@@ -1,7 +1,5 @@
 """The one exception for a user's mistake, and how a program ends on it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -15,6 +13,7 @@ from typing import NoReturn, Self
 EXIT_BAD_INPUT = 2
 ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
 MOST_SAID = 300  # characters of what somebody else's exception says
+LONGEST = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
 # How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
 FROM_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
@@ -24,13 +23,17 @@ class UserError(Exception):
     """Something the user can mend. The message is one line: what, the bad value, what is allowed, what to do.
 
     Where several things are wrong at once, `details` holds a line for each, below a first that says of what.
-    Where somebody else's code is at fault, `theirs` is what it raised.
+    Where somebody else's code is at fault, `theirs` is what it raised. `exit_code` is another one where a run
+    had begun.
     """
 
     theirs: BaseException | None = None
+    exit_code = EXIT_BAD_INPUT
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
-        self.lines = [one_line(text) for text in (message, *details)]
+        lines = map(one_line, (message, *details))
+        half = LONGEST // 2
+        self.lines = [x if len(x) <= LONGEST else f"{x[:half]} ... {x[-half:]}" for x in lines]
         super().__init__("\n  ".join(self.lines))
 
     def showing(self, problem: BaseException) -> Self:
@@ -59,11 +62,12 @@ def what_happened(problem: BaseException, path: Path | None = None) -> str:
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
         return f"line {problem.lineno}: {problem.msg}"
     said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0]
+    own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
     if FROM_WORKER.match(str(problem)):
+        own += re.findall(rf'File "{re.escape(str(path))}", line (\d+)', str(problem))
         lines = str(problem).rpartition("Traceback (most recent call last):\n")[2].splitlines()
         said = next((line for line in lines if line.strip() and not line.startswith(" ")), said)
     said = said[:MOST_SAID].rstrip(": ")
-    own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said
 
 
@@ -91,14 +95,14 @@ def show(error: UserError) -> None:
 
 
 def exit_with(error: UserError) -> NoReturn:
-    """Show the error and exit with code 2.
+    """Show the error and exit with its code.
 
     Of the processes that torchrun starts on a machine, which all have the error, the first one shows it.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("LOCAL_RANK", "0") != "0":
         # torchrun ends all processes when one has ended: not before the first one has printed.
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_BAD_INPUT))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(error.exit_code))
         time.sleep(SECONDS_TO_PRINT)
     else:
         show(error)
-    raise SystemExit(EXIT_BAD_INPUT)
+    raise SystemExit(error.exit_code)

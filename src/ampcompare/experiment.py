@@ -1,7 +1,5 @@
 """One run from config to finished record: prepare the parts, start the record, fit, finish."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,6 +18,7 @@ from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
+from ampcompare.machine.probe import times_slower
 from ampcompare.machine.world import World, is_loss_of_another, join, this_world
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
@@ -105,9 +104,9 @@ def _run(
         for line in (*said, *data_remarks(config, data)):
             say(line)
         dtype = environment[metrics.PRECISION_DTYPE]
-        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
-            why = "slower than fp32 (ampcompare doctor says how much), a study of numerics, not of speed"
-            say(f"{dtype} is emulated on this processor: {why}")
+        if world.leads and environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
+            how = f"about {times_slower(dtype):.0f} times slower than fp32"
+            say(f"{dtype} is emulated on this processor: {how}, a study of numerics, not of speed")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():
@@ -255,13 +254,16 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
     except KeyboardInterrupt:
         say(f"interrupted at step {fit.step}: the record so far is kept")
         return EXIT_INTERRUPTED
+    except UserError as problem:  # what somebody's data came to in the middle
+        problem.exit_code = EXIT_FAILED
+        raise
     except Exception as problem:
         if why := _failure(fit, problem):
             say(f"error: {why}")
             return EXIT_FAILED
         lost = _lost(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-        is_stop = stop.is_interruption() and not isinstance(problem, UserError)
+        is_stop = stop.is_interruption()
         if lost is None and not is_stop:
             raise
         what = f"interrupted at step {fit.step} ({stop.reason})" if is_stop else f"error: step {fit.step}"

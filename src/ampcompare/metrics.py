@@ -4,8 +4,6 @@ A new metric is one `declare` here and the line that logs it under the constant.
 itself is declared; metrics of other people's runs are read by their names.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ What is asked for is imported when it is used, and nothing else is: names are li
 installed distributions. A file's path counts from the working directory. Free of torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os
@@ -183,7 +181,7 @@ def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterato
         raise error.showing(problem) from None
 
 
-def fault_of(problem: Exception) -> UserError | None:
+def fault_of(problem: BaseException) -> UserError | None:
     """The error for what a part raised while it was used, None for what was raised elsewhere."""
     for step in extract_tb(problem.__traceback__):
         if step.filename in _LOADED:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.bench import doctor, probe
+from ampcompare.bench import doctor
 from ampcompare.bench.doctor import Finding, examine, run_doctor
 from ampcompare.cli import main
+from ampcompare.machine import probe
 
 TOPICS = "software device processor threads float32 float16 bfloat16 mixed compiler account data".split()
 

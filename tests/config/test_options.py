@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from support.quick import ROOT
+from support.refusals import line_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
@@ -17,16 +15,11 @@ from ampcompare.config.arguments import parse
 from ampcompare.config.canonical import canonical
 from ampcompare.config.load import check_chosen, check_parameters, load_config
 from ampcompare.config.schema import Config
-from ampcompare.errors import UserError
 from ampcompare.program.place import names_shipped, shipped
 
 
 def message(*words: str, name: str | None = None) -> str:
-    with pytest.raises(UserError) as caught:
-        load_config(name, words)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
+    return line_of(load_config, name, words)
 
 
 def test_reference_is_the_seed_experiment():
@@ -90,14 +83,6 @@ def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Sub
             assert expected in text
 
 
-def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
-    path = tmp_path / "binary.yaml"
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    assert "binary.yaml" in message(name=str(path))
-    assert "no such file; expected a path or one of demo, reference, strong" in message(name="nowhere")
-    assert message(name="a\0b")
-
-
 def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_path: Path):
     path = tmp_path / "mine.yaml"
     path.write_text(
@@ -112,10 +97,7 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
     )
     assert type(config.wandb.tags) is list
     assert (config.wandb.tags, config.data.mean) == (["resnet50", "b"], [1.0, 2.0, 3.0])
-    with pytest.raises(
-        UserError, match=r"batch_size=\?\?\?: has to be given; expected a whole number at least 1"
-    ):
-        load_config(str(path))
+    assert "batch_size=???: has to be given" in message(name=str(path))
 
 
 @pytest.mark.parametrize("content", ["", "optimizer:\nseed: 223\n"])
@@ -137,12 +119,6 @@ def test_settings_are_the_same_that_train_the_same():
     assert not same("backend=native precision.init_scale=2", "backend=native")
     assert not same("model.kwargs.a=1", "model.kwargs.a='1'")
     assert canonical({}) == canonical(Config().to_dict())  # what a record lacks has the default
-
-
-def test_the_schema_and_the_reports_settings_load_without_torch():
-    code = "import sys, ampcompare.config.check, ampcompare.report.runs.settings; "
-    code += "assert not {'torch', 'omegaconf'} & set(sys.modules), sorted(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 # What a sweep may hand over; W&B's agent writes lists and groups with `str()`, as Python literals.
@@ -260,10 +236,7 @@ def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
         "--model.kwargs.a",
     ]:
         with subtests.test(word=word):
-            with pytest.raises(UserError) as caught:
-                parse([word])
-            assert str(caught.value).isprintable()
-            assert len(str(caught.value)) < 3000
+            assert len(line_of(parse, [word])) < 3000
 
 
 def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
@@ -290,8 +263,7 @@ def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pyt
         (passed[:1], "optimizer.lr=0.1: the sweep chose 1e-05"),
         ([*passed, "max_steps=3"], "max_steps=3: the sweep chose None"),
     ]:
-        with pytest.raises(UserError, match=f"^{said}"):
-            check_chosen(load_config(None, words))
+        assert line_of(check_chosen, load_config(None, words)).startswith(said)
 
 
 def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
@@ -306,24 +278,28 @@ def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
         assert found == ([2, 3], 0.2, {"a": 1})
         check_parameters(config, chosen)
     for other in ({"schedule.milestones": "[2,4]"}, {"optimizer": "{'lr': 0.3}"}):
-        with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
-            check_parameters(of_words, other)
-    with pytest.raises(UserError, match=r"^data\.mean='\[1,1': expected a list"):
-        check_parameters(of_words, {"data.mean": "[1,1"})
+        assert "did not pass that on" in line_of(check_parameters, of_words, other)
+    said = line_of(check_parameters, of_words, {"data.mean": "[1,1"})
+    assert said.startswith("data.mean='[1,1': expected a list")
 
 
-def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to():
-    config = load_config(None, ["wandb.group=strong-${backend}", "backend=native"])
-    check_parameters(config, {"wandb.group": "strong-${backend}"})
-    with pytest.raises(UserError, match=r"wandb\.group='strong-native': the sweep chose 'weak-native'"):
-        check_parameters(config, {"wandb": {"group": "weak-${backend}"}})
+TREE = "model.kwargs={width: 64, act: gelu, drop: 1e-5}"
 
 
-def test_what_is_in_a_tree_is_compared_with_its_type():
-    config = load_config(None, ["model.kwargs={width: 64, act: gelu, drop: 1e-5}"])
-    check_parameters(config, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}})
-    check_parameters(config, {"model.kwargs.drop": "1e-5"})  # as `wandb sweep` reads it
-    check_parameters(load_config(None, ["model.kwargs.drop='1e-5'"]), {"model.kwargs.drop": "1e-5"})
-    for chosen in ({"model.kwargs.width": 32}, {"model.kwargs": {"width": True}}, {"model.kwargs.depth": 3}):
-        with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
-            check_parameters(config, chosen)
+def test_values_are_compared_as_what_they_come_to_and_in_a_tree_with_their_type(subtests: pytest.Subtests):
+    for words, chosen, said in [
+        ("wandb.group=strong-${backend}", {"wandb.group": "strong-${backend}"}, ""),
+        ("wandb.group=a-${backend}", {"wandb": {"group": "b-${backend}"}}, "wandb.group='a-none': the sweep"),
+        (TREE, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}}, ""),
+        (TREE, {"model.kwargs.drop": "1e-5"}, ""),  # as `wandb sweep` reads it
+        ("model.kwargs.drop='1e-5'", {"model.kwargs.drop": "1e-5"}, ""),
+        (TREE, {"model.kwargs.width": 32}, "model.kwargs.width=64: the sweep chose 32"),
+        (TREE, {"model.kwargs": {"width": True}}, "model.kwargs.width=64: the sweep chose True"),
+        (TREE, {"model.kwargs.depth": 3}, "model.kwargs.depth=None: the sweep chose 3"),
+    ]:
+        with subtests.test(words=words, chosen=chosen):
+            config = load_config(None, [words])
+            if said:
+                assert line_of(check_parameters, config, chosen).startswith(said)
+            else:
+                check_parameters(config, chosen)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.image_files import Files, write_folder
 from support.own_data import OWN
 
 
@@ -45,7 +44,7 @@ def png() -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def files(png: Callable[..., bytes]) -> Files:
+def files(png: Callable[..., bytes]) -> dict[str, bytes]:
     """A data set of two classes, three training and two test images each, with awkward names."""
     paths = [
         f"{split}/{name}/bild {i} ä.png"
@@ -57,5 +56,9 @@ def files(png: Callable[..., bytes]) -> Files:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, files: Files) -> Path:
-    return write_folder(tmp_path / "a folder ü", files)
+def folder(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    root = tmp_path / "a folder ü"
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root

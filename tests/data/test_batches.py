@@ -62,17 +62,8 @@ def reseed(seed: int) -> None:
     random.seed(seed)
 
 
-EVERY = [
-    "images",
-    "tensors",
-    "named",
-    "samples",
-    "named_samples",
-    "loader",
-    "own_loader",
-    "stream",
-    "sequences",
-]
+EVERY = ["images", "tensors", "named", "samples", "named_samples", "loader", "own_loader", "stream"]
+EVERY += ["sequences"]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -157,8 +148,7 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
     line = line_of(make(name, workers))
     assert f"{name}': no batch " in line
-    why = "OSError: no disk" if workers else f"line {number}: OSError: no disk"
-    assert line.endswith(f" of epoch 0 ({why})")
+    assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
 
 def test_a_loader_that_ends_early_is_one_line():
@@ -207,29 +197,15 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     )
 
 
-def numbered(count: int) -> ImageSet:
-    """Images that are told apart by their label, which is their number."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(1, 256, (count, 3, 8, 8), generator=generator, dtype=torch.uint8)
-    return ImageSet(images, torch.arange(count))
-
-
-def loader(data: ImageSet, **changes) -> DeviceLoader:
-    return DeviceLoader(
-        data, **{"batch_size": 4, "device": "cpu", "mean": MEAN, "std": STD, "seed": 223, **changes}
-    )
-
-
 def test_each_image_comes_once_an_epoch_with_its_label_and_the_short_batch_is_kept():
-    data = numbered(10)
-    plain, _ = next(loader(data, batch_size=10).epoch(0))
-    batches = list(loader(data, shuffle=True).epoch(0))
+    data = ImageSet(torch.randint(1, 256, (10, 3, 8, 8), dtype=torch.uint8), torch.arange(10))
+    how = {"device": "cpu", "mean": MEAN, "std": STD}
+    plain, _ = next(DeviceLoader(data, batch_size=10, **how).epoch(0))
+    batches = list(DeviceLoader(data, batch_size=4, shuffle=True, **how).epoch(0))
     assert [len(labels) for _, labels in batches] == [4, 4, 2]
     order = torch.cat([labels for _, labels in batches])
     assert sorted(order.tolist()) == list(range(10)) != order.tolist()
     assert torch.equal(torch.cat([images for images, _ in batches]), plain[order])
-    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-    torch.testing.assert_close(plain, (data.images / 255 - mean) / std, rtol=0, atol=1e-6)
 
 
 def test_a_plan_is_the_same_on_every_machine_and_another_with_each_seed_and_epoch():

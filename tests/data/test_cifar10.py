@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refusals import line_of
 from torchvision import datasets
 
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import cifar10
-from ampcompare.errors import UserError
 
 
 class SmallArchive:
@@ -29,11 +29,11 @@ class SmallArchive:
         self.classes = tuple(f"class {i}" for i in range(100))
         self.pixels = np.random.default_rng(0).integers(0, 256, (60, 3072), np.uint8)
         self.labels = [i * 7 % 100 for i in range(60)]
-        halves = {"train": slice(50), "test": slice(50, 60)}
         contents = {
-            name: {"data": self.pixels[at], "fine_labels": self.labels[at]} for name, at in halves.items()
+            "train": {"data": self.pixels[:50], "fine_labels": self.labels[:50]},
+            "test": {"data": self.pixels[50:], "fine_labels": self.labels[50:]},
+            "meta": {self.reader.meta["key"]: self.classes},
         }
-        contents["meta"] = {self.reader.meta["key"]: self.classes}
         parts = {name: pickle.dumps(content, protocol=2) for name, content in contents.items()}
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -47,12 +47,7 @@ class SmallArchive:
         monkeypatch.setattr(self.reader, "train_list", [["train", sums["train"]]])
         monkeypatch.setattr(self.reader, "test_list", [["test", sums["test"]]])
         monkeypatch.setattr(self.reader, "meta", {**self.reader.meta, "md5": sums["meta"]})
-        with socket.socket() as free:  # nothing is fetched unless a test says so
-            free.bind(("127.0.0.1", 0))
-            self.come_from(monkeypatch, free.getsockname()[1])
-
-    def come_from(self, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-        monkeypatch.setattr(self.reader, "url", f"http://127.0.0.1:{port}/{self.which.file}")
+        monkeypatch.setattr(self.reader, "url", "http://127.0.0.1:9/nobody-listens-there")
 
     def check(self, dataset) -> None:
         images = self.pixels.reshape(60, 3, 32, 32)
@@ -83,21 +78,17 @@ def test_archive_is_read_without_network_and_found_in_the_cache_folder_by_defaul
 
 
 def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatch):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / cifar.which.file).write_bytes(cifar.archive)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
-    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    (tmp_path / cifar.which.file).write_bytes(cifar.archive)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        cifar.come_from(monkeypatch, server.server_port)
+        monkeypatch.setattr(cifar.reader, "url", f"http://127.0.0.1:{server.server_port}/{cifar.which.file}")
         cifar.check(build_dataset(cifar.which.name, str(tmp_path / "data")))
         server.shutdown()
 
 
 def message_of(cifar: SmallArchive, root: Path) -> str:
-    with pytest.raises(UserError) as error:
-        build_dataset(cifar.which.name, str(root))
-    return str(error.value)
+    return line_of(build_dataset, cifar.which.name, str(root))
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -115,6 +106,6 @@ def test_no_network_and_no_or_a_damaged_archive_says_what_to_put_where(cifar, tm
 def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, monkeypatch):
     monkeypatch.setattr(cifar10, "NETWORK_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        cifar.come_from(monkeypatch, silent.getsockname()[1])
+        monkeypatch.setattr(cifar.reader, "url", f"http://127.0.0.1:{silent.getsockname()[1]}/x")
         assert "timed out" in message_of(cifar, tmp_path)
     assert socket.getdefaulttimeout() is None

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.image_files import write_archive
+from support.refusals import line_of
 
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import image_folder
-from ampcompare.errors import UserError
 
+NO_IMAGE = "does not decode (cannot identify image"
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -25,9 +26,7 @@ def load(root: Path):
 
 
 def message_of(root: Path) -> str:
-    with pytest.raises(UserError) as error:
-        load(root)
-    (text,) = error.value.lines
+    text = line_of(load, root)
     assert text.startswith(f"data.root={str(root)!r}: ")
     return text
 
@@ -62,8 +61,7 @@ def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_le
 
 
 def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
-    with pytest.raises(UserError, match=r"data\.root is not set"):
-        build_dataset("image_folder", "")
+    assert "data.root is not set" in line_of(build_dataset, "image_folder", "")
     (tmp_path / "val").mkdir()
     (folder / "test/extra").mkdir()
     (folder / "test/extra/1.png").write_bytes(png())
@@ -82,29 +80,35 @@ def test_an_image_that_cannot_be_one_of_the_set_is_named(folder, png):
     for save, said in [
         (lambda: Image.new("I;16", (5, 6)).save(path), "has more than 8 bits a channel"),
         (lambda: Image.new("I", (5, 6)).save(path), "has more than 8 bits a channel"),
-        (lambda: path.write_bytes(b""), "does not decode (cannot identify image"),
+        (lambda: path.write_bytes(b""), NO_IMAGE),
         # An EPS file must not even be recognised: Pillow would start Ghostscript for it.
-        (lambda: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n"), "does not decode ("),
+        (lambda: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n"), NO_IMAGE),
         (lambda: path.write_bytes(png(height=7, width=5)), "is 5x7 pixels but the first one is 5x6"),
     ]:
         save()
         assert f"image 'test/two words/odd.tif' {said}" in message_of(folder)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "suffix"), [("", ".tar"), ("./my data/", ".tar.xz"), ("./my data/", ".zip")]
-)
-def test_archives_give_what_their_folder_gives(folder, files, tmp_path, prefix, suffix):
-    more = files | {"__MACOSX/train/schwäne/._bild.png": b"x", ".hidden/train/a/b.png": b"x"}
-    path = write_archive(tmp_path / f"Päckchen 1{suffix}", more if prefix else files, prefix)
-    assert same(load(path.rename(tmp_path / "told by its content.bin")), load(folder))
+def packed(folder: Path, kind: str) -> Path:
+    """An archive of what is in the folder."""
+    return Path(shutil.make_archive(str(folder.with_name("Päckchen 1")), kind, folder))
+
+
+@pytest.mark.parametrize(("kind", "leads"), [("tar", False), ("xztar", True), ("zip", True)])
+def test_archives_give_what_their_folder_gives(folder, tmp_path, kind, leads):
+    expected = load(folder)
+    for name in ("__MACOSX/train/schwäne/._bild.png", ".hidden/train/a/b.png") if leads else ():
+        (folder.parent / name).parent.mkdir(parents=True)
+        (folder.parent / name).write_bytes(b"x")
+    path = packed(tmp_path if leads else folder, kind)
+    assert same(load(path.rename(tmp_path / "told by its content.bin")), expected)
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_no_member_reaches_beyond_the_temporary_folder(files, tmp_path, monkeypatch, kind):
+def test_no_member_reaches_beyond_the_temporary_folder(folder, tmp_path, monkeypatch, kind):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    path = write_archive(tmp_path / f"a.{kind}", files)
+    path = packed(folder, kind)
     if kind == "tar":
         with tarfile.open(path, "a") as archive:
             archive.addfile(tarfile.TarInfo("../outside.png"))
@@ -125,15 +129,17 @@ def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(fol
     assert not caplog.messages
 
 
-def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(folder, files, png, tmp_path):
+def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(folder, png):
     first = load(folder)
     (folder / "train/schwäne/zzz.png").write_bytes(png(50))
     second = load(folder)
     assert len(second.train) == len(first.train) + 1
     (folder / "train/schwäne/zzz.png").unlink()
-    assert same(load(folder.rename(folder.with_name("elsewhere"))), first)
-    files["train/schwäne/bild 0 ä.png"] = png(77)
-    assert load(write_archive(tmp_path / "a.tar", files)).fingerprint != first.fingerprint
+    moved = folder.rename(folder.with_name("elsewhere"))
+    assert same(load(moved), first)
+    assert same(load(packed(moved, "tar")), first)
+    (moved / "train/schwäne/bild 0 ä.png").write_bytes(png(77))
+    assert load(packed(moved, "tar")).fingerprint != first.fingerprint
 
 
 def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
-from support.own_data import OWN
+from support.refusals import line_of
+from support.same_run import end_of, record_of
+from support.training import play
 
 from ampcompare import metrics
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.experiment import run
 from ampcompare.machine.world import World
-from ampcompare.records import RunRecord, load_runs
 from ampcompare.train.build import load_data
-from ampcompare.train.checkpoint.store import Store, read
-from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loaders import check_data
 
 NET = """
@@ -48,23 +43,10 @@ error.better = "lower"
 """
 # 90 samples, 3 steps an epoch.
 WORDS = (
-    "model.name=./net.py:build",
-    "batch_size=32",
-    "eval.batch_size=8",
-    "epochs=2",
-    "log.every=1",
-    "log.warmup_steps=1",
-    "diagnostics.every=2",
-    "optimizer.momentum=0.9",
-    "checkpoint.every_minutes=1e-9",
-    "device=cpu",
-    "wandb.mode=offline",
+    *("model.name=./net.py:build", "data.train_limit=null", "data.test_limit=null", "batch_size=32"),
+    *("eval.batch_size=8", "log.every=1", "optimizer.momentum=0.9", "checkpoint.every_minutes=1e-9"),
 )
 NAMED = ("task.loss=./net.py:loss", "task.metrics=[./net.py:error]", "task.metric=error")
-
-
-class Killed(BaseException):
-    """The end of a process, as far as the code in it can see."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,36 +54,11 @@ def network(here: Path) -> None:
     (here / "net.py").write_text(NET)
 
 
-def kill_at_step_5(monkeypatch: pytest.MonkeyPatch, name: str, *words: str, folder: str = "runs") -> None:
-    """A training that ends there, with what its checkpoints have."""
-
-    def step(self: TrainingDisplay, step: int) -> None:
-        if step == 5:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingDisplay, "step", step)
-        with pytest.raises(Killed):
-            train(name, *words, folder=folder)
-
-
-def train(name: str, *words: str, folder: str = "runs") -> str:
-    """Run to the end; returns what was printed."""
+def train(name: str, *words: str, folder: str = "runs", until: int | None = None) -> str:
+    """Run to the end, or to the step at which it dies; returns what was printed."""
     task = NAMED if name.startswith("named") else ()
-    given = [*WORDS, *task, f"data.source=./data.py:{name}", f"output_dir={folder}", *words]
-    text = io.StringIO()
-    assert run(load_config(None, given), Console(file=text, width=300)).exit_code == 0
-    return text.getvalue()
-
-
-def record_of(folder: str = "runs") -> RunRecord:
-    (record,) = load_runs([folder])
-    return record
-
-
-def end_of(folder: str) -> dict[str, Any]:
-    (kept,) = (Path(folder) / "checkpoints").iterdir()
-    return read(Store(kept).files()[0])
+    where = (f"data.source=./data.py:{name}", f"output_dir={folder}")
+    return play(*WORDS, *task, *where, *words, until=until)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +68,7 @@ def end_of(folder: str) -> dict[str, Any]:
 def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, classes: int | None):
     said = train(name, *(["data.workers=0"] if "samples" in name else []))
     assert f"data as ./data.py:{name} gives them: crop, flip and normalisation are for RGB" in said
-    record = record_of()
+    record = record_of(Path("runs"))
     assert record.state == "finished"
     assert record.values(metrics.STEP)[-1] == 6
     assert record.summary_number(metrics.TEST_IMAGES) == images
@@ -124,35 +81,24 @@ def test_a_run_on_each_form_says_what_it_was_on(name: str, images: int | None, c
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "then"),
-    [
-        ("named", (), ()),
-        ("samples", ("data.workers=0",), ("data.workers=2",)),
-        ("stream", (), ()),
-    ],
+    [("samples", ("data.workers=0",), ("data.workers=2",)), ("stream", (), ())],
 )
 def test_a_run_killed_within_an_epoch_and_resumed_is_the_run_that_was_not_but_on_a_loader(
-    monkeypatch: pytest.MonkeyPatch, name: str, first: tuple[str, ...], then: tuple[str, ...]
+    name: str, first: tuple[str, ...], then: tuple[str, ...]
 ):
     train(name, *first, folder="whole")
-    kill_at_step_5(monkeypatch, name, *first, folder="parts")
+    train(name, *first, folder="parts", until=5)
     said = train(name, *then, "resume=auto", folder="parts")
     assert "going on with run" in said
     assert "at step 4" in said
-    record, is_loader = record_of("parts"), name == "stream"
+    record, is_loader = record_of(Path("parts")), name == "stream"
     assert ("epoch 2 goes on within a loader of its own" in said) is is_loader
     assert (record.summary.get(metrics.RESUMED_INEXACTLY) is True) is is_loader
-    one, other = end_of("whole"), end_of("parts")
+    one, other = end_of(Path("whole")), end_of(Path("parts"))
     is_equal = all(value.equal(other["model"][key]) for key, value in one["model"].items())
     assert is_equal or is_loader  # whose epoch begins at its seed again, for dropout too
     assert (one["fit"]["evals"] == other["fit"]["evals"]) or is_loader
     assert len(record.values("train/loss")) == 6
-
-
-def refusal(name: str, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        train(name, *words)
-    (line,) = caught.value.lines
-    return line
 
 
 @pytest.mark.parametrize(
@@ -169,7 +115,7 @@ def refusal(name: str, *words: str) -> str:
     ],
 )
 def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, said: str):
-    assert refusal(name, word).startswith(said)
+    assert line_of(train, name, word).startswith(said)
 
 
 def test_a_graph_is_of_tensors_alone():
@@ -179,23 +125,22 @@ def test_a_graph_is_of_tensors_alone():
             check_data(config, load_data(config), World())
 
 
-LATE = """
-class Late(Stream):
+BREAKS = """
+class Breaks(Stream):
     def __iter__(self):
-        for number, (x, y) in enumerate(super().__iter__()):
-            yield (x[:, :5], y) if number == 2 else (x, y)
+        for number, batch in enumerate(super().__iter__()):
+            if number == 2:
+                raise OSError("gone")
+            yield batch
 
-def late(train, batch_size):
-    return Late(train, batch_size) if train else Stream(train, 8)
-
-def late_to_test(train, batch_size):
-    return Stream(train, batch_size) if train else Late(train, 8)
+def breaks(train, batch_size):
+    return Breaks(train, batch_size)
 """
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("late", "[26, 5]"), ("late_to_test", "[8, 5]")])
-def test_a_late_batch_that_the_network_cannot_take_raises_with_its_shapes_as_a_note(name: str, inputs: str):
-    Path("data.py").write_text(f"{OWN}\n{LATE}")
-    with pytest.raises(RuntimeError) as caught:
-        train(name, "data.kwargs.batch_size=32")
-    assert f"in a batch of inputs float32 {inputs}" in caught.value.__notes__[0]
+def test_data_that_break_in_the_middle_are_no_bad_input():
+    with Path("data.py").open("a") as file:
+        file.write(BREAKS)
+    with pytest.raises(UserError, match=r"no batch 2 of epoch 0 .*OSError: gone") as caught:
+        train("breaks", "data.kwargs.batch_size=32")
+    assert caught.value.exit_code == record_of(Path("runs")).exit_code == 1

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from ampcompare.data.host import SampleLoader
 from ampcompare.data.splits import SampleSet
 from ampcompare.data.workers import begin
-from ampcompare.errors import what_happened
+from ampcompare.errors import UserError, what_happened
 
 SIZE = 16
 
@@ -70,10 +70,22 @@ class Broken(Signalled):
             raise ValueError("no such image\nand more")  # noqa: B904 - two tracebacks
 
 
+class Leaves(Signalled):
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        raise SystemExit(0)
+
+
+def test_a_worker_that_wants_to_leave_is_told_of():
+    with pytest.raises(UserError, match=r"no batch 0 of epoch 0 .*SystemExit: 0"):
+        next(ours(Leaves()).epoch(0))
+
+
 def test_what_a_worker_raises_is_told_as_it_was_there():
     with pytest.raises(ValueError, match="Caught ") as caught:
         next(iter(DataLoader(Broken(), num_workers=1)))
     assert what_happened(caught.value) == "ValueError: no such image"
+    line = Broken.__getitem__.__code__.co_firstlineno + 4
+    assert what_happened(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
     assert what_happened(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
 
 

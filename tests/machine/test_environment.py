@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ampcompare.machine import environment
-from ampcompare.machine.device import has_float64, marker, peak_mib, reserved_mib, wait_for
+from ampcompare.machine.device import has_float64, is_channels_last, marker, peak_mib, reserved_mib, wait_for
 from ampcompare.machine.environment import arithmetic_of, name_machine, with_earlier
 from ampcompare.machine.world import World
 
@@ -115,3 +115,13 @@ def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(monkeypatch: pytes
     assert isinstance(marker(mps)(), float)
     assert len(waits) == 2
     assert (peak_mib(mps), reserved_mib(mps)) == (None, 3)
+
+
+def test_the_layout_is_as_asked_or_what_the_device_likes():
+    for asked, kind, is_last in [
+        ("auto", "cuda", True),
+        ("auto", "cpu", False),
+        ("contiguous", "cuda", False),
+        ("channels_last", "cpu", True),
+    ]:
+        assert is_channels_last(asked, torch.device(kind)) is is_last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.quick import ROOT
+from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 
 from ampcompare.config.load import load_config
@@ -24,8 +24,8 @@ TWO = World(rank=1, size=2, local_rank=1)
 
 
 @pytest.mark.slow
-def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    words = [*quick_overrides, "backend=apex_o1", f"output_dir={tmp_path}"]
+def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path):
+    words = [*QUICK, "backend=apex_o1", f"output_dir={tmp_path}"]
     done = torchrun(2, str(ROOT / "run_experiment.py"), *words)
     (record,) = load_runs([tmp_path])
     assert record.state == "finished"
@@ -37,10 +37,8 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
-    tmp_path: Path, quick_overrides: tuple[str, ...]
-):
-    given = [*quick_overrides, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
+def test_a_mistake_ends_all_processes_before_training_and_is_said_once(tmp_path: Path):
+    given = [*QUICK, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1
@@ -61,6 +59,16 @@ def test_what_several_processes_cannot_do_is_refused_with_what_works():
     assert (device_name("cpu", TWO), device_name("cuda:1", World())) == ("cpu", "cuda:1")
     with pytest.raises(UserError, match="device='cuda:1': 2 processes need a device each"):
         device_name("cuda:1", TWO)
+
+
+def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with (
+        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes by torchrun"),
+        join("cpu"),
+    ):
+        pass
 
 
 def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,61 +15,24 @@ from rich.console import Console
 from support.pasting import paste
 from support.wandb_server.clients import wait_until
 
-from ampcompare.errors import UserError
 from ampcompare.program.child import see_through
 from ampcompare.program.console import print_line
-from ampcompare.program.files import make_folder, replacing
+from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
 
 
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_new_file_takes_the_old_ones_place_at_the_end(tmp_path: Path):
+@pytest.mark.parametrize("problem", [None, OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_file_is_the_new_one_whole_or_the_old_one(tmp_path: Path, problem: BaseException | None):
     path = tmp_path / "x"
     path.write_bytes(b"old")
-    with replacing(path) as file:
+    with pytest.raises(type(problem)) if problem else nullcontext(), replacing(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new"
-    assert names(tmp_path) == ["x"]
-
-
-@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_what_goes_wrong_leaves_the_old_file_alone(tmp_path: Path, problem: BaseException):
-    path = tmp_path / "x"
-    path.write_bytes(b"old")
-
-    def write() -> None:
-        with replacing(path) as file:
-            file.write(b"half")
+        if problem:
             raise problem
-
-    with pytest.raises(type(problem)):
-        write()
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("name", "why"), [("taken", "File exists"), ("taken/below", "Not a directory"), ("a\0b", "null byte")]
-)
-def test_a_folder_that_cannot_be_is_said_in_a_line_with_its_option(tmp_path: Path, name: str, why: str):
-    (tmp_path / "taken").write_text("a file")
-    with pytest.raises(UserError, match=rf"^--out here: cannot be written to \(.*{why}.*\); name another"):
-        make_folder(tmp_path / name, "--out here")
-
-
-class Full(io.StringIO):
-    """A file on a full disk."""
-
-    def flush(self) -> None:
-        raise OSError(28, "No space left on device")
-
-    def fileno(self) -> int:
-        return self.copy
+    assert path.read_bytes() == (b"old" if problem else b"new")
+    assert [found.name for found in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -86,18 +50,6 @@ def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
     how = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
     Console(file=rich, width=40).print(line, **how)
     assert plain.getvalue() == rich.getvalue()
-
-
-def test_a_line_that_cannot_be_written_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path):
-    with (tmp_path / "out").open("wb") as out:
-        file = Full()
-        file.copy = out.fileno()
-        console = Console(file=file)
-        print_line(console, "first")
-        print_line(console, "second")
-    assert console.quiet
-    assert sys.stderr is not None
-    assert capsys.readouterr().err.count("No space left on device") == 1
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -10,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from support.quick import QUICK
+from support.training import play
 
 from ampcompare import experiment
-from ampcompare.config.load import load_config
-from ampcompare.experiment import run
 from ampcompare.program.stopping import StopRequest, is_preemption
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.tracking.wandb_run import WandbRun
@@ -42,15 +40,26 @@ atexit.register(print, "at exit")
 """
 
 
+CTRL_C = """
+import atexit, signal
+
+atexit.register(signal.raise_signal, signal.SIGINT)
+"""
+
+
 def leave(code: int, begin: str = "", **env: str) -> tuple[int, str]:
     command = [sys.executable, "-c", begin + LEAVE, str(code)]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True)
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("size", "code"), [("2", 0), ("2", 1), ("1", -signal.SIGABRT)])
 def test_one_of_several_processes_does_without_pythons_own_end(size: str, code: int):
     assert leave(max(0, code), ABORTS, WORLD_SIZE=size) == (code, "at exit\n")
+
+
+def test_ctrl_c_within_pythons_own_end_ends_it_without_a_traceback():
+    assert leave(0, CTRL_C) == (-signal.SIGINT, "")
 
 
 def test_under_an_agent_a_stopped_run_dies_by_its_signal_and_elsewhere_its_exit_code_tells_it():
@@ -132,16 +141,9 @@ leave(entrypoint.main(sys.argv[2:]))
 
 
 @pytest.mark.slow
-def test_a_warning_while_libraries_load_is_heard_by_the_run_that_begins(tmp_path: Path, quick_overrides):
-    words = [
-        sys.executable,
-        "-c",
-        EARLY,
-        str(int(signal.SIGUSR2)),
-        *quick_overrides,
-        f"output_dir={tmp_path}",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True)
+def test_a_warning_while_libraries_load_is_heard_by_the_run_that_begins(tmp_path: Path):
+    words = [EARLY, str(int(signal.SIGUSR2)), *QUICK, f"output_dir={tmp_path}"]
+    done = subprocess.run([sys.executable, "-c", *words], capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (140, False), done.stderr
     assert "interrupted before step 1 (SIGUSR2): nothing is lost" in done.stdout
     (record,) = load_runs([tmp_path])
@@ -161,15 +163,8 @@ def stop_at(call: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(owner, name, stopped)
 
 
-def train(folder: Path, *words: str) -> tuple[int, str]:
-    text = io.StringIO()
-    config = load_config(None, [*words, f"output_dir={folder}"])
-    return run(config, Console(file=text, width=300)).exit_code, text.getvalue()
-
-
-def stopped_run(folder: Path, words: tuple[str, ...]) -> tuple[RunRecord, str]:
-    code, said = train(folder, *words)
-    assert code == 143
+def stopped_run(folder: Path, *words: str) -> tuple[RunRecord, str]:
+    said = play(f"output_dir={folder}", *words, code=143)
     (record,) = load_runs([folder])
     assert (record.state, record.exit_code, record.problems) == ("failed", 255, [])
     return record, said
@@ -179,10 +174,10 @@ def stopped_run(folder: Path, words: tuple[str, ...]) -> tuple[RunRecord, str]:
     ("owner", "name", "call", "steps"), [(Trainer, "step", 3, [3]), (evaluation.Evaluation, "run", 1, [3, 4])]
 )
 def test_a_run_that_is_stopped_has_the_row_of_its_last_step_and_no_half_evaluation(
-    tmp_path: Path, quick_overrides, monkeypatch, owner, name: str, call: int, steps: list[int]
+    tmp_path: Path, monkeypatch, owner, name: str, call: int, steps: list[int]
 ):
     stop_at(call, owner, name, monkeypatch)
-    record, said = stopped_run(tmp_path, (*quick_overrides, "log.every=3", "diagnostics.every=null"))
+    record, said = stopped_run(tmp_path, "log.every=3", "diagnostics.every=null")
     assert record.numbers("global_step").tolist() == steps
     assert record.values("train/loss").size == len(steps)
     assert record.summary["global_step"] == steps[-1]
@@ -191,9 +186,7 @@ def test_a_run_that_is_stopped_has_the_row_of_its_last_step_and_no_half_evaluati
     assert f"interrupted at step {steps[-1]} (SIGTERM): the record so far is kept" in said
 
 
-def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
-    tmp_path: Path, quick_overrides, monkeypatch
-):
+def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(tmp_path: Path, monkeypatch):
     """A compiler, say, that the signal has ended as well: the job is queued again, and goes on."""
     real, calls = Trainer.step, iter(range(1, 1000))
 
@@ -203,31 +196,27 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
             raise ValueError("C++ compile error\nmore")
         return real(*args, **kwargs)
 
-    words = (*quick_overrides, "checkpoint.every_epochs=1")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", fails)
-        _, said = stopped_run(tmp_path, words)
+        _, said = stopped_run(tmp_path, "checkpoint.every_epochs=1")
     why = "what was under way could not be finished (C++ compile error)"
     hint = "; go on from the checkpoint at step 4 with resume=auto"
     assert f"interrupted at step 6 (SIGTERM): {why}{hint}\n" in said
-    assert train(tmp_path, *words, "resume=auto")[0] == 0
+    play(f"output_dir={tmp_path}", "resume=auto")
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["", "with W&B's service"])
-def test_a_signal_while_w_and_b_starts_is_no_failure(
-    tmp_path: Path, quick_overrides, monkeypatch, dies: bool
-):
+def test_a_signal_while_w_and_b_starts_is_no_failure(tmp_path: Path, monkeypatch, dies: bool):
     def fails(*given, **named):
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("wandb-core exited with code 128")
 
     if dies:
         monkeypatch.setattr(experiment, "start_tracker", fails)
-        code, said = train(tmp_path, *quick_overrides)
-        assert code == 143
+        said = play(f"output_dir={tmp_path}", code=143)
     else:
         stop_at(1, experiment, "start_tracker", monkeypatch)
-        record, said = stopped_run(tmp_path, quick_overrides)
+        record, said = stopped_run(tmp_path)
         assert "global_step" not in record.history
     assert "interrupted before step 1 (SIGTERM): nothing is lost" in said
     assert not list(tmp_path.rglob("*.pt"))
@@ -235,7 +224,7 @@ def test_a_signal_while_w_and_b_starts_is_no_failure(
 
 @pytest.mark.parametrize("lack", ["the service has gone", None])
 def test_a_signal_behind_the_last_step_is_an_interruption_only_if_the_record_is_not_whole(
-    tmp_path: Path, quick_overrides, monkeypatch, lack: str | None
+    tmp_path: Path, monkeypatch, lack: str | None
 ):
     """A job that is queued again completes what it lacks."""
     finish = WandbRun.finish
@@ -246,8 +235,7 @@ def test_a_signal_behind_the_last_step_is_an_interruption_only_if_the_record_is_
         return lack
 
     monkeypatch.setattr(WandbRun, "finish", finished)
-    code, said = train(tmp_path, *quick_overrides, "checkpoint.every_epochs=1")
-    assert code == (143 if lack else 0)
+    said = play(f"output_dir={tmp_path}", code=143 if lack else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert bool(Store(folder).about()["ended"]) == (lack is None)
     if lack:

@@ -20,7 +20,7 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.published.printed import printed
+from ampcompare.published.printed import Printed
 from ampcompare.published.publication import load, names
 from ampcompare.train.build import build_task
 
@@ -77,13 +77,13 @@ PRINTED += [("1,234,567.8", 1234567.8, 0.05), ("12min29s", 749, 0.5), ("1 h 2 mi
 def test_a_published_figure_is_its_value_and_the_interval_that_its_digits_leave_or_its_own(subtests):
     for text, value, half in PRINTED:
         with subtests.test(text=text):
-            found = printed(text)
+            found = Printed.model_validate(text)
             assert (found.text, found.is_rounding) == (str(text), True)
             assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
-    found = printed({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    found = Printed.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
     assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
     assert not found.is_rounding
-    assert printed({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
+    assert Printed.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
 
 
 LINES = "expected lines of the form key: value"

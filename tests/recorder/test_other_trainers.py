@@ -10,31 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from support.lightning_fit import HOW, data, fit, lightning_module
-from torch.utils.data import DataLoader
+from support.quick import ROOT
+from torch.utils.data import DataLoader, TensorDataset
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report.analysis.analysis import analyse_runs
 
-ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+HOW: dict[str, Any] = {"every": 5, "warmup_steps": 4, "diagnostics": 4, "quiet": True}
 # What every run of ours has, whatever it trains.
 ALWAYS = {
-    metrics.STEP,
-    metrics.EPOCH,
-    metrics.ELAPSED,
-    metrics.TRAIN_SECONDS,
-    metrics.LOSS,
-    metrics.LEARNING_RATE,
-    metrics.SCALE,
-    metrics.SKIPPED,
-    metrics.THROUGHPUT,
-    metrics.STEP_TIME,
-    metrics.PEAK_MEMORY,
-    metrics.GRADIENT_NORM,
-    metrics.EVAL_LOSS,
-    metrics.EVAL_ACCURACY,
+    *(metrics.STEP, metrics.EPOCH, metrics.ELAPSED, metrics.TRAIN_SECONDS, metrics.PEAK_MEMORY),
+    *(metrics.LOSS, metrics.LEARNING_RATE, metrics.GRADIENT_NORM, metrics.SCALE, metrics.SKIPPED),
+    *(metrics.THROUGHPUT, metrics.STEP_TIME, metrics.EVAL_LOSS, metrics.EVAL_ACCURACY),
 }
 
 
@@ -59,19 +48,56 @@ def read(folder: Path, *samples: float) -> dict[str, RunRecord]:
     return {group.label: group.records[0] for group in groups}
 
 
-@pytest.mark.filterwarnings("ignore")
+# Lightning, under either of its names.
+
+
+def fit(library: Any, folder: Path, *callbacks: Any, saved: Path | None = None, **how: Any) -> Any:
+    from ampcompare.recorder.lightning import RecorderCallback
+
+    class Net(library.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
+            self.head = torch.nn.Linear(8, 2)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return torch.nn.functional.cross_entropy(self.head(self.body(batch[0])), batch[1])
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            out = self.head(self.body(batch[0]))
+            self.log("val_loss", torch.nn.functional.cross_entropy(out, batch[1]))
+            self.log("val_acc", (out.argmax(1) == batch[1]).float().mean())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    library.seed_everything(3, verbose=False)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = library.Trainer(
+        accelerator="cpu",
+        default_root_dir=folder,
+        callbacks=[RecorderCallback(output_dir=folder, **HOW), *callbacks],
+        **(quiet | {"max_epochs": 2} | how),
+    )
+    x = torch.randn(120, 6)
+    data = TensorDataset(x, (x.sum(1) > 0).long())
+    batches = DataLoader(data, batch_size=8, shuffle=True), DataLoader(data, batch_size=40)
+    trainer.fit(Net(), *batches, ckpt_path=saved)
+    return trainer
+
+
 def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     import lightning.pytorch as library
     from lightning.pytorch.plugins.precision import MixedPrecision
 
-    fit(library, tmp_path, 3, precision="32-true", accumulate_grad_batches=2)
-    fit(library, tmp_path, 3, precision="bf16-mixed", accumulate_grad_batches=2)
+    fit(library, tmp_path, precision="32-true", accumulate_grad_batches=2)
+    fit(library, tmp_path, precision="bf16-mixed", accumulate_grad_batches=2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
     seen: list[float] = []
     update = scaler.update
     scaler.update = lambda *new: (seen.append(scaler.get_scale()), update(*new))[1]  # type: ignore[method-assign]
     plugin = MixedPrecision("16-mixed", "cpu", scaler)
-    fit(library, tmp_path, 3, plugins=[plugin], accumulate_grad_batches=2)
+    fit(library, tmp_path, plugins=[plugin], accumulate_grad_batches=2)
     drops = sum(b < a for a, b in zip(seen, [*seen[1:], scaler.get_scale()], strict=True))
     runs = read(tmp_path, 16, 14.4)  # the short last step of the epoch, the 8th, is in the second row
     assert set(runs) == {"32-true", "16-mixed", "bf16-mixed"}
@@ -89,47 +115,26 @@ def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     assert drops > 3
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     import lightning.pytorch as library
 
-    from ampcompare.recorder.lightning import RecorderCallback
-
     monkeypatch.setenv("WANDB_RUN_ID", "again")
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     saved = tmp_path / "saved.ckpt"
-    for epochs in (1, 2):
-        record = RecorderCallback(output_dir=tmp_path, seed=1, **HOW)
-        trainer = library.Trainer(
-            accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, callbacks=[record], **quiet
-        )
-        loader = DataLoader(data(), batch_size=8)
-        trainer.fit(lightning_module(library), loader, ckpt_path=saved if epochs == 2 else None)
-        trainer.save_checkpoint(saved)
+    fit(library, tmp_path, max_epochs=1).save_checkpoint(saved)
+    fit(library, tmp_path, saved=saved)
     (run,) = load_runs([tmp_path])
     rows = run.history[run.history[metrics.LOSS].notna()]
     assert rows[metrics.STEP].tolist() == [5, 10, 15, 20, 25, 30]
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
     pytest.importorskip("pytorch_lightning")
-    program = """
-import sys, pathlib, pytorch_lightning
-sys.path.insert(0, {tests!r})
-from support.lightning_fit import fit
-fit(pytorch_lightning, pathlib.Path({folder!r}), 5, precision="32-true", accumulate_grad_batches=2)
-assert "lightning.pytorch" not in sys.modules
-"""
-    tests = str(ROOT / "tests")
-    code = program.format(tests=tests, folder=str(tmp_path))
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    subprocess.run([sys.executable, __file__, tmp_path], check=True, capture_output=True)
     assert set(read(tmp_path, 16, 14.4)) == {"32-true"}
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_failing_lightning_module_ends_its_record_as_failed(tmp_path: Path):
     import lightning.pytorch as library
 
@@ -138,19 +143,13 @@ def test_a_failing_lightning_module_ends_its_record_as_failed(tmp_path: Path):
             if trainer.global_step == 7:
                 raise ValueError("mine")
 
-    from ampcompare.recorder.lightning import RecorderCallback
-
-    record = RecorderCallback(output_dir=tmp_path, **HOW)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = library.Trainer(accelerator="cpu", max_epochs=1, callbacks=[record, Broken()], **quiet)
     with pytest.raises(ValueError, match="mine"):
-        trainer.fit(lightning_module(library), DataLoader(data(), batch_size=8))
+        fit(library, tmp_path, Broken())
     (run,) = load_runs([tmp_path])
     assert run.exit_code == 1
     assert run.values(metrics.STEP).max() == 5
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("bf16", [False, True])
 def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
@@ -200,7 +199,6 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
     assert named == {metrics.EVAL_LOSS, metrics.EVAL_ACCURACY}
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -225,3 +223,10 @@ except UserError as problem:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"pip install {library}" in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+if __name__ == "__main__":
+    import pytorch_lightning
+
+    fit(pytorch_lightning, Path(sys.argv[1]), precision="32-true", accumulate_grad_batches=2)
+    assert "lightning.pytorch" not in sys.modules

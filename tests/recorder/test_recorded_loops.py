@@ -70,10 +70,9 @@ def test_a_loop_that_goes_on_from_its_checkpoint_keeps_its_earlier_record(
     assert looks[metrics.STEP].tolist() == [10, 30, 40, 50]
 
 
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize(("first", "stride"), [(0, 1), (1, 1), (0, 3), (1, 3), (0, 100)])
 def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, first: int, stride: int):
-    """Which it logs with a `step=` of the training, at each or at some, before and behind ours."""
+    """Which it logs with a `step=` of the training, at each, some, or one, before and behind ours."""
     settings = wandb.Settings(console="off", quiet=True)
     with wandb.init(dir=tmp_path, config={"lr": 0.5, "backend": "none"}, settings=settings) as run:
         loop = Loop(steps=1)
@@ -87,6 +86,7 @@ def test_an_open_run_loses_none_of_its_own_rows_nor_of_ours(tmp_path: Path, firs
                     record.evaluate(accuracy=step / 100)
                 if step % stride == 0:
                     run.log({"mine/b": step}, step=step)
+            assert run.step > 20  # ours are committed though the owner logs nothing
     end_service()
     (found,) = load_runs([tmp_path])
     assert (found.exit_code, found.config["lr"], found.config["seed"]) == (0, 0.5, 4)
@@ -133,8 +133,6 @@ def is_on_disk():
         return False
 
 def end():
-    if name == "ValueError":
-        raise ValueError("mine")
     os.kill(os.getpid(), getattr(signal, name))
 
 def train():
@@ -161,8 +159,6 @@ TERM = signal.SIGTERM
     ("how", "name", "code", "recorded"),
     [
         ("own", "SIGKILL", -signal.SIGKILL, None),
-        ("own", "ValueError", 1, 1),
-        ("own", "SIGINT", -signal.SIGINT, 255),
         ("own", "SIGTERM", 128 + TERM, 255),
         ("lent", "SIGTERM", 128 + TERM, 128 + TERM),  # an open run is ended by its owner, the program's end
         ("sweep", "SIGTERM", -TERM, 255),  # to W&B's agent an exit code is a failure, of which it bears three
@@ -179,7 +175,7 @@ def test_a_program_that_ends_in_the_middle_leaves_its_rows(
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert ("the program's own end" in done.stdout) is (name != "SIGKILL")
-    assert ("Traceback" in done.stderr) is (name in ("ValueError", "SIGINT"))
+    assert "Traceback" not in done.stderr
     (run,) = load_runs([tmp_path])
     assert run.exit_code == recorded
     assert run.config["backend"] == "none"

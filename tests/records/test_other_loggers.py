@@ -101,6 +101,19 @@ def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
     assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
 
 
+def test_settings_that_cannot_be_decoded_end_no_reading(tmp_path):
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+
+    about = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("acc", 0.25, 0)
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag="settings", metadata=about)]))
+        writer.add_scalar("acc", 0.5, 1)
+    (run,), _ = _load(tmp_path)
+    assert run.values("acc").tolist() == [0.25, 0.5]
+    assert "hyperparameters" in " ".join(run.problems)
+
+
 def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
     _write(tmp_path, {"acc": [0.5]})
     original = builtins.__import__

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.train.checkpoint.store import Store, read
@@ -39,20 +40,15 @@ def history(record: RunRecord) -> pd.DataFrame:
 
 
 def assert_same_state(one: Any, other: Any, where: str = "") -> None:
-    assert type(one) is type(other), where
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, where
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=where)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for key in one:
-            assert_same_state(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), where
-        for index, pair in enumerate(zip(one, other, strict=True)):
-            assert_same_state(*pair, f"{where}[{index}]")
-    else:
-        assert one == other, where
+    ours, theirs = tree_flatten_with_path(one), tree_flatten_with_path(other)
+    assert ours[1] == theirs[1], where
+    for (path, a), (_, b) in zip(ours[0], theirs[0], strict=True):
+        place = f"{where}{keystr(path)}"
+        assert type(a) is type(b), place
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True, msg=place)
+        else:
+            assert a == b, place
 
 
 def assert_same_run(one: Path, other: Path) -> None:

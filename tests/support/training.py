@@ -1,24 +1,35 @@
-"""A step, and a whole Fit, of a small network on a CPU."""
+"""A step, a Fit and a whole run of a small network on a CPU."""
 
 from __future__ import annotations
 
+import io
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config, load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import build_dataset
+from ampcompare.experiment import run
 from ampcompare.precision import build_precision
 from ampcompare.train.build import build_trainer
+from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loaders import make_loader
 from ampcompare.train.loop import Fit
-from ampcompare.train.step import Trainer, wrap
+from ampcompare.train.step import Trainer
 from ampcompare.train.task import Task, build_task
+from support.quick import QUICK
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the code in it can see."""
 
 
 def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,9 +40,8 @@ def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def classification(label_smoothing: float = 0.0) -> Task:
-    """Cross entropy, top-1 and top-5 accuracy of logits and classes."""
-    words = [f"training.label_smoothing={label_smoothing}"]
+def task_of(*words: str) -> Task:
+    """Unless the words say another: cross entropy, top-1 and top-5 accuracy of logits and classes."""
     return build_task(load_config(None, words), torch.device("cpu"))
 
 
@@ -44,24 +54,20 @@ def trainer(
     lr: float = 0.1,
     momentum: float = 0.0,
     compiled: bool = False,
-    ddp: bool = False,
     **options: Any,
 ) -> Trainer:
     """A Trainer with SGD at a constant rate; `options` are the backend's."""
     precision = build_precision(backend, "cpu", **options)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum))
     schedule, config = LambdaLR(optimizer, lambda _: 1.0), config or TrainingConfig()
-    task = task or classification(config.label_smoothing)
-    return Trainer(
-        wrap(model) if ddp else model, optimizer, schedule, precision, config, task, compiled=compiled
-    )
+    return Trainer(model, optimizer, schedule, precision, config, task or task_of(), compiled=compiled)
 
 
-def fit(quick: tuple[str, ...], *words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
+def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
     """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows. `on` is what
     else it is given.
     """
-    config = load_config(None, [*quick, *WORDS, *words])
+    config = load_config(None, [*QUICK, *WORDS, *words])
     return fit_of(config, torch.device(config.device), **on)
 
 
@@ -71,11 +77,12 @@ def fit_of(
     """A Fit of a config, and the list of its rows."""
     limits = config.data.train_limit, config.data.test_limit
     data = data or build_dataset(config.data.source, None, *limits)
+    world, rows = on.get("world"), list[dict[str, Any]]()
     train, test = (
-        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
+        make_loader(config, part, device, training=part is data.train, world=world)
+        for part in (data.train, data.test)
     )
-    rows: list[dict[str, Any]] = []
-    made = build_trainer(config, data, train, device)
+    made = build_trainer(config, data, train, device, world)
     return Fit(made, train, test, config, on_row=rows.append, **on), rows
 
 
@@ -83,3 +90,24 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {k: v for k, v in r.items() if not k.startswith(("time/", "throughput/", "memory/"))} for r in rows
     ]
+
+
+def play(*words: str, code: int = 0, until: int | None = None) -> str:
+    """A quick run that has to end with this exit code, or whose process dies at step `until`; what it
+    printed.
+    """
+    shown, text = TrainingDisplay.step, io.StringIO()
+
+    def step(self: TrainingDisplay, step: int) -> None:
+        if step == until:
+            raise Killed
+        shown(self, step)
+
+    config = load_config(None, [*QUICK, *words])
+    with patch.object(TrainingDisplay, "step", step):
+        if until is None:
+            assert run(config, Console(file=text, width=300)).exit_code == code, text.getvalue()
+        else:
+            with pytest.raises(Killed):
+                run(config, Console(file=text, width=300))
+    return text.getvalue()

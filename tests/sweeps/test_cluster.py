@@ -146,6 +146,41 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
 
 
+UNHEARD = [  # what sbatch says, and whether its controller may have taken the jobs nevertheless
+    ("Batch job submission failed: Socket timed out on send/recv operation", True),
+    ("Batch job submission failed: Connection reset by peer", True),
+    ("Batch job submission failed: Unable to contact slurm controller (receive failure)", True),
+    ("Batch job submission failed: Zero Bytes were transmitted or received", True),
+    ("", True),  # it was killed
+    ("Batch job submission failed: Invalid partition name specified", False),
+    ("unrecognized option '--nonsense'", False),
+]
+
+
+def test_what_sbatchs_controller_may_have_heard_stays_noted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
+):
+    from ampcompare.cli import main
+
+    place.file(parameters=XS)
+    for name in ("srun", "squeue"):
+        (place.folder / name).write_text("#!/bin/sh\n")
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+    for number, (said, is_unheard) in enumerate(UNHEARD):
+        with subtests.test(said=said):
+            (place.folder / "sbatch").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+            for name in ("srun", "squeue", "sbatch"):
+                (place.folder / name).chmod(0o755)
+            out = place.folder / str(number)
+            with pytest.raises(SystemExit) as ended:
+                main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={out}"])
+            told = capsys.readouterr().err
+            assert (ended.value.code, told.count("\n")) == (2, 1), told
+            assert ("answer was lost" in told, "refused it" in told) == (is_unheard, not is_unheard)
+            assert any(out.glob("cluster/ampcompare-*.json")) is is_unheard
+
+
 @pytest.mark.slow
 def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Place, slurm: Slurm, says):
     place.file(parameters={"x": {"values": [1]}})

@@ -185,3 +185,9 @@ def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said
         check_can_be_decided(read(**changes), LOOKS)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_search_through_a_range_cannot_be_decided_either(tmp_path):
+    (tmp_path / "s.yaml").write_text("program: p\nmethod: random\nparameters: {x: {min: 0.0, max: 1.0}}\n")
+    with pytest.raises(UserError, match="needs a grid; use method: grid"):
+        check_can_be_decided(read_sweep(tmp_path / "s.yaml"), LOOKS)

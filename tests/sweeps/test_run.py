@@ -19,7 +19,7 @@ from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps import devices, run
+from ampcompare.sweeps import run
 from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.order import orders
@@ -282,11 +282,11 @@ def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, cap
     ],
 )
 def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
-    monkeypatch.setattr(devices, "_count", lambda: there)
+    monkeypatch.setattr(run, "_gpu_count", lambda: there)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    assert devices.visible_gpus() == expected
+    assert run.visible_gpus() == expected
 
 
 def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):

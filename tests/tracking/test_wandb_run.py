@@ -1,28 +1,28 @@
-"""A W&B run whose client's service ends before its time, or refuses a row."""
+"""A record whose client fails, refuses a row, cannot be told of a refusal; and one that is off for a part."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import wandb
-from rich.console import Console
+from support.training import play
+from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
 from ampcompare.config.load import load_config
-from ampcompare.experiment import run, start_tracker
+from ampcompare.errors import UserError
+from ampcompare.experiment import start_tracker
 from ampcompare.recorder.recorder import Recorder
 from ampcompare.records import load_runs
+from ampcompare.tracking import refusal
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.wandb_client.client import gone
 
 
 @pytest.mark.parametrize("problem", gone())
 def test_a_service_that_ends_while_the_record_does_is_told(
-    tmp_path: Path,
-    quick_overrides: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    problem: type[Exception],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
 ):
     """By whichever error the client tells it, as it sends or as it waits."""
     finish = wandb.Run.finish
@@ -32,10 +32,8 @@ def test_a_service_that_ends_while_the_record_does_is_told(
         raise problem
 
     monkeypatch.setattr(wandb.Run, "finish", end)
-    text = io.StringIO()
-    words = [*quick_overrides, f"output_dir={tmp_path}"]
-    assert run(load_config(None, words), Console(file=text, width=300)).exit_code == 1
-    assert "is not whole: W&B's service process has ended before its time" in text.getvalue()
+    said = play(f"output_dir={tmp_path}", code=1)
+    assert "is not whole: W&B's service process has ended before its time" in said
 
 
 def test_a_recorded_loop_is_told_once_that_its_record_ends(
@@ -73,3 +71,41 @@ def test_a_row_that_w_and_b_refuses_is_raised_and_those_behind_it_are_recorded(
     assert tracker.finish({}, 0) is None
     (record,) = load_runs([tmp_path])
     assert record.history["global_step"].tolist() == [1, 3, 4]
+
+
+def test_a_part_without_a_record_hands_on_what_the_one_before_had(tmp_path: Path):
+    """Recorded, not recorded, recorded again: the rows of the first part are there once."""
+    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
+    tracker = start_tracker(config, {}, print)
+    for step in (1, 2):
+        tracker.log({"global_step": step, "epoch": step / 4})
+    tracker.flush()
+    state = {"run_id": tracker.run_id, "config": config.to_dict(), "record": tracker.state_dict()}
+    tracker.finish({}, 1)
+
+    off = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=disabled"])
+    between = start_tracker(off, {}, print, resumed=state)
+    assert (between.run_id, between.record) == (tracker.run_id, None)
+    between.log({"global_step": 3, "epoch": 0.75})
+    assert between.state_dict() == state["record"]
+
+    last = start_tracker(config, {}, print, resumed=state | {"record": between.state_dict()})
+    last.log({"global_step": 4, "epoch": 1.0})
+    last.finish({}, 0)
+    (run,) = load_runs([tmp_path])
+    assert run.history["global_step"].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize("failure", [*gone(), WandbApiFailedError, PermissionError])
+def test_whatever_w_and_b_raises_is_a_line(
+    failure: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(**_: object) -> NoReturn:
+        raise failure("gone")
+
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s")
+    monkeypatch.setenv("WANDB_RUN_ID", "r")
+    monkeypatch.setattr(wandb, "init", fail)
+    monkeypatch.setattr(refusal, "end_service", lambda: None)
+    refusal.record_refusal(UserError("epochs='0'"))
+    assert capsys.readouterr().err == "W&B could not be told: gone\n"

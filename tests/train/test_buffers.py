@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import copy
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
-from support.training import batch, fit, timeless, trainer
+from support.training import Killed, batch, fit, play, timeless, trainer
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.experiment import run
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 from ampcompare.records import load_runs
@@ -138,7 +135,6 @@ def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
 BAD = (5, 9)  # the steps, of six in an epoch
 WORDS = ("backend=native", "precision.init_scale=256", "epochs=2", "log.every=3", "data.train_limit=24")
 WORDS += ("batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emulated
-RESTORE = "training.on_nonfinite_buffers=restore"
 
 
 @pytest.fixture
@@ -157,13 +153,10 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("overflow")
 @pytest.mark.parametrize(("how", "counts", "bad"), [("say", [0, 4, 4, 4], 2), ("restore", [0, 4, 8, 8], 0)])
 def test_a_run_says_once_what_was_spoiled_and_where_and_restores_if_it_may(
-    tmp_path: Path, quick_overrides: tuple[str, ...], how: str, counts: list[int], bad: int
+    tmp_path: Path, how: str, counts: list[int], bad: int
 ):
-    text = io.StringIO()
-    words = [*quick_overrides, *WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}"]
-    run(load_config(None, words), Console(file=text, width=400))
+    said = play(*WORDS, f"training.on_nonfinite_buffers={how}", f"output_dir={tmp_path}")
     (record,) = load_runs([tmp_path])
-    said = text.getvalue()
     assert said.count("of the model's buffers") == said.count("step 5: 4 of the model's buffers") == 1
     assert ("put back to those" in said) is (how == "restore")
     assert said.count("was skipped") == 1
@@ -177,31 +170,23 @@ def test_a_run_says_once_what_was_spoiled_and_where_and_restores_if_it_may(
 
 
 @pytest.mark.usefixtures("overflow")
-@pytest.mark.parametrize("words", [(), (RESTORE,)])
-def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
-    quick_overrides: tuple[str, ...], words: tuple[str, ...]
-):
-    at = 6  # behind the first
-    whole_notes, notes = list[str](), list[str]()
-    one, whole = fit(quick_overrides, *WORDS, *words, on_note=whole_notes.append)
-    one.run()
-    first, rows = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
-    saved: dict[str, Any] = {}
+@pytest.mark.parametrize("how", ["say", "restore"])
+def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(how: str):
+    words, at = (*WORDS, f"training.on_nonfinite_buffers={how}"), 6  # behind the first
 
-    def save(step: int) -> None:
+    def die(step: int) -> None:
         if step == at:
-            first.meter.flush()
-            buffer = io.BytesIO()
-            torch.save(capture(first), buffer)
-            buffer.seek(0)
-            saved.update(torch.load(buffer, weights_only=True), rows=len(rows), notes=len(notes))
+            raise Killed
 
-    first.on_step = save
-    first.run()
-    notes = notes[: saved["notes"]]
-    second, later = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
+    whole_notes, notes = list[str](), list[str]()
+    one, whole = fit(*words, on_note=whole_notes.append)
+    one.run()
+    first, rows = fit(*words, on_note=notes.append, on_step=die)
+    with pytest.raises(Killed):
+        first.run()
+    second, later = fit(*words, on_note=notes.append)
     vars(second.trainer)["steps"] = at
-    restore(second, saved)
+    restore(second, copy.deepcopy(capture(first)))
     assert second.run()[metrics.NONFINITE_AT] == BAD[0]
-    assert str(timeless(rows[: saved["rows"]] + later)) == str(timeless(whole))
+    assert str(timeless(rows + later)) == str(timeless(whole))
     assert notes == whole_notes

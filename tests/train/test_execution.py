@@ -1,23 +1,29 @@
-"""A compiled step is the eager step, under every backend; what cannot be had is refused before training."""
+"""A compiled and a captured step are the eager one; what cannot be had is refused before training."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from support.training import trainer
+from support.properties import backends
+from support.quick import QUICK, ROOT
+from support.training import fit, timeless, trainer
 from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import UserError
+from ampcompare.precision import REGISTRY
+from ampcompare.train import captured
 from ampcompare.train.compiled import check_execution
-
-ROOT = Path(__file__).resolve().parents[2]
+from ampcompare.train.meter import Result
 
 
 class Net(nn.Module):
@@ -82,10 +88,8 @@ def test_what_an_execution_cannot_do_is_refused(words: str):
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_run_ends_in_one_line_before_training(
-    tmp_path: Path, quick_overrides: tuple[str, ...]
-):
-    command = [sys.executable, str(ROOT / "run_experiment.py"), *quick_overrides, "execution=compile"]
+def test_without_a_compiler_the_run_ends_in_one_line_before_training(tmp_path: Path):
+    command = [sys.executable, str(ROOT / "run_experiment.py"), *QUICK, "execution=compile"]
     environment = os.environ | {
         "CXX": str(tmp_path / "no-such-compiler"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
@@ -105,3 +109,59 @@ def test_without_a_compiler_the_run_ends_in_one_line_before_training(
     )
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))
+
+
+# The step as one CUDA graph. On a CPU the capture is played: recorded, then run again at each launch.
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
+    calls: list[str] = []
+
+    def capture(step: Any, device: torch.device) -> tuple[Callable[[], None], Any]:
+        calls.append("capture")
+        compute = weakref.WeakMethod(step.func)  # a real launch knows its graph alone, not the trainer
+        (plan,) = step.args
+        out = Result(torch.zeros(()), 0, [(torch.zeros(8, dtype=torch.bool), torch.zeros(8).long())], {})
+
+        def launch() -> None:
+            calls.append("launch")
+            result = compute()(plan)  # type: ignore[misc]
+            out.loss.copy_(result.loss)
+            for kept, new in zip(out.right[0], result.right[0], strict=True):
+                kept.copy_(new)
+            for key, value in result.looks.items():
+                out.looks.setdefault(key, torch.zeros_like(value)).copy_(value)  # type: ignore[attr-defined]
+
+        return launch, out
+
+    monkeypatch.setattr(captured, "capture", capture)
+    return calls
+
+
+@backends(REGISTRY)
+def test_a_graphed_run_logs_what_an_eager_one_does(backend: str, played: list[str]):
+    words = (
+        f"backend={backend}",
+        "precision.init_scale=65536",
+        "training.clip_norm=5",
+        "diagnostics.every=7",
+    )
+    eager, eager_rows = fit(*words)
+    eager.run()
+    graphed, graphed_rows = fit(*words, "execution=cuda_graph")
+    graphed.run()
+    assert timeless(graphed_rows) == timeless(eager_rows)
+    # Three epochs of six batches, the last of each short. Not launched: three at first, short ones, looks (7,
+    # 14).
+    assert played.count("capture") == 1
+    assert played.count("launch") == 18 - 3 - 3 - 2
+
+
+def test_the_capture_is_no_step_to_time(played: list[str]):
+    made, _ = fit("execution=cuda_graph", "diagnostics.every=null")
+    loader = made.train
+    results = [made.trainer.step([plan]) for plan in loader.plans(0)]  # type: ignore[attr-defined]
+    assert [r.cold for r in results] == [False, False, False, True, False, False]
+    assert [r.samples for r in results] == [8] * 5 + [5]

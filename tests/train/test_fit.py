@@ -9,8 +9,11 @@ import pytest
 import torch
 from support.properties import backends
 from support.training import fit, timeless
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampcompare import metrics
+from ampcompare.machine import device
 from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.errors import TrainingError
@@ -18,31 +21,27 @@ from ampcompare.train.errors import TrainingError
 SHORT = ("data.train_limit=32", "epochs=2", "log.every=3")  # 4 steps an epoch
 
 
-class Stopped(Exception):
-    """An end from outside."""
-
-
 def steps_of(rows: list[dict[str, Any]], key: str = metrics.LOSS) -> list[int]:
     return [row[metrics.STEP] for row in rows if key in row]
 
 
 @backends(REGISTRY)
-def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[str, ...], backend: str):
+def test_late_rows_are_the_same_rows_in_the_same_order(backend: str):
     words = (*SHORT, f"backend={backend}", "diagnostics.every=2", "training.clip_norm=1", "epochs=3")
     if REGISTRY[backend].scales:  # so that steps are skipped
         words += ("precision.init_scale=16777216",)
     found = {}
     for lag in (False, True):
-        made, rows = fit(quick_overrides, *words, lag=lag)
+        made, rows = fit(*words, lag=lag)
         found[lag] = made.run()[metrics.BEST_ACCURACY], str(timeless(rows))  # as text: nan is not nan
     assert found[True] == found[False]
 
 
-def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
+def test_a_late_row_still_names_the_step_whose_loss_is_not_finite():
     words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=128")
     problems = []
     for lag in (False, True):
-        made, rows = fit(quick_overrides, *words, lag=lag)
+        made, rows = fit(*words, lag=lag)
         with pytest.raises(TrainingError, match=r"try a smaller optimizer\.lr or") as caught:
             made.run()
         problems.append(str(caught.value))
@@ -51,20 +50,20 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_override
     assert problems[0] == problems[1]
 
 
-def test_of_a_loss_that_never_was_finite_other_things_are_looked_at(quick_overrides: tuple[str, ...]):
-    made, _ = fit(quick_overrides, "data.std=[1e-40,1e-40,1e-40]")
+def test_of_a_loss_that_never_was_finite_other_things_are_looked_at():
+    made, _ = fit("data.std=[1e-40,1e-40,1e-40]")
     with pytest.raises(TrainingError, match="look at inputs, targets and initial weights, or go on"):
         made.run()
 
 
 @pytest.mark.parametrize("lag", [False, True])
-def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tuple[str, ...], lag: bool):
+def test_a_run_that_is_stopped_hands_out_the_row_that_waits(lag: bool):
     def stop(step: int) -> None:
         if step == 7:
-            raise Stopped
+            raise KeyboardInterrupt
 
-    made, rows = fit(quick_overrides, *SHORT, lag=lag, on_step=stop)
-    with pytest.raises(Stopped):
+    made, rows = fit(*SHORT, lag=lag, on_step=stop)
+    with pytest.raises(KeyboardInterrupt):
         made.run()
     assert steps_of(rows) == [3, 4, 6]
 
@@ -79,25 +78,22 @@ class AsTwo(World):
 
 
 @pytest.mark.parametrize("world", [World(), AsTwo(size=2)])
-def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(
-    quick_overrides: tuple[str, ...], world: World
-):
+def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: World):
     told: list[int] = []
     made, rows = fit(
-        quick_overrides,
         *(*SHORT, "log.every=1000"),  # longer than the run
-        world=world,
         should_stop=lambda: not made.trainer.model.training,
         on_stop=lambda: told.append(made.step),
     )
+    made.world = world
     made.run()
     assert (made.stopped, made.evaluated, made.step, told) == (True, False, 4, [4])
     assert (steps_of(rows), steps_of(rows, metrics.EVAL_LOSS)) == ([4], [])
 
 
-def test_milestones_are_in_epochs_whatever_the_number_of_steps(quick_overrides: tuple[str, ...]):
+def test_milestones_are_in_epochs_whatever_the_number_of_steps():
     words = ("schedule.name=multistep", "schedule.milestones=[1,2.5]", "schedule.gamma=0.5")
-    made, rows = fit(quick_overrides, *SHORT, *words, "optimizer.lr=0.08", "epochs=4", "log.every=1")
+    made, rows = fit(*SHORT, *words, "optimizer.lr=0.08", "epochs=4", "log.every=1")
     made.run()
     # The rate of a row is the one that its last step was taken with.
     expected = [0.08 * 0.5 ** ((step >= 4) + (step >= 10)) for step in range(16)]
@@ -107,13 +103,38 @@ def test_milestones_are_in_epochs_whatever_the_number_of_steps(quick_overrides: 
 
 @pytest.mark.parametrize("better", ["higher", "lower"])
 def test_the_best_is_the_most_of_a_metric_whose_more_is_better_and_else_the_least(
-    quick_overrides: tuple[str, ...], tmp_path: Path, better: str
+    tmp_path: Path, better: str
 ):
     (tmp_path / "own.py").write_text(f"def mine(o, t):\n    return o.square()\nmine.better = '{better}'\n")
     metric = f"{tmp_path}/own.py:mine"
     words = (f"task.metrics=[{metric}]", f"task.metric={metric}", "epochs=5", "optimizer.lr=0.5")
-    made, rows = fit(quick_overrides, *SHORT, *words)
+    made, rows = fit(*SHORT, *words)
     found = made.run()
     values = [row["eval/mine"] for row in rows if "eval/mine" in row]
     best = (max if better == "higher" else min)(values)
     assert (found["best/eval_mine"], found[metrics.BEST_EPOCH]) == (best, values.index(best) + 1)
+
+
+# On a device without float64, as MPS is.
+
+
+class Refusing(TorchDispatchMode):
+    """As a device that has no float64: an op that gives such a tensor is a TypeError."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in tree_leaves(result)):
+            raise TypeError(f"{func}: this device has no float64")
+        return result
+
+
+@pytest.mark.parametrize("backend", ["none", "native_bf16", "bf16"])
+def test_a_training_makes_no_float64_on_a_device_that_has_none(backend: str, monkeypatch: pytest.MonkeyPatch):
+    """One with rows, gradients looked at, and evaluations."""
+    monkeypatch.setattr(device, "has_float64", lambda device: False)
+    made, rows = fit(f"backend={backend}", "training.clip_norm=5", "log.every=2")
+    with Refusing():
+        made.run()
+        made.load_state_dict(made.state_dict())
+    logged = set().union(*rows)
+    assert {"train/loss", "eval/accuracy", "grad/underflow_fraction", "grad/exponents", "grad/norm"} <= logged

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.properties import backends
-from support.training import trainer
+from support.training import batch, trainer
 from torch import Tensor, nn
 
 from ampcompare.config.schema import TrainingConfig
@@ -20,43 +20,29 @@ CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
 
 
-class Spoils(torch.autograd.Function):
-    """The identity, whose gradient is inf while `armed`."""
+class Spoiling(nn.Module):
+    """The identity, whose gradient is inf while it is armed."""
 
     armed = False
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * math.inf if Spoils.armed else gradient
-
-
-class Spoiling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return Spoils.apply(x)
+        y = x.clone()
+        if self.armed:
+            y.register_hook(lambda gradient: gradient * math.inf)
+        return y
 
 
-def network() -> nn.Module:
+class Net(nn.Module):
     """The gradient becomes infinite behind `middle`."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.middle = nn.Linear(192, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-            self.spoil, self.head, self.unused = Spoiling(), nn.Linear(8, 4), nn.Linear(2, 2)
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.middle = nn.Linear(192, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.spoil, self.head, self.unused = Spoiling(), nn.Linear(8, 4), nn.Linear(2, 2)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))
-
-    torch.manual_seed(0)
-    return Net()
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))
 
 
 def named(result: Result) -> str | None:
@@ -75,37 +61,28 @@ def named(result: Result) -> str | None:
     ],
 )
 def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[str, Any]):
-    made = trainer(backend, network(), TrainingConfig(**clip), init_scale=256.0)
-    batches = [batch()] * clip.get("accumulate", 1)
-    assert named(made.step(batches)) is None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Spoils, "armed", True)
-        assert named(made.step(batches)) == "middle.0"  # not the head behind it, nor what comes before
+    made = trainer(backend, Net(), TrainingConfig(**clip), init_scale=256.0)
+    batches = [batch(8)] * clip.get("accumulate", 1)
+    found = []
+    for made.model.spoil.armed in (False, True, False):
+        found.append(named(made.step(batches)))
+    assert found == [None, "middle.0", None]  # not the head behind it, nor what comes before
     assert made.precision.skipped_steps() == 1
-    assert named(made.step(batches)) is None
 
 
 @backends(SKIPS)
 def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_were_skipped(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
-    made = trainer(backend, network(), init_scale=256.0)
+    made = trainer(backend, Net(), init_scale=256.0)
     made.overflows.on_host = False
     found = []
     for step in range(6):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Spoils, "armed", step in (0, 3))
-            result = made.step([batch()], diagnose=step == 5)
+        made.model.spoil.armed = step in (0, 3)
+        result = made.step([batch(8)], diagnose=step == 5)
         found.append((result.overflow is not None, named(result)))
         if step == 1:
             made.overflows.watch()
-    assert found == [
-        (False, None),
-        (False, None),
-        (True, None),
-        (True, "middle.0"),
-        (True, None),
-        (True, None),
-    ]
+    assert found == [(False, None)] * 2 + [(True, name) for name in (None, "middle.0", None, None)]
 
 
 @pytest.mark.parametrize(("dtype", "bad"), [(torch.float16, -math.inf), (torch.float64, math.nan)])

@@ -3,20 +3,80 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
-from support.distributed_worker import CASES
-from support.quick import ROOT
+import torch
+from support.quick import QUICK
 from support.torchrun import torchrun
+from support.training import fit_of
+from torch import nn
+
+from ampcompare.config.load import load_config
+from ampcompare.machine.world import join
+from ampcompare.program.stopping import leave
+from ampcompare.train import build
+
+WORDS = (
+    *QUICK,
+    # the last batch of an epoch is short and of an odd size: 32, 32, 26; and 13 for each
+    "data.train_limit=90",
+    "data.test_limit=33",
+    "batch_size=32",
+    "eval.batch_size=8",  # the last evaluation batch has one image: none for the second process
+    "epochs=2",
+    "log.every=1",
+    "optimizer.momentum=0.9",
+)
+CASES = {
+    **{
+        name: (f"backend={name}", "precision.init_scale=1024")
+        for name in ("none", "apex_o1", "apex_o2", "bf16_sr")
+    },
+    "accumulated": (
+        "backend=native",
+        "training.accumulate=2",
+        "precision.init_scale=1024",
+        "training.clip_norm=0.5",
+    ),
+    # Overflows at first, in the images of one process alone.
+    **{
+        f"{name} overflow": (f"backend={name}", "precision.init_scale=16777216")
+        for name in ("native", "apex_o1")
+    },
+    "not finite": ("backend=none", "optimizer.lr=1e30", "training.on_nan=continue"),
+}
+
+
+def without_batch_norm(*_: object, **__: object) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
+
+
+def main(folder: Path) -> None:
+    """What torchrun starts: a short training of each case, what it came to as JSON of each process."""
+    torch.set_num_threads(1)
+    build.build_model = without_batch_norm
+    found = {}
+    with join("cpu") as world:
+        for case, words in CASES.items():
+            config = load_config(None, [*WORDS, *words])
+            made, rows = fit_of(config, torch.device("cpu"), world=world)
+            made.run()
+            weights = torch.cat([p.detach().flatten() for p in made.trainer.model.parameters()])
+            seen = [plan[0].tolist() for plan in made.train.plans(0)]
+            found[case] = {"rows": rows, "weights": weights.double().sum().item(), "seen": seen}
+    (folder / f"rank{world.rank}.json").write_text(
+        json.dumps(found, default=lambda histogram: histogram.counts)
+    )
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
     """What one process found, and each of two."""
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
-    worker = str(ROOT / "tests" / "support" / "distributed_worker.py")
-    torchrun(1, worker, str(alone))
-    torchrun(2, worker, str(together))
+    torchrun(1, __file__, str(alone))
+    torchrun(2, __file__, str(together))
     one, first, second = (
         json.loads(path.read_text())
         for path in (alone / "rank0.json", together / "rank0.json", together / "rank1.json")
@@ -62,3 +122,8 @@ def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     for whole, ours, theirs in zip(one, first, second, strict=True):
         assert sorted(ours + theirs) == sorted(whole)
     assert sorted(image for part in first + second for image in part) == list(range(90))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    leave(0)

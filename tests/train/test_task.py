@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,23 +10,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.training import trainer
+from support.training import task_of, trainer
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.config.load import load_config
+from ampcompare.data.loader import TensorLoader
+from ampcompare.data.splits import TensorSet
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.scores import by_class, cross_entropy, mae, mse
-from ampcompare.train.task import Task, build_task
-
-CPU = torch.device("cpu")
-
-
-def task_of(*words: str) -> Task:
-    return build_task(load_config(None, words), CPU)
+from ampcompare.train.task import Task
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -37,30 +32,10 @@ def classes(*shape: int, of: int = 5) -> Tensor:
     return torch.randint(0, of, shape, generator=torch.Generator().manual_seed(1))
 
 
-class Batches:
-    """A loader of batches that are given."""
-
-    batch_size = 4
-
-    def __init__(self, *batches: Any) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    @property
-    def sample_count(self) -> int:
-        return sum(len(targets) for _, targets in self.batches)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        return iter(self.batches[start:])
-
-    def positions(self) -> Tensor:
-        return torch.arange(self.sample_count)
-
-
-def evaluate(task: Task, *batches: Any, model: nn.Module | None = None) -> dict[str, float]:
-    found = Evaluation(model or nn.Identity(), Batches(*batches), build_precision("none"), task=task).run()
+def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:
+    """The scores of a network that gives these outputs."""
+    loader = TensorLoader(TensorSet(outputs, targets), batch_size=size, device="cpu")
+    found = Evaluation(nn.Identity(), loader, build_precision("none"), task=task).run()
     assert found is not None
     return found
 
@@ -88,9 +63,7 @@ def test_shapes_that_do_not_go_together_are_named(outputs: tuple[int, ...], targ
 def test_tokens_that_are_ignored_count_in_no_score():
     outputs, targets = drawn(6, 7, 5), classes(6, 7)
     targets[0], targets[1, 3:] = -100, -100
-    found = evaluate(
-        task_of("task.metrics=[accuracy]"), (outputs[:4], targets[:4]), (outputs[4:], targets[4:])
-    )
+    found = evaluate(task_of("task.metrics=[accuracy]"), outputs, targets)
     kept = targets != -100
     right = outputs.argmax(2)[kept] == targets[kept]
     assert found == {
@@ -118,7 +91,7 @@ def test_scores_over_uneven_batches_are_those_of_the_whole(tmp_path: Path):
     listed = ",".join(f"{tmp_path}/scores.py:{name}" for name in names)
     task = task_of("task.loss=mse", f"task.metrics=[mae,{listed}]")
     outputs, targets = drawn(10, 3), drawn(10, 3, seed=1)
-    found = evaluate(task, (outputs[:7], targets[:7]), (outputs[7:], targets[7:]))
+    found = evaluate(task, outputs, targets, size=7)
     assert found[metrics.EVAL_LOSS] == pytest.approx(F.mse_loss(outputs, targets))
     for key in (metrics.EVAL_MAE, *(f"eval/{name}" for name in names)):
         assert found[key] == pytest.approx(F.l1_loss(outputs, targets)), key
@@ -143,18 +116,20 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def named_batch(count: int = 8) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    return {"tokens": classes(count, 4, of=9), "weight": drawn(count, 4)}, {"labels": classes(count, 4)}
+def named_batch(*shape: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return {"tokens": classes(*shape, of=9), "weight": drawn(*shape)}, {"labels": classes(*shape)}
 
 
-@pytest.mark.parametrize("backend", ["none", "native", "apex_o1"])
-def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str):
+@pytest.mark.parametrize(
+    ("backend", "tokens"), [("none", ()), ("none", (4,)), ("native", (4,)), ("apex_o1", (4,))]
+)
+def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, tokens: tuple[int, ...]):
     found = {}
     for name, form in FORMS.items():
         torch.manual_seed(0)
         made = trainer(backend, Headed(form), task=task_of(), init_scale=256.0)
         with made.precision.session():
-            found[name] = [made.step([named_batch(8 if n else 5)]).loss.item() for n in range(3)]
+            found[name] = [made.step([named_batch(8 if n else 5, *tokens)]).loss.item() for n in range(3)]
     assert found["dict"] == found["object"] == found["tensor"]
     assert found["tensor"][-1] < found["tensor"][1]
 
@@ -192,4 +167,4 @@ def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path
     (tmp_path / "mine.py").write_text("def error(o, t):\n    return (o - t).abs().sum(0)\n")
     task = task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:error]")
     with pytest.raises(TrainingError, match=r"mine\.py:error': gave a tensor \[3\] for 8 samples; expected"):
-        evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
+        evaluate(task, drawn(8, 3), drawn(8, 3, seed=1), size=8)

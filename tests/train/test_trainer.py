@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.properties import MECHANISMS
-from support.training import batch, classification, trainer
-from torch import nn
+from support.training import batch, task_of, trainer
+from torch import Tensor, nn
 
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.loader import TensorLoader
@@ -22,9 +23,7 @@ from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor
-
-BACKENDS = MECHANISMS
-FP32_WEIGHTS = ["none", "native", "apex_o1"]
+from ampcompare.train.task import Task
 
 
 def near(tolerance: float, backend: str) -> float:
@@ -57,7 +56,7 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
 
 @settings(max_examples=25)
 @given(
-    backend=st.sampled_from(BACKENDS),
+    backend=st.sampled_from(MECHANISMS),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     exponent=st.integers(0, 12),
 )
@@ -73,7 +72,7 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(
 
 @settings(max_examples=25)
 @given(
-    backend=st.sampled_from(BACKENDS),
+    backend=st.sampled_from(MECHANISMS),
     # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a
     # per cent.
     bound=st.floats(0.1, 10),
@@ -93,15 +92,20 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
 
 
-def test_what_a_step_raises_has_the_shapes_of_its_batch_as_a_note():
+def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
     made, (images, labels) = trainer("none", network()), batch(8)
+    wrong = TensorSet(images, torch.full_like(labels, 4))
+    evaluation = Evaluation(
+        made.model, TensorLoader(wrong, batch_size=8, device="cpu"), made.precision, task=made.task
+    )
     made.step([(images, labels)])
-    with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
-        made.step([(images, torch.full_like(labels, 4))])
-    assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
+    for raises in (lambda: made.step([wrong.sample]), evaluation.run):
+        with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
+            raises()
+        assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     model = network()
     images, labels = batch()
@@ -111,7 +115,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     assert result.looks["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", MECHANISMS)
 def test_gradient_penalty_is_that_of_fp32(backend: str):
     config = TrainingConfig(gradient_penalty=0.5)
     ours = trainer(backend, network(), config, init_scale=128.0).step([batch()]).loss.item()
@@ -121,29 +125,15 @@ def test_gradient_penalty_is_that_of_fp32(backend: str):
     assert ours == pytest.approx(truth, rel=near(5e-3, backend))
 
 
-@pytest.mark.parametrize("backend", FP32_WEIGHTS)
-def test_evaluation_is_untouched_by_autocast(backend: str):
-    class Loader:
-        def __len__(self) -> int:
-            return 1
-
-        def epoch(self, epoch: int, start: int = 0):
-            yield batch()
-
-    seen = []
-    model = network(batch_norm=True)
-    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
-    made = trainer(backend, model)
-    full = Evaluation(made.model, Loader(), made.precision, task=classification()).run()
-    assert seen == [torch.float32]
-    assert (
-        full
-        == Evaluation(
-            network(batch_norm=True), Loader(), build_precision("none"), task=classification()
-        ).run()
-    )
-    Evaluation(made.model, Loader(), made.precision, task=classification(), autocast=True).run()
-    assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autocast: bool):
+    data = TensorSet(*batch())
+    made, seen = trainer("native", network(batch_norm=True)), set()
+    made.model[0].register_forward_hook(lambda module, args, output: seen.add(output.dtype))
+    loader = TensorLoader(data, batch_size=12, device="cpu")
+    evaluation = Evaluation(made.model, loader, made.precision, task=task_of(), autocast=autocast)
+    assert evaluation.run() == evaluation.run()
+    assert seen == {torch.float16 if autocast else torch.float32}
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 9, 24])
@@ -164,7 +154,7 @@ def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: i
 
     for rank in range(3):
         loader = TensorLoader(data, batch_size=8, device="cpu", rank=rank, processes=3)
-        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=classification())
+        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=task_of())
         evaluation.run(partial(ask, rank), Alone(rank, 3))
     assert asked == sorted([0, 1, 2] * -(-images // 8))
 
@@ -184,3 +174,74 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
         for step in range(100):
             assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
             truth.step()
+
+
+# Parts of a step, micro-batches and processes, whose targets do not all count: the gradient of the whole.
+
+
+def weighing(task: Task, backend: str = "none", features: int = 4) -> Trainer:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, features))
+    return trainer(backend, model, task=task, lr=1.0, init_scale=1024.0)
+
+
+def tokens(*lengths: int, most: int = 5) -> tuple[Tensor, Tensor]:
+    """Inputs [N, T, 3], targets [N, T] of which the first so many count."""
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randint(0, 4, (len(lengths), most), generator=generator)
+    for row, length in zip(targets, lengths, strict=True):
+        row[length:] = -100
+    return torch.randn(len(lengths), most, 3, generator=generator), targets
+
+
+def moved(one: Trainer, batches: list[Any]) -> tuple[float, Tensor]:
+    """A step's loss and what it changed."""
+    before = torch.cat([p.detach().flatten().clone() for p in one.model.parameters()])
+    loss = one.step(batches).loss.item()
+    return loss, torch.cat([p.detach().flatten() for p in one.model.parameters()]).float() - before
+
+
+def parts_of(batch: tuple[Tensor, Tensor], *sizes: int) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(*(field.split(list(sizes)) for field in batch), strict=True))
+
+
+@pytest.mark.parametrize("backend", MECHANISMS)
+def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
+    whole = tokens(5, 1, 3, 0, 0, 2, 4)
+    task = task_of("training.label_smoothing=0.1")
+    (loss, change), (split_loss, split) = (
+        moved(weighing(task.weighed() if sizes[1:] else task, backend), parts_of(whole, *sizes))
+        for sizes in ((7,), (3, 2, 2))  # the second of them has nothing that counts
+    )
+    rough = 8 if REGISTRY[backend].dtype == "bfloat16" else 1
+    assert split_loss == pytest.approx(loss, rel=1e-5 if backend == "none" else 2e-3 * rough)
+    assert (split - change).norm() <= (1e-5 if backend == "none" else 5e-3 * rough) * change.norm()
+    assert change.norm() > 0
+
+
+def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
+    task = task_of("task.loss=mse")
+    x, y = torch.randn(6, 3), torch.randn(6, 2)
+    loss, change = moved(weighing(task, features=2), [(x, y)])
+    # One sample of four steps and one of two, as two batches of a loader are.
+    long, short = (x[None, :4], y[None, :4]), (x[None, 4:], y[None, 4:])
+    split_loss, split = moved(weighing(task.weighed(), features=2), [long, short])
+    assert split_loss == pytest.approx(loss)
+    assert torch.allclose(split, change, atol=1e-6)
+
+
+class AsTwo(World):
+    """As if another process had the same numbers."""
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(2)
+
+
+def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
+    batch = tokens(5, 1, 0, 3)
+    alone = moved(weighing(task_of().weighed()), [batch])
+    one = weighing(task_of().weighed())
+    one.world = AsTwo(size=2)
+    together = moved(one, [(batch, 8)])  # with how many samples they have together
+    assert together[0] == pytest.approx(alone[0])
+    assert torch.allclose(together[1], alone[1])

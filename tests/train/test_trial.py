@@ -1,30 +1,25 @@
-"""A look at two samples before the first step: what it decides, and that it leaves no trace."""
+"""A look at two samples before the first step: what does not go together is a line; it leaves no trace."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
+from support.refusals import line_of
+from support.training import play, task_of
 from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import Dataset
+from ampcompare.data.loader import TensorLoader
 from ampcompare.data.splits import TensorSet
-from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.train.task import build_task
 from ampcompare.train.trial import try_out
 
 
-class One:
-    """A loader with one batch."""
-
-    def __init__(self, inputs: Any, targets: Any) -> None:
-        self.batch = inputs, targets
-
-    def epoch(self, epoch: int, start: int = 0) -> Any:
-        return iter([self.batch])
+def loader(inputs: Tensor, targets: Tensor) -> TensorLoader:
+    return TensorLoader(TensorSet(inputs, targets), batch_size=8, device="cpu")
 
 
 class Frozen(nn.Module):
@@ -44,9 +39,9 @@ def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes, random = [m.training for m in model.modules()], torch.get_rng_state()
     config = load_config(None, [f"backend={backend}"])
-    loader = One(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
-    task = build_task(config, torch.device("cpu"))
-    try_out(task, model, build_precision(backend), config, loader)  # type: ignore[arg-type]
+    batches = loader(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
+    task = task_of()
+    try_out(task, model, build_precision(backend), config, batches)
     assert [m.training for m in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -67,13 +62,11 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
     config = load_config(None, ["model.name=timm:mine"])
     classes = torch.zeros(8, dtype=torch.int64)
     test = TensorSet(torch.randn(8, 4), classes)
-    task, precision = build_task(config, torch.device("cpu")), build_precision("none")
-    loader: Any = One(*test.sample)
-    try_out(task, Frozen(), precision, config, loader, Dataset(test, test, (), "", ""))
+    task, precision = task_of(), build_precision("none")
+    batches = loader(*test.sample)
+    try_out(task, Frozen(), precision, config, batches, Dataset(test, test, (), "", ""))
     data = Dataset(TensorSet(inputs, labels), test, (), "", "")
-    with pytest.raises(UserError) as caught:
-        try_out(task, Frozen(), precision, config, loader, data)
-    (line,) = caught.value.lines
+    line = line_of(try_out, task, Frozen(), precision, config, batches, data)
     assert line.startswith("model.name='timm:mine': ")
     assert said in line
 
@@ -84,6 +77,82 @@ def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out()
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
 
     config = load_config(None, ["backend=native"])
-    task, loader = build_task(config, torch.device("cpu")), One(torch.randn(8, 4), torch.zeros(8).long())
-    with pytest.raises(UserError, match=r"backend=native_bf16, for one\), or a GPU"):
-        try_out(task, NoKernel(), build_precision("native"), config, loader)  # type: ignore[arg-type]
+    batches = loader(torch.randn(8, 4), torch.zeros(8).long())
+    said = line_of(try_out, task_of(), NoKernel(), build_precision("native"), config, batches)
+    assert "(backend=native_bf16, for one), or a GPU" in said
+
+
+# The same of other people's network, data, loss and metrics, at the door of a run.
+
+NET = """
+from torch import nn
+
+
+class Named(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, x, shift):
+        return self.layers(x) + shift
+
+
+def build():
+    return Named(4)
+
+
+def other():
+    return Named(5)
+"""
+TABLE = """
+import torch
+
+
+def build(train):
+    draw = torch.Generator().manual_seed(int(train))
+    x = torch.randn(150 if train else 60, 4, generator=draw)
+    return {"x": x, "shift": torch.ones(len(x), 1)}, x.sum(1)
+"""
+SCORES = """
+def spread(outputs, targets):
+    return (outputs.flatten() - targets).abs()
+
+
+def third_error(outputs, targets):
+    return outputs[:, 2] - targets
+
+
+def leaves(outputs, targets):
+    raise SystemExit(0)
+"""
+OWN = ("model.name=./net.py:build", "data.source=./data.py:build", "output_dir=runs")
+OWN += ("data.train_limit=null", "data.test_limit=null")
+REFUSALS = {
+    "task.loss=nothing": "task.loss='nothing': expected one of cross_entropy, mse, mae, pkg.mod:Name",
+    "task.loss=mse task.metric=acc": "task.metric='acc': expected one of mse, mae, loss, or null",
+    "task.loss=mse training.label_smoothing=0.1": "training.label_smoothing=0.1: only task.loss=cross",
+    "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': gave a tensor [2]; expected the batch's "
+    "mean, a 0-d tensor with a gradient",
+    "task.loss=./scores.py:leaves": "task.loss='./scores.py:leaves': cannot take outputs [2, 1] and targets "
+    "[2] (line 11: SystemExit: 0)",
+    "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py",
+    "task.loss=mse task.metrics=[./scores.py:third_error]": "task.metrics='./scores.py:third_error': cannot "
+    "take outputs [2, 1] and targets [2] (line 7: IndexError: ",
+    "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",
+    "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes, as whole "
+    "numbers (of a regression task.loss=mse, or mae)",
+    "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x [2, 4], "
+    "shift [2, 1] (line 11: RuntimeError: ",
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_what_does_not_go_together_is_one_line_before_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+):
+    for name, content in {"net.py": NET, "data.py": TABLE, "scores.py": SCORES}.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    said = line_of(play, *OWN, *words.split())
+    assert said.startswith(REFUSALS[words]), said
+    assert not list(Path().glob("runs/wandb/*run-*"))

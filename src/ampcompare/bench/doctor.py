@@ -4,8 +4,6 @@ Each check stands alone: what is missing or broken on a machine is what people a
 whatever a check raises becomes its line. Nothing here waits for the network.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -108,8 +106,9 @@ def _processor() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = torch.get_num_threads()
+    from ampcompare.machine.environment import count_cores
+
+    cores, threads = count_cores(), torch.get_num_threads()
     todo = f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
     if limit := os.environ.get("OMP_NUM_THREADS"):
         todo = f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
@@ -117,9 +116,9 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.probe import TYPES, half_type, probe, relative
     from ampcompare.machine.device import resolve_device
     from ampcompare.machine.environment import arithmetic_of
+    from ampcompare.machine.probe import TYPES, half_type, probe, relative
     from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
     device = resolve_device("auto")

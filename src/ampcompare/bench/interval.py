@@ -1,7 +1,5 @@
 """How many times as fast, over rounds, and how well that is known, whatever the spread. Free of torch."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Its batches lie in memory: what a step costs is told, not what loading data does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

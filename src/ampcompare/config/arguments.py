@@ -2,8 +2,6 @@
 what `--help` says of them. Free of torch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

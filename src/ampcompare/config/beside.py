@@ -1,7 +1,5 @@
 """The options of a run that touch none of its figures: checkpoints, plan, publication, W&B's record."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ampcompare.config.options import option

@@ -2,8 +2,6 @@
 says what else a value has to be.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The one rule whether two settings are the same: runs of equal ones train the same. Free of torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

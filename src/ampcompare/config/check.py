@@ -1,7 +1,5 @@
 """Which options go together, and what of them has no effect."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 This module must stay free of torch: `--help` answers in under 0.5 s.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

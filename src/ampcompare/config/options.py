@@ -3,8 +3,6 @@
 What the options are for is in `schema.py`, how they get their values in `load.py`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator

@@ -5,8 +5,6 @@ group by them. The resolved tree is logged whole. This module must stay free of 
 under 0.5 s.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Options, sweeps, training and report ask this. Nothing from outside is imported 
 under the last part of its name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ Measured on one core of an AMD EPYC (torch 2.14.1, one thread, batch 128 of 3x32
 gather, crop, flip and normalise together 0.34 ms a batch, 370,000 images/s (channels_last: 200,000).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

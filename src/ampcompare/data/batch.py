@@ -1,7 +1,5 @@
 """A batch: inputs and targets, each a tensor or a dict of tensors, the samples in the first dimension."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

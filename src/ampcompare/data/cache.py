@@ -5,8 +5,6 @@ writers, and never unpickled. The cache is only ever a help: whatever is wrong w
 and the data is built from its source.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

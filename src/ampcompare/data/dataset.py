@@ -1,7 +1,5 @@
 """From a data source to its training and test split."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -102,14 +100,14 @@ def _cut(name: str, split: Any, limits: Mapping[str, int | None], source: str) -
     return split if limit == count else split.take(balanced_subset(given.labels_of(split), limit))
 
 
-def balanced_subset(labels: np.ndarray, limit: int, seed: int = SUBSET_SEED) -> np.ndarray:
+def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
     """Indices of `limit` samples, drawn at random with a fixed seed, classes as even as they allow.
 
     labels: int64 [N]. Returns int64 [limit], class after class in turn, so that a smaller limit's subset
     is the beginning of a larger one's.
     """
     # PCG64's raw stream is guaranteed to stay the same between NumPy versions; its permutations are not.
-    keys = np.random.PCG64(seed).random_raw(len(labels))
+    keys = np.random.PCG64(SUBSET_SEED).random_raw(len(labels))
     by_class = np.lexsort((keys, labels))
     counts = np.bincount(labels)
     firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])

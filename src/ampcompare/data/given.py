@@ -1,7 +1,5 @@
 """The data of `data.source=./data.py:build`: what the function returned, as one of the forms of `splits`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

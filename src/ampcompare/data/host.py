@@ -4,8 +4,6 @@ They have no plans, and so none of their batches can be part of a captured CUDA 
 host for the data, never for the device.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches drawn on the device: the whole data set lives there, an epoch is a plan of indices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +15,15 @@ from ampcompare.data.splits import ImageSet, TensorSet
 PADDING = 4
 
 
-def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True, padding: int = PADDING) -> Tensor:
+def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
     """All random choices of one epoch, int64 [4, count] on the CPU: image, top, left, flip of each sample.
 
     A function of its arguments alone: the same on every device and after every resume, and the global
-    random state is neither read nor changed. top and left lie in 0..2*padding, flip is 0 or 1.
+    random state is neither read nor changed. top and left lie in 0..2*PADDING, flip is 0 or 1.
     """
     generator = _generator(seed, epoch)
     order = torch.randperm(count, generator=generator)
-    offsets = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
+    offsets = torch.randint(0, 2 * PADDING + 1, (2, count), generator=generator)
     flip = torch.randint(0, 2, (1, count), generator=generator)
     if not shuffle:
         order = torch.arange(count)

@@ -5,8 +5,6 @@ its order. A data set's are seeded by where in the training a sample is asked fo
 in any process. A loader's are seeded as an epoch begins.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import time

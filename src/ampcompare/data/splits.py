@@ -140,7 +140,11 @@ class SampleSet(_Split):
         with Apart():
             for number, index in enumerate(places.indices):
                 seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
-                samples.append(pair_of(self.data[index]))
+                try:
+                    samples.append(pair_of(self.data[index]))
+                except SystemExit as problem:  # a worker would end in silence
+                    error = RuntimeError(f"SystemExit: {problem}")
+                    raise error.with_traceback(problem.__traceback__) from None
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:

@@ -1,7 +1,5 @@
 """The data of PyTorch's AMP recipe, rows of random numbers: `data.source=ampcompare.data.vectors:build`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ training still wants to finish its step and to save, and may need a batch for th
 training says so: by the loader's end, by a SIGTERM of the training itself, or with it.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

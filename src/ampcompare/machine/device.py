@@ -4,8 +4,6 @@ numerics.
 No other room of the training asks what kind of device it has; a new kind is answered for here.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -9,8 +9,6 @@ whose kernels PyTorch's convolutions and matrix products on x86 are (its verbose
 runs), and `use_mkldnn` in PyTorch's Convolution.cpp.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform
@@ -52,7 +50,7 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
     return {
         "device_type": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else cpu_name(),
-        "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu_count": count_cores(),
         "cpu_threads": torch.get_num_threads(),
         "driver": _driver() if cuda else None,
         "platform": platform.platform(),
@@ -64,6 +62,12 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
         "packages": {name: _version(name) for name in PACKAGES},
         **settings,
     }
+
+
+def count_cores() -> int:
+    """Those that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

@@ -1,7 +1,5 @@
 """The networks: ours (`ours.py`), and those from elsewhere (`outside.py`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """The network of PyTorch's AMP recipe: `model.name=ampcompare.models.mlp:build`."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

@@ -1,7 +1,5 @@
 """Our networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from itertools import pairwise
 

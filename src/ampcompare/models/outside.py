@@ -1,7 +1,5 @@
 """Networks from elsewhere: `timm:NAME`, `torchvision:NAME`, `pkg.mod:build`, `./net.py:build`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.util import find_spec

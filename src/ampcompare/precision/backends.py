@@ -1,7 +1,5 @@
 """What every backend says of itself, once, and what one can be told; all else asks it here. Free of torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,6 +85,7 @@ BUILT_IN = (
     Backend("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
+PLAIN = BUILT_IN[0].label  # fp32
 # What people who come from other libraries write for a backend.
 ALSO = {
     "none": "o0 fp32 float32 32 32-true full standard no off tf32",

@@ -1,7 +1,5 @@
 """The contract of a backend. The base class *is* fp32: every method is its no-op default."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

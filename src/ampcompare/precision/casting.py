@@ -1,7 +1,5 @@
 """Casts of trees of tensors, of networks and their optimizers, and of what goes in and out of a forward."""
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping

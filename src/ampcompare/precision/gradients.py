@@ -6,8 +6,6 @@ gradients from before are set aside and added to the new ones. With `delay` thes
 backward without it unscales the sum once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -204,5 +202,5 @@ def create_momentum_buffers(optimizer: Optimizer) -> None:
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
             continue
         for parameter in group["params"]:
-            if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -5,8 +5,6 @@ Lightning calls `bf16-true`. cuDNN's BatchNorm takes fp16 images with fp32 weigh
 (`_select_batch_norm_backend` in ATen/native/Normalization.cpp), hence `keep_batchnorm_fp32`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

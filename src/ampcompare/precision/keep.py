@@ -8,8 +8,6 @@ A module is kept wherever it is used, if any of its names is matched. Where weig
 type: what shares one with a kept module is kept, too.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Native AMP: torch.autocast with torch.amp.GradScaler in fp16, torch.autocast alone in bf16."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loss scaling as apex did it, for every backend that has apex's scaler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

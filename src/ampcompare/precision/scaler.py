@@ -4,8 +4,6 @@ Source: `apex/amp/scaler.py` at the last commit of NVIDIA/apex that had it. Agai
 has a ceiling and an optional floor, and one overflow skips the step of every optimizer.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ off; states are rounded to nearest. The bits come from a counter, not from a gen
 device and in every process, new ones in each replay of a CUDA graph, and a resume needs one number.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Imports pydantic, so that it is imported where such a file is read and not before.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A program that this one starts and waits for: what ends this one ends it, too."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lines for the user, from programs that go on for hours, also when nobody can read them any more."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

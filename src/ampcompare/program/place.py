@@ -1,7 +1,5 @@
 """Where this package lies, in a checkout or installed, and how its programs are called from there."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -2,8 +2,6 @@
 without the garbage collector.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -6,8 +6,6 @@ once: batch systems warn with one signal and end with another, while the checkpo
 torch: the entrypoint needs this before it knows that the input is good.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal
@@ -16,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -46,7 +44,7 @@ class StopRequest:
                 before = signal.signal(number, self._on_signal)
                 self._before.setdefault(number, before)
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> Self:
         self.listen(WORDS)
         return self
 
@@ -135,6 +133,8 @@ def leave(code: int) -> NoReturn:
     The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death
     by a signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is done: no traceback out of a library's own end
     if is_stopped(code):
         die_of(code - 128)
         os._exit(code)  # W&B's exit hooks may wait for a server; the record has been ended

@@ -4,8 +4,6 @@ OmegaConf reads it: 1e-5 is a number, a date its text; a key that is there twice
 of thousands of values, are refused.
 """
 
-from __future__ import annotations
-
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How the record of somebody's loop ends: finished, failed with an exception, or stopped by a signal."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

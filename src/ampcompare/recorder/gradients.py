@@ -4,8 +4,6 @@ The optimizer's own hook is the place: there they are complete, reduced over pro
 `zero_grad` has come yet, wherever in the loop it stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

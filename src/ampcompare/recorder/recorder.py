@@ -1,7 +1,5 @@
 """A training loop of one's own, recorded and measured as ours is: `from ampcompare import Recorder`."""
 
-from __future__ import annotations
-
 import atexit
 import math
 import os
@@ -10,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from rich.console import Console
@@ -149,14 +147,14 @@ class Recorder:
 
     # Its beginning.
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         """Begin the record, in the loop's own program."""
         self.begin()
         if not self.rank:
             self._ending.listen(TAKEN_AWAY)
         return self
 
-    def begin(self) -> Recorder:
+    def begin(self) -> Self:
         """Begin the record, within somebody's trainer, to which a batch system's warnings are left up to the
         first step; `close` ends it.
         """

@@ -8,8 +8,6 @@ step to the next is a step that was skipped: exact where `update()` is called on
 by itself, too few where it is called more often, or where the scale has come to 0.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 A backend was once told its type (`precision.dtype`); now each type is a backend of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

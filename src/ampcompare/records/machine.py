@@ -1,7 +1,5 @@
 """What W&B's client saw of a machine beside a run, whatever its program logs: memory, kind of machine."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Runs read from W&B's server by its public API; `wandb` is imported when a source asks for it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """From what a user names (folders, files, projects and sweeps of W&B's server) to the runs in it."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -11,9 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -22,13 +20,10 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tables import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.tensorboard import is_event_file, read_event_files
+from ampcompare.records.trainers import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
-
-if TYPE_CHECKING:
-    import joblib
 
 ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
@@ -131,7 +126,8 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
     named = {os.path.realpath(source) for source in given}
     parts = []
     for kind, files in sorted(found.items(), key=lambda item: [*READERS].index(item[0])):
-        read = READERS[kind]([*files.values()], step)
+        reader = partial(read_csv_files, step=step) if kind == TABLES else READERS[kind]
+        read = reader([*files.values()])
         for part in read:
             is_empty = not part.rows and (kind != WANDB or not part.is_named)
             if is_empty and os.path.realpath(part.paths[0]) in named:
@@ -143,7 +139,7 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
     return [merge(some) for some in _by_run(parts)]
 
 
-def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord]:
+def _read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
     safe to delete.
     """
@@ -163,7 +159,7 @@ def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord
 
 # What is read as runs, in order of preference: by the words for it what reads files of the kind.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-READERS: Mapping[str, Callable[[Sequence[Path], str | None], list[RunRecord]]] = {
+READERS: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
     WANDB: _read_wandb_files,
     EVENTS: read_event_files,
     TABLES: read_csv_files,
@@ -171,7 +167,8 @@ READERS: Mapping[str, Callable[[Sequence[Path], str | None], list[RunRecord]]] =
 }
 
 
-def _memory() -> joblib.Memory:
+def _memory() -> Any:
+    """joblib's, where what was read of runs is kept."""
     import joblib
 
     # What it says of a broken entry, which is made again, is a traceback.

@@ -1,7 +1,5 @@
 """Nested settings: their values read from JSON, put at paths as W&B logs config and summary, looked up."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

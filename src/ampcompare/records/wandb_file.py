@@ -6,8 +6,6 @@ text to a column, which is read as one JSON list. Protobuf takes the others apar
 value of each key is read.
 """
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The comparison of runs as a page, charts, tables and a verdict. Reads records; never imports torch."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

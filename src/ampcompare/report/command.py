@@ -1,7 +1,5 @@
 """`ampcompare report`: from what the reader asked for to the files on disk, and then the text."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

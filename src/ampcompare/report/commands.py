@@ -1,7 +1,5 @@
 """`ampcompare report` and `ampcompare workspace`. Each imports what it needs when it runs."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Annotated, Any, get_type_hints
 

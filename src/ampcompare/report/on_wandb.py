@@ -3,8 +3,6 @@
 Panels are W&B's own over the runs' metrics, grouped by what is compared: they follow runs as they go on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

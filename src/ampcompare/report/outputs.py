@@ -1,7 +1,5 @@
 """What a report consists of on disk: how each kind of file is made, and that it is written whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A report that keeps up with its runs: written anew when their records changed, served to this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ But for more seeds: they are the same sweep, continued. The database keeps them 
 so that every worker has the same runs under the same numbers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +12,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.points import SEED
+from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, WORDS = "parameters", "words of the command line"
@@ -64,7 +61,7 @@ def agreed(
     """
     theirs, ours = _parts(began), _parts(definition(sweep, words))
     differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-    own, key, more = sweep.axes.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
+    own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
     if own and differing == [key]:
         first = Parameter((SEED,), *parse_spec(json.loads(theirs[key])))
         had, have = first.values(), own.values()

@@ -1,7 +1,5 @@
 """What a sweep shows: a line per event and, in a terminal, one line beneath them of how it stands."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -9,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -51,7 +50,7 @@ class SweepDisplay:
         live = Live(console=console, get_renderable=self._status, refresh_per_second=2, transient=True)
         self._live = live if console.is_terminal else None
 
-    def __enter__(self) -> SweepDisplay:
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self
@@ -92,7 +91,7 @@ class SweepDisplay:
 
     def close(self) -> None:
         """All is done: say so where the last line, of a run of this process, could not know it."""
-        self.update(self.queue.progress(patient=True))
+        self.update(self.queue.progress())
         if self.queue.sweep.total() and self.progress.done != self._said:
             self.say(self._counted())
 

@@ -3,8 +3,6 @@
 Names and meaning follow W&B's documentation of sweep configurations.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence

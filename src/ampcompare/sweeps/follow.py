@@ -1,7 +1,5 @@
 """The metric of a run while it goes on, read from its W&B record as it grows."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -11,8 +11,6 @@ that is always at one place of its block would be measured on one GPU alone. So 
 swaps as it takes, where it would leave a value on the GPU it has been on all along, for G of 2, 3 and 4.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A random search draws by a hash of sweep and place: the same points on every mac
 asked. Optuna's TPE proposes from what was tried so far; it keeps nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -14,7 +12,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 
 BY_KEY = ("categorical", "int_uniform", "uniform", "log_uniform_values")  # hashed by that alone

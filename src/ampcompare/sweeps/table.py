@@ -1,7 +1,5 @@
 """The tables of sweeps in a database: a row is a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -46,18 +44,18 @@ SWEEPS = sa.Table(
     Column("name", sa.String(200), primary_key=True),
     Column("definition", sa.JSON, nullable=False),  # `format`, `sweep` as it began, `groups` of seeds
 )
-TYPES: dict[str, Any] = {
-    "int": sa.BigInteger,
-    "str": sa.String(200),
-    "float | None": sa.Float(53),
-    "Mapping[str, Any]": sa.JSON,
+TYPES: dict[Any, Any] = {
+    int: sa.BigInteger,
+    str: sa.String(200),
+    float | None: sa.Float(53),
+    Mapping[str, Any]: sa.JSON,
 }
 RUNS = sa.Table(
     "ampcompare_runs",
     TABLES,
     Column("sweep", sa.String(200), primary_key=True),
     Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
-    *(Column(f.name, TYPES[str(f.type)], nullable=f.name == "value") for f in fields(Row)[1:]),
+    *(Column(f.name, TYPES[f.type], nullable=f.name == "value") for f in fields(Row)[1:]),
     sa.Index("ampcompare_runs_by_state", "sweep", "state", "place"),
 )
 R = RUNS.c

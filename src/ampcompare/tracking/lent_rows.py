@@ -6,8 +6,6 @@ each. What would wait for long, as the owner logs nothing, is committed, but onl
 behind the count of the training's: that is what the owner may give as `step=`.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any

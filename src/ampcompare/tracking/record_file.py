@@ -4,8 +4,6 @@ The client does not say when it does not: on a full disk wandb 0.31 lost 10 of 1
 and told only its own log. After the first write that fails it writes no more, even when there is room again.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

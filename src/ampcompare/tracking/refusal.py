@@ -1,7 +1,5 @@
 """What W&B's sweep is told of a run that was refused before it began."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -3,8 +3,6 @@
 A second way to record is one file: a subclass of `Tracker`, and a line in `start.py` that chooses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

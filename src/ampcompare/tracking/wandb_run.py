@@ -1,7 +1,5 @@
 """One run with W&B's client: its rows, what the client may lose of them, its end."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a training is made of: data, model, optimizer, trainer, as the config says."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from typing import Any
@@ -64,7 +62,8 @@ def build_trainer(
         prepared = precision.prepare(model, build_optimizer(config, model, device))
     except CannotKeep as problem:
         raise UserError(problem) from None
-    if not isinstance(prepared, tuple) or len(prepared) != 2:
+    kinds = (nn.Module, Optimizer)
+    if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
         why = f"its prepare gave {kind_of(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared

@@ -10,8 +10,6 @@ gradients. They work on the same tensors and so may come between launches.
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ methods and operators, which the compiler knows by name. So the model is traced 
 cache of graphs, which cannot see the casts, is left out.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from importlib import import_module

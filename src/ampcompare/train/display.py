@@ -1,11 +1,9 @@
 """What a run shows while it goes on: a bar in a terminal, a line every log interval elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -44,7 +42,7 @@ class TrainingDisplay:
             )
             self._task = self._progress.add_task(name, total=total_steps, metrics="")
 
-    def __enter__(self) -> TrainingDisplay:
+    def __enter__(self) -> Self:
         if self._progress:
             self._progress.start()
         return self

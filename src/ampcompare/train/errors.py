@@ -1,7 +1,5 @@
 """What ends a training in one line."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from ampcompare.data.batch import Batch

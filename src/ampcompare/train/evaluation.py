@@ -1,7 +1,5 @@
 """Loss and metrics over a whole test split, summed on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import zip_longest

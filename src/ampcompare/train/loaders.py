@@ -1,8 +1,5 @@
 """The loaders of a run's data as the config says, and what of the config its data cannot have."""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +17,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_channels_last, is_cuda
+from ampcompare.machine.environment import count_cores
 from ampcompare.machine.world import World, check_last_batch
 from ampcompare.train.compiled import captures, compiles
 
@@ -56,9 +54,7 @@ def count_workers(config: Config, world: World | None = None) -> int:
     """Processes that make batches, for each process that trains on this machine."""
     if config.data.workers is not None:
         return config.data.workers
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(0, min(MOST_WORKERS, cores // (world.local_size if world else 1) - 1))
+    return max(0, min(MOST_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
 
 
 def check_processes(config: Config, processes: int) -> None:

@@ -1,7 +1,5 @@
 """The loop of a run: epochs of steps, evaluation, when a checkpoint is due, where the run is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

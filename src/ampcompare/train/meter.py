@@ -6,8 +6,6 @@ it has queued; each row carries its own step. A killed process loses the row tha
 since.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ampcompare import metrics
+from ampcompare.data.given import IGNORED
 from ampcompare.machine.device import (
     Mark,
     between_ms,
@@ -39,7 +38,6 @@ from ampcompare.precision.base import Precision
 from ampcompare.train.measure.energy import EnergyMeter
 from ampcompare.train.measure.gradients import exponent_histogram
 from ampcompare.train.overflows import Buffers, Found, Overflows
-from ampcompare.train.scores import IGNORED
 from ampcompare.train.troubles import Row, Troubles
 
 MOST_WAITING = 2**20  # answers that wait for the row: 9 MiB, which would else be in the peak of memory

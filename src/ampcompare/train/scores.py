@@ -4,8 +4,6 @@ A network's outputs may be anything. The built-in ones read a tensor, or what is
 an object (as Hugging Face's models return it); targets are a tensor, or a dict with one, or with `labels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -17,10 +15,10 @@ from torch.utils._pytree import tree_map
 
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
+from ampcompare.data.given import IGNORED
 from ampcompare.errors import kind_of
 from ampcompare.train.errors import TrainingError
 
-IGNORED = -100  # the class of what does not count, as torch.nn.CrossEntropyLoss has it
 TOP = 5
 HALF = (torch.float16, torch.bfloat16)
 OF_CLASSES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")

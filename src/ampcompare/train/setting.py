@@ -1,7 +1,5 @@
 """What a run stands on, built from its config: for the run itself, and to be looked at or timed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

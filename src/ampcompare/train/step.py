@@ -4,8 +4,6 @@ The host waits for the device where a comment says `sync:` and nowhere else, nev
 optimizer that is not fused, inside the backend).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterator, Sequence

@@ -3,14 +3,12 @@
 Here all that is general is decided once: what a step and an evaluation call is in a `Task`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +46,8 @@ def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
     labels = scores.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:  # GoogLeNet gives more in training, for one
+    # GoogLeNet gives more outputs in training, for one.
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.ndim != 2:
         logits, classes = scores.by_class(outputs, targets)
     return logits.detach().argmax(1) == classes, classes
 
@@ -92,7 +91,7 @@ class Task:
         told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
-    def weighed(self) -> Task:
+    def weighed(self) -> Self:
         """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
         padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
         which nobody knows what it is the mean of, is weighed by samples all the same.

@@ -1,7 +1,5 @@
 """Two samples of each split before the first step: whether network, loss and metrics go together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +12,12 @@ from ampcompare.config.schema import Config
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import Field, each
 from ampcompare.data.dataset import Dataset, ImageSet
+from ampcompare.data.given import IGNORED
 from ampcompare.errors import UserError, kind_of, what_happened
 from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.scores import IGNORED, Seen, by_class, call, find_tensor
+from ampcompare.train.scores import Seen, by_class, call, find_tensor
 from ampcompare.train.task import Task
 
 SAMPLES = 2
@@ -116,7 +115,7 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         yield
     except TrainingError as problem:
         raise UserError(f"{option}={text!r}: {problem}") from None
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
         why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""

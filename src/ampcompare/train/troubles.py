@@ -1,7 +1,5 @@
 """What is wrong with a training, as its rows tell: each thing is said once."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

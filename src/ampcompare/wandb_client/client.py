@@ -2,8 +2,6 @@
 server cannot be asked or says no, the service process that it starts beside ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -7,8 +7,6 @@ header and for the checksum, which is plain crc32 (zlib's), neither Castagnoli's
 wandb 0.31.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

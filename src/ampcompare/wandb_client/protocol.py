@@ -5,8 +5,6 @@ same C code. Names and field numbers are those of `wandb/proto/wandb_internal.pr
 with the installed wandb. Fields that are not listed here are skipped by protobuf.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

@@ -1,7 +1,5 @@
 """`ampcompare why`: explain, diff, guard. Free of torch until one of them runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`ampcompare why diff`: where a backend leaves fp32 in a training step, module by module."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import PLAIN
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.report.words import printable, some
@@ -26,7 +24,6 @@ from ampcompare.train.setting import configured, set_up
 from ampcompare.why.observe import Call, Step, floats, observe
 from ampcompare.why.twin import Error, beside_twins, compared
 
-FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)
 FEW = 8  # samples of a batch that are looked at
 MOST = 15  # modules that are shown
 NETWORK, LOSS = "(network)", "the loss"  # the network is called "" by PyTorch
@@ -83,7 +80,7 @@ class Difference:
 def difference(words: Sequence[str]) -> Difference:
     """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
     config = configured(words)
-    fp32 = configured(words, backend=FP32)
+    fp32 = configured(words, backend=PLAIN)
     if backend_of(config.backend).is_fp32:
         raise UserError(
             f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"

@@ -1,7 +1,5 @@
 """`ampcompare why explain`: types, memory and time of a step under two backends, and what that comes to."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +19,7 @@ from ampcompare.metrics import ARITHMETIC, EMULATED
 from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
-from ampcompare.report.words import of_all
+from ampcompare.report.numbers import of_all
 from ampcompare.train.setting import configured, made_up, set_up
 from ampcompare.why import memory
 from ampcompare.why.memory import MIB, Memory, memory_of

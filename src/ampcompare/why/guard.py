@@ -1,7 +1,5 @@
 """`ampcompare why guard`: the smallest set of modules that must stay in fp32, found in short trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import shlex
@@ -18,7 +16,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import each
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import PLAIN
 from ampcompare.precision.keep import CannotKeep, matching
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
@@ -31,7 +29,6 @@ COST_SECONDS = 5.0  # for what the kept modules cost
 LEARNED = 0.01  # of the first loss: what fp32 learns at least, for a share of it to mean anything
 NOT_FOUND = 1  # the exit code where keeping modules does not help
 KEY, WHOLE = "precision.keep_fp32", "*"
-FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)
 Kept = tuple[str, ...]
 
 
@@ -62,7 +59,7 @@ class Hunt:
         """fp32 and the plain backend; whether that is within the margin as it is. Raises UserError where fp32
         learns too little in these steps for a share of that to tell anything.
         """
-        base = self.train(FP32, ())
+        base = self.train(PLAIN, ())
         self.say(f"fp32: loss {base.first:.4g} to {base.last:.4g}")
         learned = base.first - base.last
         if not learned > LEARNED * abs(base.first):
@@ -175,7 +172,7 @@ def run_guard(
     if backend_of(config.backend).is_fp32:
         raise UserError(f"backend={config.backend}: is fp32 here; name one that is not, such as backend=fp16")
     setting = set_up(config)
-    called = called_by(setting, dataclasses.replace(config, backend=FP32))
+    called = called_by(setting, dataclasses.replace(config, backend=PLAIN))
     if not called:
         raise UserError(f"model.name={config.model.name!r}: calls no modules to choose from")
     batches = setting.steps(steps)

@@ -1,7 +1,5 @@
 """What a step holds in memory and for what, about: without a kernel's scratch memory and passing results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Where the time of a step goes: real steps of several trainings that take turns, and their ops by kind."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -5,8 +5,6 @@ twin is the call's own. A module that calls others gets from these, in the twin,
 is left of it is its own arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

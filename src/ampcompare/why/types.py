@@ -5,8 +5,6 @@ computes with. What lies between is the reason, as it was observed; O1, which ca
 is asked for its own rule.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +22,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, each, in_layout, tensors
@@ -37,6 +34,7 @@ from ampcompare.precision.o1.weights import STATE
 from ampcompare.train.build import build_optimizer, lay_channels_last
 from ampcompare.train.scores import call
 from ampcompare.train.task import build_task
+from ampcompare.why.observe import floats
 
 LOSS, NETWORK = "(loss)", "(network)"
 LOW, FP32, WIDEST, GIVEN = (
@@ -193,7 +191,7 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given, made = (_floats(x) for x in ((args, kwargs), result))
+        given, made = (floats(x) for x in ((args, kwargs), result))
         name = func.overloadpacket.__name__
         if name == "_to_copy":
             if given and made and given[0].dtype is not made[0].dtype:
@@ -249,7 +247,7 @@ class _Above(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.function, self.noted = func, set()
-        self.types = {tensor.dtype for tensor in _floats((args, kwargs))}
+        self.types = {tensor.dtype for tensor in floats((args, kwargs))}
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -268,10 +266,6 @@ def _o1_rules() -> dict[int | str, str]:
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
     return [tensor for part in batch for tensor in tensors(part)]
-
-
-def _floats(tree: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and x.is_floating_point()]
 
 
 def _storage(tensor: Tensor) -> int:

@@ -102,6 +102,10 @@ def test_classic_training_script_learns_without_a_warning(level, scheduler_made)
     buffer.seek(0)
     loaded = torch.load(buffer)  # weights_only: nothing but tensors and plain numbers
     assert loaded["amp"] == saved["amp"]
+    assert {t.dtype for t in (*loaded["model"].values(), *model[0].state_dict().values())} == {
+        FLOAT,
+        torch.int64,
+    }
     plain.load_state_dict(loaded["model"])
     model.eval()
     with amp.disable_casts():
@@ -290,16 +294,18 @@ def test_reset_leaves_every_wrapped_name_and_the_model_as_before(level, where) -
     weight, before = model.weight, set(vars(model))
     amp.initialize(model, optimizer, opt_level=level, casts=where, max_loss_scale=1024.0)
     assert (wrapped_names() != names) is (level == "O1")
-    backward(model, optimizer)
-    optimizer.step()
+    for optimizer.param_groups[0]["lr"] in (0.125, 2.0**-12):
+        backward(model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
     amp.reset()
     assert wrapped_names() == names
     assert set(vars(model)) == before
     assert model.weight is weight
     assert weight.dtype is FLOAT
-    assert weight.item() == 0.875
+    assert weight.item() == 0.875 - (2.0**-11 if level == "O3" else 1.5 * 2.0**-12)  # finer than fp16
     assert optimizer.param_groups[0]["params"] == [*optimizer.state] == [weight]
-    assert optimizer.state[weight]["momentum_buffer"].item() == 1
+    assert optimizer.state[weight]["momentum_buffer"].item() == 1.5
     assert model(torch.ones(1, 1, dtype=FLOAT)).dtype is FLOAT
 
 
@@ -402,33 +408,11 @@ def master(optimizer) -> torch.Tensor:
     return found
 
 
-def test_updates_too_small_for_fp16_add_up_in_the_master() -> None:
-    model, optimizer = started("O2", lr=2.0**-12)
-    for _ in range(4):
-        backward(model, optimizer)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert master(optimizer).item() == model.weight.item() == 1 - 2.0**-10
-
-
 def test_sum_of_micro_batches_beyond_fp16_is_no_overflow() -> None:
     model, optimizer = started("O2", loss_scale=2.0)
     for _ in range(3):
         backward(model, optimizer, 30000.0)
     assert master(optimizer).grad.item() == 90000
-
-
-@pytest.mark.parametrize("level", ["O2", "O3"])
-def test_state_dict_is_fp32_for_the_model_and_its_parts_and_loads_into_a_plain_one(level) -> None:
-    model = initialized(level)
-    model(torch.randn(4, 2))
-    state = model.state_dict()
-    assert {t.dtype for t in state.values()} == {FLOAT, torch.int64}
-    assert model[0].state_dict()["weight"].dtype is FLOAT
-    assert model[0].weight.dtype is HALF
-    plain = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    plain.load_state_dict(state)
-    assert torch.equal(plain[0].weight, model[0].weight.float())
 
 
 def test_checkpoint_loaded_after_initialize_is_what_is_trained() -> None:

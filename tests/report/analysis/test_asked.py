@@ -144,6 +144,14 @@ def test_runs_that_disagree_have_no_plan_in_it():
     assert "The runs' plan.margin is 1.0 and 2.0: none of these is used." in " ".join(analysis.remarks)
 
 
+def test_of_a_plan_that_was_extended_every_look_counts():
+    """With one look for none of them the intervals would be too narrow."""
+    longer = {"plan": PLAN | {"looks": [3, 5, 10]}}
+    analysis = analyse_runs([*planned(), *runs("fp16", SAME, FAST, config=longer)])
+    assert analysis.level == 1 - 0.05 / 6  # three looks, two groups
+    assert "plan.looks is [3, 5] and [3, 5, 10]: every look of these counts" in " ".join(analysis.remarks)
+
+
 ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 10_001)
 BELOW = (-1, 0)
 

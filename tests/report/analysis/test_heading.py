@@ -171,7 +171,7 @@ def test_a_group_at_chance_beside_a_baseline_that_learned_has_lost_and_is_equiva
         comparison = analysis.comparison("fp16")
         assert comparison.shown >= {"faster", "worse"}
         assert not comparison.keeps_quality
-        assert analysis.look(comparison.group) == "bad"
+        assert analysis.tone(comparison.group) == "bad"
 
 
 def test_a_lower_loss_is_a_gain():
@@ -181,7 +181,7 @@ def test_a_lower_loss_is_a_gain():
         run.summary["eval/loss"] = 0.5 + seed**2 / 1e3 if is_native else 1.0 + seed / 1e3
     loss = analyse_runs(found, metric="eval/loss")
     assert "better" in loss.comparison("native").shown
-    assert loss.look(loss.comparison("native").group) == "good"
+    assert loss.tone(loss.comparison("native").group) == "good"
     assert "eval loss" in loss.headline
 
 

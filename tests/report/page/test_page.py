@@ -14,8 +14,8 @@ from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.cells import comparison_table
 from ampcompare.report.page.render import render_page
-from ampcompare.report.tables import comparison_table
 
 HOSTILE = "</script><script>alert(1)</script>{{7*7}}"
 IMAGE = '"><img src=x onerror=alert(1)>'
@@ -140,7 +140,7 @@ def test_table_is_the_forest_with_each_mark_where_its_axis_says():
     places = [f"{100 * axis.place(cell.mark.value):.2f}%" for axis, cell in marks]
     assert [a["cx"] for a in page.of("circle")] == places
     assert [a["fill"] == "var(--paper)" for a in page.of("circle")] == [cell.is_open for _, cell in marks]
-    spans = [[f"{100 * axis.place(v):.2f}%" for v in (cell.mark.low, cell.mark.high)] for axis, cell in marks]
+    spans = [[f"{100 * axis.place(v):.2f}%" for v in cell.mark.span] for axis, cell in marks]
     assert [[a["x1"], a["x2"]] for a in page.of("line", "span")] == spans
     assert len(page.of("rect", "zone")) == 3
 

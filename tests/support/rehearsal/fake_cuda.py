@@ -77,9 +77,6 @@ class FakeCuda:
 
     @contextmanager
     def on_stream(self, stream: Any) -> Iterator[None]:
-        if stream is None:
-            yield
-            return
         self.streams.append(stream)
         try:
             yield
@@ -152,24 +149,21 @@ class _Event:
     """Each op takes a microsecond."""
 
     def __init__(self, cuda: FakeCuda) -> None:
-        self._cuda = cuda
-        self._done: int | None = None
+        self._cuda, self._done = cuda, 0
 
     def record(self, stream: Any = None) -> None:
         self._done = self._cuda.watch.queued
 
     def synchronize(self) -> None:
-        self._cuda.wait("Event.synchronize", self._done or 0)
+        self._cuda.wait("Event.synchronize", self._done)
 
     def query(self) -> bool:
-        return (self._done or 0) <= self._cuda.watch.known
+        return self._done <= self._cuda.watch.known
 
     def wait(self, stream: Any = None) -> None:
         """A stream waits, not the host."""
 
     def elapsed_time(self, end: _Event) -> float:
-        if self._done is None or end._done is None:
-            raise RuntimeError("an event that was not recorded has no time")
         if not (self.query() and end.query()):
             raise RuntimeError("device not ready: nobody has waited for this event")
         return (end._done - self._done) / 1e3
@@ -188,17 +182,6 @@ class _Stream:
     def wait_stream(self, stream: Any) -> None:
         """A stream waits, not the host."""
 
-    def wait_event(self, event: Any) -> None:
-        """A stream waits, not the host."""
-
-    def record_event(self, event: Any = None) -> Any:
-        event = event or _Event(self._cuda)
-        event.record(self)
-        return event
-
-    def query(self) -> bool:
-        return False
-
 
 class _Graph:
     def __init__(self, cuda: FakeCuda) -> None:
@@ -208,9 +191,3 @@ class _Graph:
     def replay(self) -> None:
         self._cuda.launches += 1
         self._cuda.watch.queued += self.ops
-
-    def reset(self) -> None:
-        """Forget the graph."""
-
-    def pool(self) -> tuple[int, int]:
-        return 0, 0

@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from support.training import fit
+from support import training
+from support.refusals import line_of
 
-from ampcompare.config.load import load_config
-from ampcompare.errors import UserError
-from ampcompare.experiment import run
 from ampcompare.records import load_runs
 from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.checkpoint.store import Store
-from ampcompare.train.display import TrainingDisplay
-
-
-class Killed(BaseException):
-    """The end of a process, as far as the code in it can see."""
 
 
 @pytest.fixture
-def play(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+def play(tmp_path: Path):
     """Run quickly, without a record; `until` a step at which it dies. Gives what was printed."""
-
-    def go(*words: str, until: int | None = None) -> str:
-        def step(self: TrainingDisplay, step: int) -> None:
-            if step == until:
-                raise Killed
-
-        monkeypatch.setattr(TrainingDisplay, "step", step)
-        text = io.StringIO()
-        given = (*quick_overrides, "wandb.mode=disabled", f"output_dir={tmp_path}", *words)
-        try:
-            result = run(load_config(None, given), Console(file=text, width=300))
-        except Killed:
-            assert until
-        else:
-            assert until is None
-            assert result.exit_code == 0
-        return text.getvalue()
-
-    return go
+    return partial(training.play, "wandb.mode=disabled", f"output_dir={tmp_path}")
 
 
 @pytest.fixture
@@ -56,13 +30,6 @@ def begun(play, tmp_path: Path) -> Path:
     play(until=6)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     return folder
-
-
-def refusal(play, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        play(*words)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_auto_goes_on_with_the_unfinished_run_and_then_starts_a_new_one(play, begun: Path):
@@ -80,7 +47,7 @@ def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, mon
     assert "run job-7 is finished: nothing is left to do" in play("resume=auto")
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
     why = "resume=auto: run job-7 differs in seed (223 there, 1 here)"
-    assert why in refusal(play, "resume=auto", "seed=1")
+    assert why in line_of(play, "resume=auto", "seed=1")
     assert "is finished" not in play("resume=never", until=6)
     assert "going on with run job-7 at step 4" in play("resume=auto")  # with the new one
 
@@ -107,11 +74,11 @@ def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, tmp_path:
 def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, begun: Path, monkeypatch):
     (begun / "run.json").unlink()  # there was none
     why = f"resume=auto: run {begun.name} has checkpoints of format 2, this version reads 5; finish it with"
-    assert why in refusal(play, "resume=auto")
+    assert why in line_of(play, "resume=auto")
     (begun / "recorded").write_text("4")  # so it said that it had ended
     assert "format" not in play("resume=auto", "max_steps=2")
     monkeypatch.setenv("WANDB_RUN_ID", begun.name)
-    assert why in refusal(play, "resume=auto")
+    assert why in line_of(play, "resume=auto")
 
 
 def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun: Path):
@@ -148,7 +115,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path)
     assert state
     del state["optimizer"]
     store.save(state, {}, best=True)
-    assert "does not fit this program" in refusal(play, "resume=auto")
+    assert "does not fit this program" in line_of(play, "resume=auto")
 
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: Path, tmp_path: Path):
@@ -164,18 +131,11 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: P
     assert record.config["environment"]["machine"] == machine | {"earlier": [elsewhere]}
 
 
-def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path):
-    (tmp_path / "checkpoints").write_text("in the way")
-    said = play()
-    assert said.count("could not be written") == 2
-    assert "going on without it" in said
-
-
-def test_random_numbers_go_on_where_they_were(quick_overrides: tuple[str, ...]):
+def test_random_numbers_go_on_where_they_were():
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), np.random.rand(), random.random()
 
-    state = capture(fit(quick_overrides)[0])
+    state = capture(training.fit()[0])
     expected = drawn()
-    restore(fit(quick_overrides)[0], state)
+    restore(training.fit()[0], state)
     assert drawn() == expected

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.properties import backends
-from support.training import trainer
+from support.training import batch, trainer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -108,8 +108,7 @@ def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch:
 def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     torch.manual_seed(1)
     made = trainer(backend, model, init_scale=256.0)
-    batch = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
-    found = [made.step([batch, batch], diagnose=diagnose and i == 1).looks for i in range(3)]
+    found = [made.step([batch(8)] * 2, diagnose=diagnose and i == 1).looks for i in range(3)]
     assert not any(module._forward_hooks for module in model.modules())
     return [*model.state_dict().values(), torch.rand(1)], found
 

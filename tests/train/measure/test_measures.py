@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -63,35 +63,25 @@ def test_memory_of_a_cpu_is_the_resident_set():
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep
 
 
-class Counter:
-    """NVML with one GPU, whose energy counter gives these values (mJ), or fails."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *values: int | None) -> None:
-        self.values = list(values)
-        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", self.read)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1"))
-
-    def read(self, handle: str) -> int:
-        value = self.values.pop(0)
-        if value is None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-        return value
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The energy counter (mJ) of NVML's one GPU, which gives what a test has as `side_effect`."""
+    for name in ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetTotalEnergyConsumption"):
+        monkeypatch.setattr(pynvml, name, Mock())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock())
+    return pynvml.nvmlDeviceGetTotalEnergyConsumption
 
 
-def test_energy_is_the_difference_of_two_counts(monkeypatch: pytest.MonkeyPatch):
-    Counter(monkeypatch, 0, 1000, 4500)
+def test_energy_is_the_difference_of_two_counts(counter: Mock):
+    counter.side_effect = [0, 1000, 4500]
     meter = EnergyMeter(torch.device("cuda"))
     meter.start()
     assert meter.joules() == 3.5
 
 
-@pytest.mark.parametrize("values", [(0, None), (0, 1000, None)])
-def test_a_counter_that_fails_is_given_up_and_said_once(
-    monkeypatch: pytest.MonkeyPatch, values: tuple[int | None]
-):
-    Counter(monkeypatch, *values)
+@pytest.mark.parametrize("before", [[0], [0, 1000]])
+def test_a_counter_that_fails_is_given_up_and_said_once(counter: Mock, before: list[int]):
+    counter.side_effect = [*before, pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)]
     notes: list[str] = []
     meter = EnergyMeter(torch.device("cuda"), notes.append)
     for _ in range(2):

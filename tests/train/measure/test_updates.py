@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.properties import backends
-from support.training import trainer
-from torch import Tensor, nn
+from support.training import batch, trainer
+from torch import nn
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
@@ -31,7 +31,7 @@ def parameters(dtype: torch.dtype, *, size: int = 300) -> list[nn.Parameter]:
     return made
 
 
-def share_lost(p: Tensor, rate: float) -> float:
+def share_lost(p: nn.Parameter, rate: float) -> float:
     """By float64: w - rate * g rounds to w."""
     exact = p.detach().double() - rate * p.grad.double()
     has = p.grad != 0
@@ -69,18 +69,13 @@ def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
     assert lost_updates({"a": sampled(parameters(torch.float32))}, NO) == {}
 
 
-def a_batch() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(16, 3, 8, 8, generator=generator), torch.arange(16) % 4
-
-
 @backends(REGISTRY)
 def test_a_backend_has_them_where_the_optimizer_updates_half_weights(backend: str):
     torch.manual_seed(0)
     made = trainer(backend, tiny(4), TrainingConfig(clip_norm=1.0), lr=0.01, init_scale=256.0)
     expected = backend in ("fp16", "bf16", "bf16_sr")
-    assert not any(key.startswith("update/") for key in made.step([a_batch()]).looks)
-    found = made.step([a_batch()], diagnose=True).looks
+    assert not any(key.startswith("update/") for key in made.step([batch(16)]).looks)
+    found = made.step([batch(16)], diagnose=True).looks
     assert (LOST in found, f"{LOST}/8" in found) == (expected, expected)
     if expected:
         assert 0 < found[LOST].item() < 1

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 (its 100 fine classes), fetched and verified by torchvision."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images in class folders, train/<class>/* and test/<class>/*, as a folder or as an archive of one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -10,8 +10,6 @@ steps on 48 images, 82 % after 48 on 96.
 Integer arithmetic on PCG64's raw stream, hence the same bytes on every machine and NumPy version.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ampcompare.data.splits import Dataset
@@ -62,17 +60,16 @@ def load(
     return Dataset.of_images(pairs[0], pairs[1], CLASSES)
 
 
-def make_images(split: str, count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
+def make_images(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The first `count` images of an endless split: uint8 [N, 3, 32, 32] and int64 labels [N].
 
-    Labels go round the classes, so that every beginning is balanced. `seed` makes other data of the same
-    kind; it is not a run's seed, so that runs with different seeds share one data set.
+    Labels go round the classes, so that every beginning is balanced. Runs of any seed share one data set.
     """
     images = np.empty((count, 3, SIZE, SIZE), np.uint8)
     labels = np.arange(count, dtype=np.int64) % len(CLASSES)
     stripes = _stripe_table()
     for first in range(0, count, BLOCK):
-        rng = np.random.PCG64([seed, ("train", "test").index(split), first // BLOCK])
+        rng = np.random.PCG64([SEED, ("train", "test").index(split), first // BLOCK])
         images[first : first + BLOCK] = _make_block(rng, labels[first : first + BLOCK], stripes)
     return images, labels
 

@@ -12,8 +12,6 @@ are in force, `reset`, which undoes everything, and `initialize(..., casts="forw
 outside the model's forward alone. An initialized optimizer's `step` takes no closure.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -3,8 +3,6 @@
 Source: `apex/amp/{frontend,_initialize}.py` at the last commit that had them.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any

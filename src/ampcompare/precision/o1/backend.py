@@ -1,7 +1,5 @@
 """apex O1: listed functions run in half or fp32, weights stay fp32, apex's own dynamic loss scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

@@ -5,10 +5,9 @@ checkpointing runs the forward again, and costs more: see docs). The wrappers ar
 needs them and inert in every thread that is not inside a context.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from ampcompare.precision.o1.tables import entries
 from ampcompare.precision.o1.weights import STATE
 
 _MISSING = object()
+_lock = threading.RLock()  # of all below, which is the process's: threads open contexts of their own
 _users = 0
 _registered: list[tuple[Any, str, str]] = []  # by the user: namespace, name, rule
 _installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
@@ -75,15 +75,17 @@ def default_device_type() -> str:
 def installed() -> Iterator[None]:
     """Keep every listed function wrapped, inert, so that contexts inside open at no cost."""
     global _users
-    _users += 1
-    if _users == 1:
-        _put_on()
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _put_on()
     try:
         yield
     finally:
-        _users -= 1
-        if _users == 0:
-            _take_off()
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _take_off()
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
@@ -91,16 +93,18 @@ def register(namespace: Any, name: str, rule: str) -> None:
     if not hasattr(namespace, name):
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
-    _take_off()
-    _registered.append((namespace, name, rule))
-    _put_on()
+    with _lock:
+        _take_off()
+        _registered.append((namespace, name, rule))
+        _put_on()
 
 
 def forget_registered() -> None:
     """Drop the user's additions."""
-    _take_off()
-    _registered.clear()
-    _put_on()
+    with _lock:
+        _take_off()
+        _registered.clear()
+        _put_on()
 
 
 def _put_on() -> None:

@@ -5,8 +5,6 @@ and never changes the caller's arguments. `out=` is where the result goes, not w
 Half is the type of the context in force: fp16, as in apex, or bf16.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -195,7 +193,8 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     def bounded(mask: Any) -> Any:
         if not _is_ours(mask) or mask.dtype is STATE.half:
             return mask
-        return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+        least = max(torch.finfo(dtype).min for dtype in (mask.dtype, STATE.half)) / 2
+        return torch.where(mask.isinf(), mask, mask.clamp(min=least))
 
     place = 0 if name == "baddbmm" else 3
     args = [bounded(x) if index == place else x for index, x in enumerate(args)]

@@ -4,8 +4,6 @@ Source: `apex/amp/lists/{functional,torch,tensor}_overrides.py` at the last comm
 MODULES say how the functions run that its lists did not know.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ Copies go whenever an outermost context opens or closes and after a step (in ape
 between those, a changed `_version` (any in-place edit that autograd sees) makes a new one.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +70,7 @@ def _valid_copy(weight: Tensor) -> Tensor | None:
 
 
 def _remembered(weight: Tensor, copy: Tensor) -> Tensor:
-    """The copy; an inference tensor has no version and may not enter a graph later."""
-    if not copy.is_inference():
+    """The copy; an inference tensor, copy or weight, has no version or may not enter a graph later."""
+    if not (copy.is_inference() or weight.is_inference()):
         STATE.copies[id(weight)] = (weight, weight._version, copy)
     return copy

@@ -1,15 +1,9 @@
 """Every chart by name: one function and one Vega-Lite specification each, nine in all."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts import curves
 from ampcompare.report.charts.dots import largest_activations, published_ratios
 from ampcompare.report.charts.draw import Spec
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 TRAINING = {
     "quality": curves.quality,

@@ -1,20 +1,16 @@
 """Charts of dots: how near activations come to the end of fp16, and a publication's ratios beside ours."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.charts import draw
 from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.charts.rows import shortened
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
-    from ampcompare.report.analysis.judged import Reproduction
 
 START = f"{metrics.ACTIVATION_LARGEST}/"
 END = 65504  # the largest number of fp16

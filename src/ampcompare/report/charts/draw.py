@@ -4,8 +4,6 @@ A specification has its title and data and no look of its own: `config` gives th
 colour scheme, for a picture on white. Vega's checks take place in a test, not in each report.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the name of a logged key, or of a setting, says. What is asked of names is asked of these patterns."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Which runs are of which arm of a publication: those whose `canonical` settings are the arm's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import device_words, environment_of
+from ampcompare.report.runs.table import device_words
 from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
@@ -100,7 +98,7 @@ def _place_of(
     run: RunRecord, publication: Publication, theirs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Setting, str, str]:
     """A run's setting and its arm, or why it is of none."""
-    environment, scaled = environment_of(run), _scale_of(publication, run)
+    environment, scaled = run.environment, _scale_of(publication, run)
     ours, base = canonical(run.config, environment), theirs[publication.baseline]
     ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     of_arms = {BACKEND, *publication.arm_keys}

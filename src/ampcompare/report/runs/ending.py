@@ -1,7 +1,5 @@
 """How one run ended: finished, failed, stopped, still running, or refused before it began."""
 
-from __future__ import annotations
-
 import math
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """Whether somebody else's figure agrees with one's own: shown to be equal, shown to differ, or neither."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

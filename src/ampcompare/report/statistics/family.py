@@ -1,7 +1,5 @@
 """What holds of all groups of a question together: the level, how many more seeds would do, failures."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ images, so what the seeds share drops out. Ratios are taken of the logarithms, s
 far from 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

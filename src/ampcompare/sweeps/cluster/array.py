@@ -9,8 +9,6 @@ Kept are files in `output_dir/cluster`, each written as a whole:
 - `jobs/`: what submitit keeps, the task of each job among it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -3,8 +3,6 @@
 The words of a batch system, `slurm.partition=gpu`, are submitit's parameters. It refuses those it has not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -28,16 +26,8 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.prepare import Prepared, prepare
-from ampcompare.sweeps.process import Launch, of_others
-from ampcompare.sweeps.run import (
-    EXIT_FAILED_RUNS,
-    GRACE_SECONDS,
-    Request,
-    command_again,
-    make_output,
-    print_failed,
-)
+from ampcompare.sweeps.prepare import GRACE_SECONDS, Prepared, Request, prepare
+from ampcompare.sweeps.run import EXIT_FAILED_RUNS, launch_of, make_output, print_failed
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
@@ -48,6 +38,8 @@ NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
+# What Slurm's clients say of trouble with the connection: the controller may have taken the jobs.
+UNHEARD = "timed out|conne|contact|communicat|socket|messag|receiv|send|bytes|pipe|shut|killed"
 READ: dict[str, type] = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
@@ -64,8 +56,8 @@ def submit_sweep(
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
     own, of_runs = split(words)
-    ready = prepare(path, of_runs, request.name, request.control)
-    _check(ready, request)
+    ready = prepare(path, of_runs, request)
+    _check(ready)
     options, array = parameters(own, request.workers), Array(ready.output.resolve())
     _executor(array, options)  # whether there is one, before anything is written
     make_output(ready.output)
@@ -97,10 +89,10 @@ def submit_sweep(
             most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
             time = f"time limit {options['additional_parameters'].get('time')}"
-            look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
+            alone = dataclasses.replace(ready, request=dataclasses.replace(request, workers=None))
             lines.append(f"{head}: {part} submitted as job {jobs[-1]}{at_a_time}, {time}")
             lines.append(f"logs: {array.folder / 'logs'}, those of the jobs in {array.jobs}")
-            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
+            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {alone.again('--missing')}")
         else:
             lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
         for line in lines:
@@ -118,10 +110,7 @@ def submit_sweep(
 
 
 def _submit_runs(array: Array, ready: Prepared, options: Mapping[str, Any], left: Sequence[Row]) -> str:
-    words = (*ready.words, f"output_dir={array.folder}") if ready.here else ready.words
-    # The sweep anew, without its points: it travels with each run.
-    anew = dataclasses.replace(ready.sweep)
-    launch = Launch(anew, array.folder, words, {} if ready.here else of_others(), ready.here)
+    launch = launch_of(ready, array.folder)
     patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
     tasks = [RunTask(launch, row, patience) for row in left]
     return _submit(array, ready.sweep.name, options, [row.run_id for row in left], tasks)
@@ -163,9 +152,8 @@ def _submit(
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
-        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
-        # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
-        if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no word")
+        if isinstance(problem, FailedJobError) and lines and not re.search(UNHEARD, str(problem), re.I):
             note.unlink()
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
         todo = "the same command again submits what is neither done nor in the queue"
@@ -174,11 +162,11 @@ def _submit(
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _check(ready: Prepared, request: Request) -> None:
+def _check(ready: Prepared) -> None:
     """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
     in which the sweep was run without.
     """
-    sweep, output = ready.sweep, ready.output
+    sweep, output, request = ready.sweep, ready.output, ready.request
     needs = {
         "--storage": request.storage,
         "--until-decided": request.until_decided,

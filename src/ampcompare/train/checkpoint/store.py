@@ -7,8 +7,6 @@ tensors and plain values alone. The last two are kept and the best of those save
 has `.best` in its name; of a run that has ended the last and the best.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@ Looked at is what modules return, by hooks that are there during a forward that 
 time. The forward's own numbers, its graph of gradients and its random numbers stay as they are.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import weakref
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Energy that the GPU drew, by NVML's own counter; absent where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

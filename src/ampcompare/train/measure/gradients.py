@@ -4,8 +4,6 @@ The picture that explains loss scaling: gradients spread over some forty binary 
 holds those from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

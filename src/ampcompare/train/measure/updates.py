@@ -5,8 +5,6 @@ weight (2**-9 to 2**-8 of it in bf16, 2**-12 to 2**-11 in fp16) leaves it as it 
 Micikevicius et al. 2018, "Mixed Precision Training", keep fp32 master weights for that reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -8,10 +8,10 @@ A CPU is measured on one core. With all of them each convolution waits for its s
 machine has other work too that wait is all one sees (100 ms for a convolution of 0.1 ms, two busy cores).
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ TYPES = ("float32", "float16", "bfloat16")
 # before it, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
 ENOUGH = 0.03  # seconds of a call, from which no larger one follows
+MIDDLING = SIZES[2]  # takes 0.1 s where a type is emulated, 0.6 s where it is a plain loop
 HOPELESS = 0.05  # of fp32's rate
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
@@ -53,12 +54,31 @@ def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[st
     global random numbers, and leaves PyTorch as many threads as it had. Waits for the device.
     """
     last = is_cuda(device) if channels_last is None else channels_last
+    with _on_one_core(device):
+        _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
+        return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
+
+
+@cache
+def times_slower(dtype: str) -> float:
+    """How many times as long as in fp32 a training convolution of middling size takes in this type on a core
+    of the processor, about: half a second of measuring.
+    """
+    cpu = torch.device("cpu")
+    with _on_one_core(cpu):
+        calls = [_convolution(cpu, kind, MIDDLING, False) for kind in (dtype, "float32")]
+        half, full = (min(call() for _ in range(REPEATS)) for call in calls)
+    return half / full
+
+
+@contextmanager
+def _on_one_core(device: torch.device) -> Iterator[None]:
+    """Within, a CPU computes with one thread."""
     threads = torch.get_num_threads()
     if is_host(device):
         torch.set_num_threads(1)
     try:
-        _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
-        return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
+        yield
     finally:
         torch.set_num_threads(threads)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from support.plugins import BF16, install
 from support.quick import QUICK, ROOT
+from support.refusals import line_of
+from support.training import play
 
-from ampcompare.config.load import load_config
-from ampcompare.errors import UserError
-from ampcompare.experiment import Result, run
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
@@ -32,39 +29,31 @@ command: ["${{env}}", "${{interpreter}}", "${{program}}", "${{args_no_hyphens}}"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with `mine.py` in it; sources and tests are found by child processes, too."""
+    """A working directory with `mine.py` in it."""
     (tmp_path / "mine.py").write_text(BF16.format(label="mine_bf16"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     return tmp_path
 
 
-def train(*words: str, out: str = "runs") -> tuple[Result, str]:
-    text = io.StringIO()
-    config = load_config(None, [*QUICK, "epochs=1", f"output_dir={out}", *words])
-    return run(config, Console(file=text, width=300)), text.getvalue()
-
-
-def records(out: str = "runs") -> list[RunRecord]:
-    return sorted(load_runs([out]), key=lambda record: record.name)
+def records() -> list[RunRecord]:
+    return sorted(load_runs(["runs"]), key=lambda record: record.name)
 
 
 def test_what_it_does_not_take_or_give_is_one_line(here: Path):
-    with pytest.raises(UserError, match=r"loss_scale=128: backend=\./mine\.py:Mine does not scale the"):
-        train(MINE, "precision.loss_scale=128")
-    with pytest.raises(UserError, match=r"backend=\./mine\.py:Mine has fp32 weights"):
-        train(MINE, "precision.keep_batchnorm_fp32=true")
-    with (here / "mine.py").open("a") as file:
-        file.write("\n    def prepare(self, model, optimizer): pass\n")
-    said = "its prepare gave a NoneType; expected model and optimizer"
-    with pytest.raises(UserError, match=f"^backend='./mine.py:Mine': {said}$"):
-        train(MINE)
+    said = line_of(play, MINE, "precision.loss_scale=128")
+    assert "loss_scale=128: backend=./mine.py:Mine does not scale the" in said
+    said = line_of(play, MINE, "precision.keep_batchnorm_fp32=true")
+    assert "backend=./mine.py:Mine has fp32 weights" in said
+    for gives, kind in (("None", "NoneType"), ("optimizer, model", "tuple")):
+        body = f"\n    def prepare(self, model, optimizer): return {gives}\n"
+        (here / "mine.py").write_text(BF16.format(label="mine_bf16") + body)
+        said = f"backend='./mine.py:Mine': its prepare gave a {kind}; expected model and optimizer"
+        assert line_of(play, MINE) == said
 
 
 def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_source_only(here: Path):
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
-        result, said = train(*words)
-        assert result.exit_code == 0
+        said = play("epochs=1", *words)
     assert "mine_bf16: tiny on" in said
     record = records()[0]
     environment = record.config["environment"]
@@ -83,7 +72,7 @@ def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_sour
     assert not comparison.loose  # that it is another backend is what is compared
     with (here / "mine.py").open("a") as file:
         file.write("# another source of the same behaviour\n")
-    train(MINE, "seed=2")
+    play("epochs=1", MINE, "seed=2")
     labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
     assert labels[0] == "none"
     assert len(labels) == 3
@@ -91,9 +80,8 @@ def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_sour
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, **environment}, check=False
-    )
+    env = {**os.environ, **environment}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, check=False)
 
 
 @pytest.mark.slow
@@ -105,12 +93,10 @@ def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
         "import sys; from ampcompare.sweeps.prepare import prepare; "
         "prepare('sweep.yaml', []); assert 'torch' not in sys.modules"
     )
-    done = command(sys.executable, "-c", check)
+    done = command("-c", check)
     assert not done.returncode, done.stderr
     words = [word for word in QUICK if not word.startswith("wandb")]
-    done = command(
-        sys.executable, "-m", "ampcompare.cli", "sweep", "sweep.yaml", *words, "epochs=1", "output_dir=runs"
-    )
+    done = command("-m", "ampcompare.cli", "sweep", "sweep.yaml", *words, "epochs=1", "output_dir=runs")
     assert not done.returncode, done.stdout + done.stderr
     labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
     assert labels == ["none", "mine_bf16"]
@@ -128,10 +114,10 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     )
     path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
     entry = str(ROOT / "run_experiment.py")
-    shown = command(sys.executable, entry, "--help-all", PYTHONPATH=path)
+    shown = command(entry, "--help-all", PYTHONPATH=path)
     assert f"(one of {', '.join(REGISTRY)}, careful, pkg.mod:Name, ./file.py:Name)" in shown.stdout
     words = [*QUICK, "epochs=1", "output_dir=runs", "backend=careful"]
-    done = command(sys.executable, entry, *words, PYTHONPATH=path)
+    done = command(entry, *words, PYTHONPATH=path)
     assert not done.returncode, done.stderr
     assert (
         "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out\n"

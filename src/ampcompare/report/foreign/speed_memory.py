@@ -1,7 +1,5 @@
 """Speed and memory of other programs' runs: a logged key, else the moments of rows and what W&B sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

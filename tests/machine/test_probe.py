@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ampcompare.bench import probe as module
-from ampcompare.bench.probe import SIZES, TYPES, probe, relative
+from ampcompare.machine import probe as module
+from ampcompare.machine.probe import SIZES, TYPES, probe, relative
 
 CPU = torch.device("cpu")
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.plugins import BACKEND, install
 from support.quick import QUICK
+from support.refusals import line_of
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
@@ -32,11 +33,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(text: str, door: Door = DOOR) -> str:
-    with pytest.raises(UserError) as caught:
-        load(door, text)
-    (line,) = caught.value.lines
-    assert line.startswith(f"{door.option}={text!r}: ")
-    return line.partition(": ")[2]
+    begin = f"{door.option}={text!r}: "
+    said = line_of(load, door, text)
+    assert said.startswith(begin)
+    return said.removeprefix(begin)
 
 
 def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
@@ -92,6 +92,13 @@ class Late(nn.Sequential):
 
 def late(num_classes):
     return Late(nn.Flatten(), nn.Linear(3072, num_classes))
+
+class Leaves(nn.Sequential):
+    def forward(self, x):
+        return exit(0) if self.training else super().forward(x)
+
+def leaves(num_classes):
+    return Leaves(nn.Flatten(), nn.Linear(3072, num_classes))
 """
 
 
@@ -100,6 +107,7 @@ def late(num_classes):
     [
         ("build", 2, 5, "no network for num_classes=10 (line 2: ValueError: no width 10)"),
         ("late", 1, 12, "line 2: ValueError: no width 3"),  # in the first step
+        ("leaves", 1, 20, "line 20: SystemExit: 0"),
     ],
 )
 def test_what_a_users_file_raises_is_shown_from_its_own_line_on(here: Path, name, code, first, said):
@@ -146,9 +154,7 @@ def test_a_class_that_is_no_backend_is_one_line_that_says_what_is_missing(here: 
     for content, said in CLASSES.items():
         with subtests.test(content=content):
             (here / "mine.py").write_text(f"{content}\n")
-            with pytest.raises(UserError) as caught:
-                build_precision("./mine.py:Mine")
-            (line,) = caught.value.lines
+            line = line_of(build_precision, "./mine.py:Mine")
             assert line.startswith(f"backend='./mine.py:Mine': {said}")
 
 

@@ -1,0 +1,170 @@
+"""What the pages and the docstrings show to others is so, and runs as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.quick import QUICK, ROOT
+from support.training import play
+
+from ampcompare import metrics
+from ampcompare.precision import build_precision
+from ampcompare.precision.apex import amp
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.report import analyse_runs
+
+DOCS = ROOT / "docs"
+
+
+def test_the_table_of_metrics_has_every_one_with_its_unit_and_time():
+    told = {}
+    for line in (DOCS / "metrics.md").read_text().splitlines():
+        if line.startswith("| `"):
+            keys, _, unit, when = (cell.strip() for cell in line.strip("|").split("|"))
+            told |= dict.fromkeys(re.findall(r"`([^`]+)`", keys), (unit, when))
+    assert told == {m.key: (m.unit, m.when) for m in metrics.METRICS.values()}
+
+
+# docs/extending.md, and the examples of public functions.
+
+EXTENDING = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", (DOCS / "extending.md").read_text(), re.S))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the page, and with runs of two backends in `runs`."""
+    folder = tmp_path_factory.mktemp("extending")
+    for name, content in EXTENDING.items():
+        (folder / name).write_text(content)
+    for backend in ("none", "native"):
+        train(folder / "runs", f"backend={backend}")
+    return folder
+
+
+def train(out: Path, *words: str) -> RunRecord:
+    play("epochs=1", f"output_dir={out}", *words)
+    return load_runs([out])[-1]
+
+
+@pytest.fixture
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def test_the_pages_backend_and_network_train(inside: None):
+    words = ("backend=./bf16_forward.py:Bf16Forward", "model.name=./wide.py:build")
+    assert train(Path("mine"), *words).name == "bf16_forward_wide-py-build_synthetic"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "least"), [("stripes", "data.augment=false", 0.9), ("table", "data.workers=1", 0.6)]
+)
+def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: float):
+    words = (f"data.source=./{name}.py:build", "data.train_limit=null", "data.test_limit=null", option)
+    record = train(Path(name), *words, "optimizer.momentum=0.9")
+    assert record.summary_number("eval/accuracy") > least
+
+
+def test_the_pages_metric_is_computed_and_drawn(folder: Path):
+    words = [sys.executable, "gap.py", "runs", "gap.html"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    assert re.fullmatch(r"none seed 223: gap \S+ points\nnative seed 223: gap \S+ points\n", done.stdout)
+    assert "training minus test accuracy" in (folder / "gap.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_example_of_a_trace_has_the_steps_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["", *QUICK, "backend=native_bf16"])
+    runpy.run_path(str(ROOT / "docs" / "examples" / "trace_steps.py"))
+    names = [event.get("name", "") for event in json.loads(Path("trace.json").read_bytes())["traceEvents"]]
+    assert sum(name.startswith("Optimizer.step") for name in names) == 3
+
+
+@pytest.mark.parametrize("function", [load_runs, analyse_runs, build_precision, amp.initialize])
+def test_the_example_of_a_public_function_runs(inside: None, function):
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
+    assert len(example.examples) > 1
+    said = io.StringIO()
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
+    amp.reset()
+    assert not results.failed, said.getvalue()
+
+
+# docs/your-own.md: its three ways, from an empty folder to the verdict.
+
+PAGE = (DOCS / "your-own.md").read_text()
+WAYS = dict(re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
+MOST_LINES = 30
+
+
+def blocks(way: str, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", WAYS[way], re.S)
+
+
+def files(way: str, kind: str = "python") -> dict[str, str]:
+    """The files of a way, by the name in their first line."""
+    named = (re.match(r"# (\S+\.\w+)\n", text) for text in blocks(way, kind))
+    return {found[1]: text for found, text in zip(named, blocks(way, kind), strict=True) if found is not None}
+
+
+def do(folder: Path, script: str) -> str:
+    """What a shell says in the folder, where the programs are those of this environment."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, call in {"python": "", "ampcompare": "-m ampcompare"}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call} "$@"\n')
+        (programs / name).chmod(0o755)
+    own = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    env = os.environ | own | {"WANDB_MODE": "offline"}
+    words = ["bash", "-ec", script]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("way", ["1", "2", "3"])
+def test_a_way_is_short(way: str):
+    (text,) = files(way).values()
+    assert len((text + blocks(way, "sh")[0]).splitlines()) < MOST_LINES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("1", ("eval MSE", "native_bf16", "Of eval MSE lower is better")),
+        ("2", ("accuracy", "native", "samples/s")),
+        ("3", ("val acc", "bf16", "Took precision as what is compared, 32 as the baseline and val_acc")),
+    ],
+)
+def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, ...]):
+    for name, text in files(way).items():
+        (tmp_path / name).write_text(text)
+    said = [" ".join(do(tmp_path, script).split()) for script in blocks(way, "sh")]
+    assert [words for words in told if words not in said[0]] == [], said[0]
+    assert all("paired by seed" in text and text.endswith("page: report/index.html") for text in said), said
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(tmp_path: Path):
+    (name,) = files("2")
+    words = "backend, seed = (word.partition('=')[2] for word in sys.argv[1:])\nseed = int(seed)"
+    program = files("2")[name].replace("backend, seed = sys.argv[1], int(sys.argv[2])", words)
+    (tmp_path / name).write_text(program.replace("range(4)", "range(1)"))
+    (sweep,) = files("2", "yaml").values()
+    (tmp_path / "sweep.yaml").write_text(sweep.replace("[1, 2, 3]", "[1]"))
+    said = do(tmp_path, "ampcompare sweep sweep.yaml")
+    assert "native" in said
+    assert (tmp_path / "runs" / "sweep" / "report" / "index.html").is_file(), said[-2000:]
