@@ -17,6 +17,7 @@ from ampcompare.experiment import Result, run
 from ampcompare.machine.device import is_channels_last
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.train.display import TrainingDisplay
 
 
 @pytest.fixture
@@ -129,3 +130,14 @@ def test_a_type_that_is_emulated_is_said_before_the_first_step(quick, monkeypatc
     _, _, printed = quick("backend=native", "max_steps=1")
     assert printed.index("float16 is emulated on this processor") < printed.index("step 1/1")
     assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[2]
+
+
+def test_a_terminal_without_a_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch):
+    """Rich draws no bar there."""
+    monkeypatch.setenv("TERM", "dumb")
+    text = io.StringIO()
+    with TrainingDisplay(Console(file=text, force_terminal=True), 4, "name") as display:
+        display.row(
+            {metrics.STEP: 2, metrics.ELAPSED: 1.0, metrics.EPOCH: 0.5, metrics.LOSS: 0.5, metrics.SCALE: 1.0}
+        )
+    assert "step 2/4" in text.getvalue()
