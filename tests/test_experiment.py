@@ -1,12 +1,13 @@
 """A whole run, from config to finished record."""
 
-from __future__ import annotations
+from __future__ import io
 
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from support.properties import MECHANISMS, backends
 from support.same_run import record_of
 from support.training import play
@@ -14,6 +15,7 @@ from support.training import play
 from ampcompare import metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord
+from ampcompare.train.display import TrainingDisplay
 
 
 @pytest.fixture
@@ -106,3 +108,14 @@ def test_a_type_that_is_emulated_is_said_before_the_first_step(quick, monkeypatc
     _, printed = quick("backend=native", "max_steps=1")
     assert printed.index("float16 is emulated on this processor") < printed.index("step 1/1")
     assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[1]
+
+
+def test_a_terminal_without_a_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch):
+    """Rich draws no bar there."""
+    monkeypatch.setenv("TERM", "dumb")
+    text = io.StringIO()
+    with TrainingDisplay(Console(file=text, force_terminal=True), 4, "name") as display:
+        display.row(
+            {metrics.STEP: 2, metrics.ELAPSED: 1.0, metrics.EPOCH: 0.5, metrics.LOSS: 0.5, metrics.SCALE: 1.0}
+        )
+    assert "step 2/4" in text.getvalue()

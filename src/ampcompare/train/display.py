@@ -30,7 +30,7 @@ class TrainingDisplay:
         self._said_time = False
         self._plain = is_plain(console)
         self._progress: Progress | None = None
-        if console.is_terminal:
+        if console.is_terminal and not console.is_dumb_terminal:  # which Rich draws no bar on
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
