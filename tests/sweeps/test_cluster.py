@@ -107,7 +107,7 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected slurm"),
     ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
-    ({}, 'slurm.additional_parameters={"job_name": "x"}', "goes without job_name"),
+    ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "goes without job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "--missing", "leave --cluster out"),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
@@ -239,7 +239,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     place.before = "pass"
     says("3 waiting or running as job 105; nothing new was submitted")
     squeue = in_front(slurm, "squeue", "true")
-    says("3 submitted as job 109")
+    says("3 submitted as job 108")
     put_back(squeue)
     run_all(slurm)
     assert once_each(place)
@@ -258,6 +258,7 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place:
     says("nothing new", SBATCH_CLUSTERS="far")
     squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
     says("cannot be asked (down); nothing was submitted", code=2)
+    put_back(squeue)
     place.file(parameters={"y": {"values": [1]}})
     says("differs in parameters", code=2)
 
