@@ -178,7 +178,7 @@ def analyse_runs(
     if reproduce is not None:
         published = set_beside(load(reproduce), rows, compared, ignored, within)
     return Analysis(
-        table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
+        table=rows.assign(**{GROUP: rows.index.map(group_of)}),
         setting=describe(rows),
         groups=tuple(groups),
         metric=compared,

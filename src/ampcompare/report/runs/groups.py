@@ -121,7 +121,7 @@ class Group:
         found: dict[str, list[float]] = {}
         for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
             # A run without a recorded seed is paired with none.
-            found.setdefault(seed or "/".join(place), []).append(value)
+            found.setdefault(seed or f"run {place}", []).append(value)
         if figure.is_of_seed:
             return pd.Series(
                 {key: math.fsum(values) / len(values) for key, values in found.items()}, dtype=float

@@ -39,17 +39,12 @@ def table_of(
     seeds: Sequence[Any],
     settings: Sequence[Mapping[str, str]],
 ) -> pd.DataFrame:
-    """The frame, in the order of the records; its index is (source, id) and unique."""
-    index: dict[tuple[str, str], None] = {}
-    for number, run in enumerate(records, 1):
-        source = str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}"
-        index[source, run.id if (source, run.id) not in index else f"{run.id} ({number})"] = None
-    places = pd.MultiIndex.from_tuples([*index], names=("source", "id"))
-    frame = pd.DataFrame([_row(run, metric) for run in records], index=places)
+    """The frame, in the order of the records, which its index counts."""
+    frame = pd.DataFrame([_row(run, metric) for run in records])
     shares, cards = at_work(records, frame[DEVICE_TYPE], frame[STARTED])
     # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
     told = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
-    made = {name: pd.Series(values, index=places, dtype=object) for name, values in told.items()}
+    made = {name: pd.Series(values, dtype=object) for name, values in told.items()}
     return frame.assign(**made, **{OVERLAP: shares, CARDS: cards})
 
 
