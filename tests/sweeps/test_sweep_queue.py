@@ -196,6 +196,14 @@ def test_a_database_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     assert "set output_dir=..." in str(caught.value)
     assert "\n" not in str(caught.value)
     assert Queue(grid(1), sqlite_url(tmp_path), "another").claim()  # somebody's own studies are no matter
+    with sqlite3.connect(tmp_path / "sweep.db") as database:
+        database.execute("UPDATE ampcompare_sweeps SET definition = replace(definition, 'format', 'was')")
+        database.execute(
+            "UPDATE ampcompare_sweeps SET definition = '{\"format\": 1,' || substr(definition, 2)"
+        )
+    database.close()
+    with pytest.raises(UserError, match="of an earlier version of AMP Compare"):
+        Queue(grid(1), sqlite_url(tmp_path), "another")
 
 
 def test_database_lies_in_its_folder_whatever_its_name(tmp_path):
