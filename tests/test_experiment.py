@@ -1,7 +1,6 @@
 """A whole run, from config to finished record."""
 
-from __future__ import io
-
+import io
 import math
 from pathlib import Path
 

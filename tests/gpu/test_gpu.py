@@ -37,7 +37,7 @@ HALF, FLOAT = torch.float16, torch.float32
 CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
 # So slow a training that the order in which sums are taken does not move its losses: at ten times the rate it
 # does, by 78 % after 40 steps in fp32.
-RESNET = ("model.name=resnet18", "data.train_limit=660", "optimizer.lr=0.002", "log.every=1")
+RESNET = ("model.name=resnet18", "data.train_limit=660", "batch_size=64", "optimizer.lr=0.002", "log.every=1")
 
 
 def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
@@ -78,7 +78,9 @@ def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> 
         watched = 30 <= step < 80
         torch.cuda.set_sync_debug_mode("error" if watched else "default")
 
-    made, rows = fit(*words, "epochs=1", "data.train_limit=3200", "log.every=10", on_step=on_step, lag=lag)
+    made, rows = fit(
+        *words, "epochs=1", "data.train_limit=3200", "batch_size=32", "log.every=10", on_step=on_step, lag=lag
+    )
     with monkeypatch.context() as patch:
         for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
             patch.setattr(owner, "synchronize", noted(owner.__name__, owner.synchronize))
@@ -233,6 +235,7 @@ def test_batches_are_those_of_a_cpu_and_never_wait():
         "std": (0.2,) * 3,
         "shuffle": True,
         "augment": True,
+        "pinned": True,
     }
     for channels_last in (False, True):
         how["channels_last"] = channels_last

@@ -113,7 +113,8 @@ def _put_on() -> None:
     listed = {(id(entry[0]), entry[1]): entry for entry in (*entries(), *_registered)}  # the last counts
     for namespace, name, rule in listed.values():
         written = inspect.getattr_static(namespace, name, None)  # here or in a base class
-        if isinstance(written, staticmethod | classmethod):  # `getattr` would bind a class method
+        # `getattr` would bind a class method; what `again` wraps takes the forward first, so no class.
+        if isinstance(written, staticmethod | classmethod) and rule != "again":
             wrapper: Any = type(written)(RULES[rule](written.__func__))
         else:
             wrapper = RULES[rule](getattr(namespace, name))
