@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
 from support.pasting import paste
 from support.quick import QUICK, ROOT
+from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare import __version__
 from ampcompare.cli import main
 from ampcompare.config.schema import LEAVES
 from ampcompare.records import load_runs
-from ampcompare.report.runs.table import label_of
+from ampcompare.report.runs.backend import label_of
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
+@pytest.fixture
+def runs(tmp_path) -> Path:
     backends = ("none", "native", "apex_o1")
     plans = [plan(b, source="synthetic", device="Test CPU", device_type="cpu") for b in backends]
     plans[2]["wandb"]["name"] = "\x1b[31m[bold]</script>"
-    write_runs(folder, plans)
-    return folder
+    write_runs(tmp_path / "runs", plans)
+    return tmp_path / "runs"
 
 
 def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -54,67 +54,41 @@ def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
     assert "\x1b" not in done.stdout
 
 
+WRONG = [
+    ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
+    (("why",), "Missing command; see ampcompare why --help"),
+    (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
+    (("nonsense",), "No such command 'nonsense'"),
+    (("--nonsense",), "No such option"),
+    (("run", "backend=O1"), "backend='O1': expected one of none, native, native_bf16"),
+    (("run", "--config", "nowhere"), "--config 'nowhere': no such file; expected a path or one of demo, "),
+    (("run", "--config"), "--config: expected a name or a path"),
+    (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),
+    (("run", "backend=native_bf16", "precision.loss_scale=128"), "does not scale the loss; leave it out"),
+    (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
+    (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
+    (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
+    (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
+    (("report",), "Missing argument"),
+    (("report", "a", "--out"), "requires an argument"),
+    (("report", "a", "--nonsense"), "No such option"),
+    (("report", "a", "--margin", "much"), "margin"),
+    (("report", "a", "--port", "99999"), "port"),
+    (("report", "wandb:entity/project"), "wandb.mode=offline"),
+    (("report", "{tmp}/a\nb\x1b[2J"), r"a b\x1b[2J: no such folder"),
+]
+
+
 @pytest.mark.slow
-def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, subtests: pytest.Subtests):
-    for arguments, words in [
-        ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
-        (("why",), "Missing command; see ampcompare why --help"),
-        (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
-        (("nonsense",), "No such command 'nonsense'"),
-        (("--nonsense",), "No such option"),
-        (("run", "backend=O1"), "backend='O1': expected one of none, native, native_bf16"),
-        (
-            ("run", "--config", "nowhere"),
-            "--config 'nowhere': no such file; expected a path or one of demo, ",
-        ),
-        (("run", "--config"), "--config: expected a name or a path"),
-        (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),
-        (("run", "backend=native_bf16", "precision.loss_scale=128"), "does not scale the loss; leave it out"),
-        (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
-        (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
-        (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
-        (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
-        (("report",), "Missing argument"),
-        (("report", "{runs}", "--nonsense"), "No such option"),
-        (("report", "{runs}", "--out"), "requires an argument"),
-        (("report", "{tmp}/absent"), "absent: no such folder"),
-        (("report", "{runs}", "{tmp}/absent"), "absent: no such folder"),
-        (("report", "{tmp}"), "no runs in this folder"),
-        (("report", "{tmp}/text.wandb"), "not a .wandb file"),
-        (("report", "wandb:entity/project"), "wandb.mode=offline"),
-        (("report", "{runs}", "--format", "pdf"), "expected some of html, csv, md, json, png, svg, or all"),
-        (("report", "{runs}", "--format", ","), "expected some of html"),
-        (("report", "{runs}", "--metric", "eval/acuracy"), "did you mean eval/accuracy?"),
-        (("report", "{runs}", "--margin", "-1"), "--margin -1: expected a number above 0"),
-        (("report", "{runs}", "--margin", "much"), "margin"),
-        (("report", "{runs}", "--group-by", "batchsize"), "did you mean batch_size?"),
-        (("report", "{runs}", "--group-by", ""), "--group-by"),
-        (("report", "{runs}", "--ignore", "sed"), "no run has this setting"),
-        (
-            ("report", "{runs}", "--reproduce", "nobody"),
-            "expected a file or one of apex-478, ",
-        ),
-        (
-            ("report", "{runs}", "--reproduce", "ignite", "--group-by", "batch_size"),
-            "none of 3 runs is of it: ",
-        ),
-        (("report", "{runs}", "--watch", "--format", "csv"), "add html"),
-        (("report", "{runs}", "--port", "99999"), "port"),
-        (("report", "{runs}", "--out", "{tmp}/text.wandb"), "cannot be written to"),
-        (("report", "{runs}", "--out", "{tmp}/text.wandb/below"), "cannot be written to"),
-        (("report", "{runs}", "--out", "{tmp}/taken"), "cannot be written"),
-        (("report", "{tmp}/a\nb\x1b[2J"), r"a b\x1b[2J: no such folder"),
-    ]:
+def test_wrong_use_is_one_line_and_exit_code_2(tmp_path, capsys, subtests: pytest.Subtests):
+    for arguments, words in WRONG:
         with subtests.test(arguments=arguments, words=words):
-            (tmp_path / "text.wandb").write_text("some text, not a run")
-            (tmp_path / "taken" / "index.html").mkdir(parents=True, exist_ok=True)
             with pytest.raises(SystemExit) as end:
-                main([a.format(runs=runs, tmp=tmp_path) for a in arguments])
+                main([a.format(tmp=tmp_path) for a in arguments])
             said = capsys.readouterr().err
             assert end.value.code == 2
             assert re.fullmatch(r"error: [^\n]+\n", said), said
             assert words in said
-            assert not list(tmp_path.glob("**/.index.html.*"))
 
 
 def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
@@ -164,6 +138,7 @@ finally:
         (["--help"], 0, set()),
         (["run", "--help"], 0, set()),
         (["bench", "--help"], 0, set()),
+        (["sweep", "loss_scale", "--show"], 0, set()),
         (["nonsense"], 2, set()),
         (["report", "absent"], 2, {"pandas"}),
         pytest.param(["report", "{runs}", "--format=html"], 0, {"pandas"}, marks=pytest.mark.slow),
@@ -179,19 +154,6 @@ def test_a_process_loads_what_it_needs_and_ends_with_the_code(words, code: int, 
     assert done.returncode == code
     assert done.stderr.count("error: ") == done.stderr.count("\n") == int(code > 0)
     assert {*done.stdout.splitlines()[-1].split()} <= loaded
-
-
-def test_a_sweep_by_name_is_the_file_that_comes_along():
-    assert ampcompare("sweep", "loss_scale", "--show").stdout == (ROOT / "sweeps/loss_scale.yaml").read_text()
-
-
-def test_a_pipe_that_broke_elsewhere_is_not_taken_for_a_reader_who_left(monkeypatch, capfd):
-    def breaks(*args: object, **options: object) -> int:
-        raise BrokenPipeError("another pipe")
-
-    monkeypatch.setattr("ampcompare.sweeps.run.run_sweep", breaks)
-    with pytest.raises(BrokenPipeError, match="another pipe"):
-        main(["sweep", "compare_backends"])
 
 
 def test_a_reader_who_leaves_is_no_traceback():

@@ -23,7 +23,8 @@ class UserError(Exception):
     """Something the user can mend. The message is one line: what, the bad value, what is allowed, what to do.
 
     Where several things are wrong at once, `details` holds a line for each, below a first that says of what.
-    Where somebody else's code is at fault, `theirs` is what it raised.
+    Where somebody else's code is at fault, `theirs` is what it raised. `exit_code` is another one where a run
+    had begun.
     """
 
     theirs: BaseException | None = None

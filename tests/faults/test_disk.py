@@ -55,20 +55,22 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(tmp_pat
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(tmp_path: Path):
-    words = (*ROWS, "max_steps=100", f"output_dir={tmp_path}")
-    done = zygote.run(*words, file_limit=365_000)  # 11 blocks of the 11.5 that it comes to
+    assert zygote.run(*ROWS, "max_steps=100", f"output_dir={tmp_path / 'whole'}")["code"] == 0
+    (whole,) = tmp_path.rglob("run-*.wandb")
+    words = (*ROWS, "max_steps=100", f"output_dir={tmp_path / 'out'}")
+    done = zygote.run(*words, file_limit=whole.stat().st_size - 8_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if line.startswith("error: ")]
     assert re.fullmatch(
         r"error: the record \S+ is not whole: No space left on device; complete it with resume=auto", line
     )
-    assert len(steps_of(tmp_path)) < 100
+    assert len(steps_of(tmp_path / "out")) < 100
 
     done = zygote.run(*words, "resume=auto")
     assert done["code"] == 0, done
     assert "at step 100" in done["said"]
-    assert steps_of(tmp_path) == list(range(1, 101))
-    (record,) = load_runs([tmp_path])
+    assert steps_of(tmp_path / "out") == list(range(1, 101))
+    (record,) = load_runs([tmp_path / "out"])
     assert record.state == "finished"
 
 

@@ -61,6 +61,16 @@ def test_what_several_processes_cannot_do_is_refused_with_what_works():
         device_name("cuda:1", TWO)
 
 
+def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with (
+        pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes by torchrun"),
+        join("cpu"),
+    ):
+        pass
+
+
 def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):
     with join("auto") as world:
         assert world == World()

@@ -1,9 +1,10 @@
-"""Single runs against the stand-in server: stopped from W&B's page, uploaded later, left alone by a dying
-server.
+"""Single runs against the stand-in server: stopped from W&B's page, preempted, uploaded later, left alone by
+a dying server.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,26 @@ def test_sync_of_an_offline_run_changes_nothing_in_it(wandb_server: Server, tmp_
     after = read_back(wandb_server, tmp_path)
     assert len(after.history) > 4
     assert_same(before, after)
+
+
+LOOP = """
+import os, signal
+import torch
+from ampcompare import Recorder
+
+with Recorder(project="p", backend="none", seed=1, every=1, quiet=True) as record:
+    for step in range(1, 6):
+        record.step(loss=torch.tensor(1.0), samples=8)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+def test_somebodys_loop_whose_machine_is_taken_away_is_preempted_there(wandb_server: Server, tmp_path: Path):
+    process = start([sys.executable, "-c", LOOP], environment(wandb_server, tmp_path), tmp_path / "log")
+    assert process.wait() == 128 + signal.SIGUSR1
+    (run,) = wandb_server.runs.values()
+    assert (run.state, run.preempting, run.exit_code) == ("preempted", True, 255)
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

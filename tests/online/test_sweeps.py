@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from support.quick import ONLINE, ROOT
-from support.wandb_server import Server, Sweep
-from support.wandb_server.clients import create_sweep, environment, start_agent
+from support.wandb_server import ENTITY, Server, Sweep
+from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
 
 from ampcompare import metrics
 
@@ -38,21 +40,6 @@ def played(server: Server, folder: Path, definition: dict[str, Any], **env: str)
     return sweep, said
 
 
-def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(
-    wandb_server: Server, tmp_path: Path
-):
-    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
-    definition["parameters"]["seed"]["values"] = [223]
-    sweep, said = played(wandb_server, tmp_path, definition)
-    assert [run.state for run in sweep.runs] == ["finished"] * 3
-    assert [run.config["backend"] for run in sweep.runs] == ["none", "native", "apex_o1"]
-    assert {run.config["seed"] for run in sweep.runs} == {223}
-    assert {(run.group, run.job_type) for run in sweep.runs} == {(sweep.id, "train")}
-    assert all("eval/accuracy" in run.summary for run in sweep.runs)
-    assert sweep.state == "FINISHED"
-    assert "WARNING" not in said
-
-
 VALUES = {
     "deterministic": True,
     "max_steps": None,
@@ -60,13 +47,7 @@ VALUES = {
     "optimizer": {"lr": 1.5e-05, "momentum": 0.9, "nesterov": True},
     "precision": {"loss_scale": 1e-05},
     "wandb.tags": ["a", "b c"],
-    "plan": {
-        "margin": 0.5,
-        "target": 0.93,
-        "looks": [3, 6, 10],
-        "max_seeds": 10,
-        "control": "bookends",
-    },
+    "plan": {"margin": 0.5, "target": 0.93, "looks": [3, 6, 10], "max_seeds": 10, "control": "bookends"},
 }
 
 
@@ -77,20 +58,28 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(
+def test_each_run_of_the_comparison_has_its_backend_all_values_intact_and_the_sweep_as_group(
     wandb_server: Server, tmp_path: Path
 ):
-    definition = {"parameters": nested(VALUES), "command": [*BEGIN, "${args}"]}
+    """Booleans, None, floats, lists and nested parameters."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    definition["parameters"] |= nested(VALUES) | {"seed": {"values": [223]}}
+    definition["command"][-1] = "${args}"
     sweep, said = played(wandb_server, tmp_path, definition)
-    (run,) = sweep.runs
-    assert run.state == "finished", said
-    config = run.config
-    assert (config["deterministic"], config["max_steps"], config["data"]["augment"]) == (True, None, False)
-    assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
-    assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
-    assert config["precision"]["loss_scale"] == 1e-05
-    assert config["wandb"]["tags"] == ["a", "b c"]
-    assert config["plan"] == VALUES["plan"]
+    assert [run.state for run in sweep.runs] == ["finished"] * 3, said
+    assert [run.config["backend"] for run in sweep.runs] == ["none", "native", "apex_o1"]
+    assert {(run.group, run.job_type) for run in sweep.runs} == {(sweep.id, "train")}
+    assert all("eval/accuracy" in run.summary for run in sweep.runs)
+    assert sweep.state == "FINISHED"
+    for run in sweep.runs:
+        config = run.config
+        found = config["seed"], config["deterministic"], config["max_steps"], config["data"]["augment"]
+        assert found == (223, True, None, False)
+        assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
+        assert config["optimizer"].items() >= (VALUES["optimizer"] | {"name": "sgd"}).items()
+        assert config["precision"]["loss_scale"] == 1e-05
+        assert config["wandb"]["tags"] == ["a", "b c"]
+        assert config["plan"] == VALUES["plan"]
 
 
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(wandb_server: Server, tmp_path: Path):
@@ -128,3 +117,56 @@ def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failu
     assert "throughput/images_per_second_median" in stopped.summary
     assert (stopped.exit_code, stopped.preempting) == (255, False)
     assert after.state == "finished"
+
+
+PROGRAM = """
+import os, sys
+import wandb
+given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+with wandb.init(config=given, settings=wandb.Settings(console="off")) as run:
+    run.log({"score": 1.0})
+    if os.path.exists(os.path.join(os.path.dirname(__file__), "fail")) and given["lr"] == "0.01":
+        sys.exit(3)
+"""
+
+
+def ampcompare(*words: str, env: dict[str, str], folder: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "ampcompare", *words]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(
+    tmp_path: Path, wandb_server: Server
+):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "fail").touch()
+    env = environment(wandb_server, tmp_path)
+    nested = {"parameters": {"nesterov": {"values": [True, False]}}}
+    definition = {
+        "program": str(tmp_path / "train.py"),
+        "method": "grid",
+        "project": "p",
+        "metric": {"name": "score", "goal": "maximize"},
+        "parameters": {"lr": {"values": [0.1, 0.01]}, "optimizer": nested},
+    }
+    sweep = create_sweep(wandb_server, definition, env, tmp_path)
+    agent = start_agent(sweep, env, tmp_path / "log")
+    wait_until(lambda: len(sweep.runs) == 3 and sweep.runs[2].state == "failed")
+    agent.kill()  # before it asks for the last point
+    agent.wait()
+    handed_out = len(sweep.runs)
+    source = f"wandb:{ENTITY}/p/{sweep.id}"
+    code, said = ampcompare("sweep", source, "--missing", env=env, folder=tmp_path)
+    assert code == 3, said
+    assert "2 finished, 1 failed" in said
+    assert sweep.runs[2].id in said
+    assert len(sweep.runs) == handed_out
+    (tmp_path / "fail").unlink()
+    code, said = ampcompare("sweep", source, "--fill", env=env, folder=tmp_path)
+    assert code == 0, said
+    filled = [run for run in sweep.runs if not run.id.startswith(sweep.id)]
+    assert [run.config["lr"] for run in filled] == [0.01] * len(filled)
+    assert {run.config["optimizer"]["nesterov"] for run in filled} >= {True}
+    code, said = ampcompare("sweep", source, "--missing", env=env, folder=tmp_path)
+    assert (code, "4 finished; whole" in said) == (0, True), said

@@ -1,19 +1,142 @@
-"""The publications that come along: each arm is a run that can be had, its network counted anew."""
+"""Publications: a file is read or refused in a line with its key; each that comes along can be had and was
+counted.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
+from ampcompare import entrypoint
 from ampcompare.config.check import check
 from ampcompare.config.publication import arm_config
 from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
+from ampcompare.errors import UserError
 from ampcompare.models import build_model
 from ampcompare.precision.backends import REGISTRY
+from ampcompare.published.printed import Printed
 from ampcompare.published.publication import load, names
 from ampcompare.train.build import build_task
+
+PAPER: dict[str, Any] = {
+    "title": "A paper",
+    "source": "Somebody",
+    "setting": {"model": {"name": "tiny"}, "epochs": 2},
+    "baseline": "fp32",
+    "arms": {"fp32": {"backend": "none"}, "half": {"backend": "fp16", "precision": {"loss_scale": 1}}},
+    "figures": {"time": {"measured": "seconds", "unit": "min", "values": {"fp32": "2.0", "half": "1.5"}}},
+    "curves": ["eval/loss"],
+}
+
+
+NONE = ["fast", "", "0,24", "1,23", "24 %", "nan", "1.", ".5", "6h54", "9" * 41, True, None, []]
+FIGURE = 'is no figure; expected it as it was printed, such as "0.240"'
+INTERVAL = {"value": 1, "low": 0, "high": 2}
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "paper.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    """The paper with one value, by its dotted key, put in or taken out (`...`)."""
+    content: Any = yaml.safe_load(yaml.safe_dump(PAPER))
+    *path, last = key.split(".")
+    place = content
+    for part in path:
+        place = place[int(part) if isinstance(place, list) else part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
+    found = load(str(written(tmp_path, PAPER)))
+    assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
+    assert found.arm_keys == ("backend", "precision.loss_scale")
+    assert found.setting == {"model.name": "tiny", "epochs": 2}
+    time = found.figures[0].values["fp32"]
+    assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
+
+
+# Texts, their value, and half of the interval of every number that is printed so.
+PRINTED = [("0.240", 0.24, 0.0005), ("-3", -3, 0.5), (7, 7, 0.5), ("1,803", 1803, 0.5), ("6h", 21600, 1800)]
+PRINTED += [("1,234,567.8", 1234567.8, 0.05), ("12min29s", 749, 0.5), ("1 h 2 min 3.5s", 3723.5, 0.05)]
+
+
+def test_a_published_figure_is_its_value_and_the_interval_that_its_digits_leave_or_its_own(subtests):
+    for text, value, half in PRINTED:
+        with subtests.test(text=text):
+            found = Printed.model_validate(text)
+            assert (found.text, found.is_rounding) == (str(text), True)
+            assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
+    found = Printed.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
+    assert not found.is_rounding
+    assert Printed.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
+
+
+LINES = "expected lines of the form key: value"
+TIME, HALF = "figures.time", "figures.time.values.half"
+WRONG = [
+    ("titel", "x", "titel: no such key; did you mean title?"),
+    (f"{TIME}.valeus", {}, f"{TIME}.valeus: no such key; did you mean values?"),
+    ("title", ..., "title: missing"),
+    ("baseline", "O1", "baseline='O1': expected one of the arms: fp32, half"),
+    ("arms", {str(n): {} for n in range(21)}, "arms: expected at most 20 of them"),
+    ("arms", {"a\nb": {}}, "arms.a b='a\\nb': expected a name of 1 to 60 characters, in one line"),
+    ("arms.half", "fp16", f"arms.half='fp16': {LINES}"),
+    ("arms.half", {1: 2}, "arms.half[1]=1: expected a text"),
+    ("runs", 0, "runs=0: expected at least 1"),
+    ("gflop", float("nan"), "gflop=nan: expected a number"),
+    (f"{TIME}.measured", "wall", f"{TIME}.measured='wall': expected 'seconds',"),
+    (f"{TIME}.unit", "MiB", f"{TIME}.unit='MiB': expected one of s, min, h, which fit seconds"),
+    (f"{TIME}.values", {"O1": "2"}, f"{TIME}.values.O1: no such arm; there are fp32, half"),
+    *((HALF, text, f"{HALF}={text!r}: {FIGURE}") for text in NONE),
+    (HALF, INTERVAL | {"low": 2}, f"{HALF}: low 2, value 1, high 2: not in this order"),
+    (HALF, INTERVAL | {"confidence": 1.0}, f"{HALF}.confidence=1.0: expected"),
+    ("curves", [1], "curves[0]=1: expected a text"),
+]
+
+
+def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
+    cases = [(changed(key, value), f"{key} {value}", said) for key, value, said in WRONG]
+    cases += [(content, content, "") for content in ("", "[]", "a: [", "title: x\ntitle: y")]
+    for content, what, said in cases:
+        with subtests.test(what=what, said=said):
+            path = written(tmp_path, content)
+            with pytest.raises(UserError) as refused:
+                load(str(path))
+            (line,) = refused.value.lines
+            assert line.startswith(f"{path}: {said}" if said else f"{path}")
+
+
+@pytest.mark.parametrize("key", ["optimizer.rl", "precision"])
+def test_an_option_that_there_is_none_of_ends_a_run_with_exit_code_2(tmp_path, capsys, key):
+    path = written(tmp_path, changed("setting", {key: 1}))
+    with pytest.raises(SystemExit) as ended:
+        entrypoint.main([f"published.name={path}", "published.arm=fp32"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert f"{path}: setting: {key}" in said[0]
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_comes_along_is_found_by_name_with_or_without_its_ending_and_by_path(name):
+    found = load(name)
+    assert load(f"{name}.yaml") == load(str(found.path)) == found
+
 
 ARMS = [(name, arm) for name in names() for arm in load(name).arms]
 LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu"}

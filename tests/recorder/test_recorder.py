@@ -333,6 +333,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Recorder(backend="none", model="resnet"), "model='resnet': expected a torch.nn.Module"),
     (lambda: Recorder(backend="none", config={"log": np.ones(2)}), r"config\['log'\]=array"),
     (lambda: Recorder(backend="none", config={3: 4}), r"config={3: 4}: expected a mapping of names"),
+    (
+        lambda: Recorder(backend="none", output_dir="/dev/null/x").begin(),
+        "output_dir='/dev/null/x': cannot be",
+    ),
 ]
 
 

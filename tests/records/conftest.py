@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
 
 ODD_ROWS = [
     {"global_step": 0, "train/loss": "NaN", "text": "a", "flag": True, "nested": {"a": 1, "b": {"c": "x"}}},
@@ -25,6 +29,32 @@ KEYS_ROWS = [
     }
     for n in range(40)
 ]
+# Each plan of those on stdin as a run of the real client; one may be killed once all of it is on the disk.
+CLIENT = """
+import json, os, sys, time
+from pathlib import Path
+import wandb
+from ampcompare.records.wandb_file import read_wandb_file
+settings = wandb.Settings(
+    console="off", x_disable_meta=True, x_disable_stats=True, disable_git=True, save_code=False,
+    x_transaction_log_flush_interval=1,
+)
+for plan in json.load(sys.stdin):
+    run = wandb.init(dir=".", config=plan["config"], settings=settings, **plan["wandb"])
+    run.define_metric("global_step")
+    run.define_metric("*", step_metric="global_step")
+    for row in plan["rows"]:
+        run.log(row)
+    run.config.update(plan.get("late_config", {}), allow_val_change=True)
+    for key, value in plan["summary"].items():
+        run.summary[key] = value
+    if plan["kill"]:
+        (file,) = Path("wandb").glob(f"*run-*/run-{run.id}.wandb")
+        while not {*plan["summary"]} <= {*read_wandb_file(file).summary}:  # the last that was written
+            time.sleep(0.1)
+        os.kill(os.getpid(), 9)
+    run.finish(exit_code=plan["exit_code"])
+"""
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +73,17 @@ def real_runs(tmp_path_factory) -> dict[str, Path]:
     keys = plan("none", 4, name="keys") | {"rows": KEYS_ROWS}
     failed = plan("apex_o1", 2) | {"exit_code": 3}
     killed = plan("none", 3) | {"kill": True}
-    files = write_runs(folder, [usual, odd, keys, failed, killed])
-    return dict(zip(("usual", "odd", "keys", "failed", "killed"), files, strict=True))
+    plans = {"usual": usual, "odd": odd, "keys": keys, "failed": failed, "killed": killed}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT],
+        input=json.dumps([*plans.values()]),
+        cwd=folder,
+        env=kept | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -9, done.stderr
+    return {
+        name: next(folder.glob(f"wandb/*/run-{plan['wandb']['id']}.wandb")) for name, plan in plans.items()
+    }

@@ -8,22 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.client_form import client_records
-from support.log_writer import frame
-from support.offline_runs import plan
+from support.fakes import plan
+from support.wandb_files import client_records, frame, write_runs
 
 from ampcompare.records import RunRecord, load_runs, sources
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "runs"
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were read, not found in the cache."""
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read, not found in the cache, which is empty at first."""
     names: list[str] = []
     whole = sources.read_wandb_file
 
@@ -31,19 +24,17 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return whole(path)
 
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "read_wandb_file", read)
     return names
 
 
-def write(folder: Path, number: int = 1, **changes: Any) -> Path:
-    """The file of a finished run of an hour ago."""
-    run_id = f"r{number}"
-    made = plan("native", number, steps=100) | changes
-    path = folder / f"offline-run-20260101_00000{number}-{run_id}" / f"run-{run_id}.wandb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(frame(client_records(made, run_id)))
-    os.utime(path, (time.time() - 3600,) * 2)
-    return path
+def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
+    """The files of finished runs of an hour ago."""
+    paths = write_runs(folder, [plan("native", number, steps=100) | changes for number in range(count)])
+    for path in paths:
+        os.utime(path, (time.time() - 3600,) * 2)
+    return paths
 
 
 def as_text(run: RunRecord) -> str:
@@ -53,8 +44,7 @@ def as_text(run: RunRecord) -> str:
 
 
 def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
-    for number in range(3):
-        write(tmp_path / "runs", number)
+    write(tmp_path / "runs", 3)
     first = load_runs([tmp_path / "runs"])
     again = load_runs([tmp_path / "runs"])
     assert len(reads) == 3
@@ -62,11 +52,11 @@ def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
 
 
 def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_path, reads):
-    path = write(tmp_path)
+    (path,) = write(tmp_path)
     status = path.stat()
     (before,) = load_runs([path])
     time.sleep(0.02)  # a time of change of its own
-    records = client_records(plan("native", 1, steps=100), "r1")
+    records = client_records(plan("native", 0, steps=100))
     path.write_bytes(frame([record.replace(b"0.1", b"0.2", 1) for record in records]))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
@@ -75,7 +65,7 @@ def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_pa
 
 
 def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
-    path = write(tmp_path, kill=True)
+    (path,) = write(tmp_path, kill=True)
     for seconds, state, counts in ((0, "running", (1, 2)), (3600, "crashed", (3, 3))):
         os.utime(path, (time.time() - seconds,) * 2)
         for count in counts:
@@ -84,8 +74,7 @@ def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
 
 
 def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
-    for number in range(3):
-        write(tmp_path / "runs", number)
+    write(tmp_path / "runs", 3)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
     assert len(load_runs([tmp_path / "runs"])) == 3

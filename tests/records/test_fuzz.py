@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.log_writer import frame
-from support.odd_records import ODD, records
 from support.properties import examples
+from support.wandb_files import ODD, frame, odd_records
 from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.errors import UserError
@@ -31,7 +30,7 @@ def payloads(data: st.DataObject) -> list[bytes]:
     for key in data.draw(st.lists(st.sampled_from(OPTIONS) | st.text(max_size=5), max_size=6)):
         begin.run.config.update.add(key=key, value_json=data.draw(ODD))
     end.exit.exit_code = data.draw(st.sampled_from([0, 1, -1, 255]))
-    rows = data.draw(st.lists(records(KEYS), min_size=1, max_size=8))
+    rows = data.draw(st.lists(odd_records(KEYS), min_size=1, max_size=8))
     return [begin.SerializeToString(), *rows, end.SerializeToString()]
 
 

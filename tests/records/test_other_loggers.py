@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
+from support.wandb_files import write_runs
 
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
@@ -37,15 +38,6 @@ def _file(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
-
-
-def _is_said_of_one_run(folder: Path) -> None:
-    """What is wrong below `bad` is said in lines of its run, beside which another is read."""
-    _file(folder / "good" / "metrics.csv", "step,loss\n1,2\n")
-    runs = [*_load(folder / "bad")[0], *_load(folder / "good")[0]]
-    assert len(runs) == 2
-    assert runs[0].problems
-    assert all("\n" not in problem for problem in runs[0].problems)
 
 
 # TensorBoard
@@ -109,25 +101,17 @@ def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
     assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
 
 
-def _record(payload: bytes) -> bytes:
-    """One record of an event file, with its checksums."""
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+def test_settings_that_cannot_be_decoded_end_no_reading(tmp_path):
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 
-    length = struct.pack("<Q", len(payload))
-    sums = [struct.pack("<I", masked_crc32c(part)) for part in (length, payload)]
-    return length + sums[0] + payload + sums[1]
-
-
-@pytest.mark.parametrize("kind", ["empty", "text", "noise", "huge record", "no protobuf"])
-def test_hostile_event_file_is_a_sentence_of_its_run(kind, tmp_path):
-    contents = {"empty": b"", "text": b"step,loss\n1,2\n", "noise": bytes(range(256)) * 50}
-    contents |= {"huge record": struct.pack("<Q", 2**60) + b"\0" * 12}
-    bad = tmp_path / "bad" / "events.out.tfevents.1.host"
-    _file(bad, contents.get(kind) if kind in contents else _record(b"\xff\xff\xff"))
-    _is_said_of_one_run(tmp_path)
-    with pytest.raises(UserError, match="no run can be read from it") as problem:
-        load_runs([bad])
-    assert "\n" not in str(problem.value)
+    about = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("acc", 0.25, 0)
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag="settings", metadata=about)]))
+        writer.add_scalar("acc", 0.5, 1)
+    (run,), _ = _load(tmp_path)
+    assert run.values("acc").tolist() == [0.25, 0.5]
+    assert "hyperparameters" in " ".join(run.problems)
 
 
 def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
@@ -243,24 +227,6 @@ def test_every_folder_and_every_other_file_is_a_run(tmp_path):
     assert sorted(Path(run.name).name for run in runs) == ["a", "b", "metrics", "one", "progress", "two"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"step,loss\n", id="names alone"),
-        pytest.param(bytes(range(256)) * 100, id="binary"),
-        pytest.param(b'step,loss\n1,"2\n' + b"x," * 100_000, id="quotes that never close"),
-        pytest.param(b"step," + b"a," * 1_000_000 + b"\n1,2\n", id="a million columns"),
-        pytest.param(b"step,loss\n1\n2,3,4,5\n", id="ragged rows"),
-        pytest.param(b"step,loss,loss,\n1,2,3,4\n", id="a name twice"),
-        pytest.param(b"a,b\n1,2\n", id="no step"),
-    ],
-)
-def test_hostile_table_is_a_sentence_of_its_run(content, tmp_path):
-    _file(tmp_path / "bad" / "metrics.csv", content)
-    _is_said_of_one_run(tmp_path)
-
-
 BOMB = [
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 ]
@@ -285,18 +251,44 @@ def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path
     assert not (tmp_path / "hacked").exists()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "{", '{"log_history": 3}', '{"log_history": [1, {"step": "x"}]}'),
-        f'{{"global_step": 1{"0" * 400}, "log_history": []}}',
+def _no_protobuf() -> bytes:
+    """A whole record of an event file, with its checksums, and nothing in it."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    parts = (struct.pack("<Q", 3), b"\xff\xff\xff")
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts)
+
+
+NOISE = bytes(range(256)) * 50
+HOSTILE = {
+    "events.out.tfevents.1.host": [b"", b"step,loss\n1,2\n", NOISE, struct.pack("<Q", 2**60) + b"\0" * 12],
+    "metrics.csv": [
+        *(b"", b"step,loss\n", b"a,b\n1,2\n", b"step,loss\n1\n2,3,4,5\n", b"step,loss,loss,\n1,2,3,4\n"),
+        *(NOISE, b'step,loss\n1,"2\n' + b"x," * 100_000, b"step," + b"a," * 1_000_000 + b"\n1,2\n"),
     ],
-)
-def test_hostile_trainer_state_is_a_sentence_of_its_run(content, tmp_path):
-    for folder in (".", "checkpoint-1"):  # of two states the one that got further is asked for
-        _file(tmp_path / folder / "trainer_state.json", content)
-    (run,), _ = _load(tmp_path)
-    assert run.problems or not len(run.history) or run.history["global_step"].tolist() == ["x"]
+    "trainer_state.json": [
+        *(b"", b"[]", b"{", b'{"log_history": 3}', b'{"log_history": [1]}'),
+        b'{"global_step": 1%b, "log_history": []}' % (b"0" * 400),
+    ],
+}
+
+
+def test_a_hostile_file_is_a_sentence_of_its_run_beside_which_another_is_read(tmp_path, subtests):
+    HOSTILE["events.out.tfevents.1.host"].append(_no_protobuf())
+    _file(tmp_path / "good" / "metrics.csv", "step,loss\n1,2\n")
+    files = [(name, content) for name, every in HOSTILE.items() for content in every]
+    for number, (name, content) in enumerate(files):
+        with subtests.test(name=name, content=content[:40]):
+            file = _file(tmp_path / f"bad{number}" / name, content)
+            if name == "trainer_state.json":  # of two states the one that got further is asked for
+                _file(file.parent / "checkpoint-1" / name, content)
+            bad, good = load_runs([file.parent, tmp_path / "good"])
+            assert good.problems == []
+            assert bad.problems or not bad.rows
+            assert all("\n" not in problem for problem in bad.problems)
+            if not bad.rows:  # nor is it anything where it is all that was named
+                with pytest.raises(UserError, match=r"^[^\n]*no run can be read from it[^\n]*$"):
+                    load_runs([file])
 
 
 def test_wandbs_record_comes_first_and_the_others_are_named_and_read_where_they_are(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
+from support.wandb_files import write_runs
 from support.wandb_server import Run, Server, Sweep
-from support.wandb_server.clients import asking
+from support.wandb_server.clients import asking, environment
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
@@ -95,15 +97,36 @@ def test_each_state_of_the_servers_is_one_of_ours(server: Server):
     assert {run.ended_as for run in runs.values()} == {"", "killed", "preempted", "pending"}
 
 
-def test_a_sweep_has_its_own_runs_alone(server: Server):
+def test_a_sweep_has_its_own_runs_alone_and_tells_its_metric(server: Server):
     project = server.project("tester", "p")
-    sweep = project.sweeps["s1"] = Sweep("s1", project, "method: random\nparameters: {}\n")
+    text = "method: random\nmetric: {name: val_acc, goal: maximize}\nparameters: {lr: {value: 1}}\n"
+    sweep = project.sweeps["s1"] = Sweep("s1", project, text)
     add_run(server, "in", sweep=sweep, group="s1")
     add_run(server, "out")
-    assert [run.id for run in load_runs([f"{SOURCE}/s1"])] == ["in"]
-    assert [run.id for run in load_runs([SOURCE])] == ["in", "out"]
+    (run,) = load_runs([f"{SOURCE}/s1"])
+    assert (run.id, run.sweep_id, run.objective) == ("in", "s1", ("val_acc", "maximize"))
+    assert [(run.id, run.objective) for run in load_runs([SOURCE])] == [("in", None), ("out", None)]
     assert [run.id for run in load_runs([f"{SOURCE}/s1", SOURCE, SOURCE])] == ["in", "out"]
-    assert load_runs([f"{SOURCE}/s1"])[0].sweep_id == "s1"
+
+
+NAME = "NVIDIA A100"
+METADATA = {"gpu": NAME, "gpu_nvidia": [{"name": NAME, "uuid": "GPU-1"}], "host": "box", "os": "Linux"}
+EVENTS = [
+    {"_timestamp": 5.0, "system.gpu.0.memoryAllocatedBytes": 2**31, "system.cpu": 3.0},
+    {"_timestamp": 20.0, "system.gpu.0.memoryAllocatedBytes": 2**30},
+]
+
+
+def test_the_server_is_asked_for_the_machine_of_other_programs_runs(server: Server):
+    for name, config in (("theirs", {}), ("ours", {"environment": {"device_name": "CPU"}})):
+        run = add_run(server, name, config=config, events=[json.dumps(event) for event in EVENTS])
+        run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
+    found = {run.id: run for run in load_runs(SOURCE)}
+    machine = found["theirs"].machine
+    assert machine.peaks == {"gpus": 2048}
+    assert (machine.facts["device_name"], machine.facts["platform"]) == (NAME, "Linux")
+    assert found["ours"].machine.facts == {}
+    assert found["theirs"].problems == []
 
 
 def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: Server, monkeypatch):
@@ -182,35 +205,17 @@ def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, s
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(
-    wandb_server: Server, tmp_path: Path, capfd
-):
-    from support.wandb_server.clients import environment
-
-    add_run(wandb_server, "one")
-    command = [sys.executable, "-m", "ampcompare.cli", "report", SOURCE, "--out", str(tmp_path / "report")]
+def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path):
     env = environment(wandb_server, tmp_path, WANDB_HTTP_TIMEOUT="2")
-    asked = "error: wandb:tester/p: W&B's server cannot be asked: "
-    assert ask(command, env | {"WANDB_API_KEY": "short"}) == f"{asked}WANDB_API_KEY invalid"
+
+    def says(words: str, **more: str) -> None:
+        command = [sys.executable, "-m", "ampcompare", "report", SOURCE, "--out", str(tmp_path / "report")]
+        done = subprocess.run(command, env=env | more, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(f"error: {SOURCE}: W&B's server cannot be asked: {words}")
+
+    says("WANDB_API_KEY invalid", WANDB_API_KEY="short")
     wandb_server.fail(401)
-    assert ask(command, env) == f"{asked}Failed to verify credentials"
+    says("Failed to verify credentials")
     wandb_server.die()
-    assert ask(command, env) == f"{asked}Failed to verify credentials"
-
-
-def ask(command: list[str], env: dict[str, str]) -> str:
-    """The beginning of the one line that it says."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    return ":".join(line.split(":")[:5]).removesuffix(" with http")
-
-
-def test_our_own_error_is_not_put_down_to_the_server(server: Server, monkeypatch):
-    def broken(rows: object) -> None:
-        raise ValueError("ours")
-
-    add_run(server, "one")
-    monkeypatch.setattr("ampcompare.records.server.columns_of", broken)
-    with pytest.raises(ValueError, match="ours"):
-        load_runs([SOURCE])
+    says("Failed to verify credentials")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.log_writer import frame
+from support.wandb_files import frame
 from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.errors import UserError

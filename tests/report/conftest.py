@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.offline_runs import plan, write_runs
+from support.fakes import plan
+from support.wandb_files import write_runs
 
 BACKENDS = ("none", "native", "apex_o1")
 

@@ -45,27 +45,43 @@ def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path,
     assert text.count("- **not shown**: native: speedup \\>= 1.1 (cannot tell: n = 1)") == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--require", "nativ: speedup >= 1"], "no such group; did you mean native?"),
-        (["--require", "native: faster"], "is no term"),
-        (["--require", "native: speedup >= 1", "--watch"], "leave --watch out"),
-        (["--target", "nan"], "--target nan"),
-        (["--within", "1"], "--within 1: expected a fraction"),
-        (["--format", "html,pdf"], "--format 'pdf': expected some of html, csv, md, json, png, svg, or all"),
-        (["--format", ","], "--format '': expected some of html"),
-        (["--group-by", ","], "--group-by '': expected keys"),
-        (["--group-by", "arm"], "--group-by 'arm': no run has this setting"),
-        (["--publish", "mine.txt"], "expected the name of a YAML file"),
-        (["--baseline", "nativ"], "--baseline 'nativ': no run has it; did you mean native?"),
-        (["--baseline", "fp32"], "--baseline 'fp32': no run has it;"),
-        (["--metric", "eval/acuracy"], "did you mean eval/accuracy?"),
-        (["--summary", "/dev/null/x"], "--summary /dev/null/x"),
-    ],
-)
-def test_a_mistake_is_exit_code_2_and_a_line(three_runs: Path, tmp_path: Path, capsys, words, message):
-    code, _, err = report(capsys, three_runs, "--format", "csv", "--out", tmp_path, *words)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+MISTAKES = [
+    ("--require|nativ: speedup >= 1", "no such group; did you mean native?"),
+    ("--require|native: faster", "is no term"),
+    ("--require|native: speedup >= 1|--watch", "leave --watch out"),
+    ("--target|nan", "--target nan"),
+    ("--target|500", "--target 500: eval accuracy lies between 0 and 100 %"),
+    ("--within|1", "--within 1: expected a fraction"),
+    ("--margin|-1", "--margin -1: expected a number above 0"),
+    ("--format|html,pdf", "--format 'pdf': expected some of html, csv, md, json, png, svg, or all"),
+    ("--format|,", "--format '': expected some of html"),
+    ("--watch|--format|csv", "add html"),
+    ("--group-by|,", "--group-by '': expected keys"),
+    ("--group-by|batchsize", "did you mean batch_size?"),
+    ("--ignore|sed", "no run has this setting"),
+    ("--publish|mine.txt", "expected the name of a YAML file"),
+    ("--baseline|nativ", "--baseline 'nativ': no run has it; did you mean native?"),
+    ("--metric|eval/acuracy", "did you mean eval/accuracy?"),
+    ("--summary|/dev/null/x", "--summary /dev/null/x"),
+    ("--reproduce|nobody", "expected a file or one of apex-478, "),
+    ("--reproduce|ignite|--group-by|batch_size", "none of 3 runs is of it: "),
+    ("--out|{tmp}/file", "cannot be written to"),
+    ("--out|{tmp}/file/below", "cannot be written to"),
+    ("--format|html|--out|{tmp}/taken", "cannot be written"),
+    ("{tmp}/absent", "absent: no such folder"),
+    ("{tmp}/file", "not a .wandb file"),
+]
+
+
+def test_a_mistake_is_exit_code_2_and_a_line(
+    three_runs: Path, tmp_path: Path, capsys, subtests: pytest.Subtests
+):
+    (tmp_path / "file").write_text("some text, not a run")
+    (tmp_path / "taken" / "index.html").mkdir(parents=True)
+    for words, message in MISTAKES:
+        with subtests.test(words=words):
+            given = words.format(tmp=tmp_path).split("|")
+            code, _, err = report(capsys, three_runs, "--format", "csv", "--out", tmp_path, *given)
+            assert (code, err.count("\n")) == (2, 1), err
+            assert message in err
+            assert not list(tmp_path.glob("**/.index.html.*"))

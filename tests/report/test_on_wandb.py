@@ -1,13 +1,17 @@
-"""What would be saved on W&B, serialised without a server (tests/online/test_client.py saves it)."""
+"""What is saved on W&B: serialised without a server, and by `ampcompare workspace` on the stand-in."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
+import wandb
 from support.fakes import full, make
+from support.wandb_server.clients import asking
 
 from ampcompare import metrics
+from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import CHARTS_JOB
@@ -42,3 +46,29 @@ def test_the_run_with_the_page_is_no_training_run():
 def test_target_of_another_form_is_one_line(target):
     with pytest.raises(UserError, match="ENTITY/PROJECT"):
         split_target(target)
+
+
+@pytest.mark.slow
+def test_workspace_command_saves_view_and_report_once_however_often(wandb_server, tmp_path, capsys):
+    with asking(wandb_server, tmp_path):
+        for seed, backend in itertools.product((1, 2), ("none", "native")):
+            speed, config = 100.0 + 100.0 * (backend == "native") + seed, {"backend": backend, "seed": seed}
+            with wandb.init(project="p", config=config, settings=wandb.Settings(silent=True)) as run:
+                for step in (1, 2):
+                    row = {"global_step": step, "train/loss": 1.0 / step, "eval/accuracy": 0.5 + step / 100}
+                    run.log(row | {"throughput/images_per_second": speed})
+        for _ in range(2):
+            with pytest.raises(SystemExit) as ended:
+                main(["workspace", "tester/p", "--report"])
+            assert ended.value.code == 0, capsys.readouterr()
+    project = wandb_server.project("tester", "p")
+    assert sorted(view["type"] for view in project.views.values()) == ["project-view", "runs"]
+    text = "".join(str(view) for view in project.views.values())
+    assert "Loss scale factor" in text
+    assert "Two seeds do not tell" in text  # the finding
+    summary = wandb_server.runs["ampcompare-charts"].summary
+    assert summary["page"]["_type"] == "html-file"
+    assert "?nw=" in summary["workspace"]
+    assert "?" not in summary["report"]
+    said = capsys.readouterr().out
+    assert said.count("workspace: ") == said.count("report: ") == 2

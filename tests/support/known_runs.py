@@ -51,9 +51,5 @@ def runs(
     ]
 
 
-def plain(text: str) -> str:
-    return text.replace("\N{NO-BREAK SPACE}", " ")
-
-
 def less(points: float) -> tuple[float, ...]:
     return tuple(value - points / 100 for value in SAME)

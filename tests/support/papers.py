@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import yaml
 
+from support.fakes import MEMORY, SPEED
+
 CARD = "Test Device 9000"
-SPEED = {"none": 40.0, "native": 76.0, "apex_o1": 71.0}
-MEMORY = {"none": 9200.0, "native": 5400.0, "apex_o1": 5500.0}
 BACKENDS = {"fp32": "none", "amp": "native", "O1": "apex_o1"}
 
 

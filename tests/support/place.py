@@ -38,7 +38,7 @@ def waits():
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 while waits():
     time.sleep(0.05)
-print("the last words")
+print("the last words\\nwandb: You can sync this run later")
 if given.get("fail") == given.get("x", ""):
     sys.exit(3)
 note(event="ended", given=given)

@@ -102,43 +102,6 @@ def transformers(folder: str) -> None:
         wandb.finish()
 
 
-def timm(folder: str) -> None:
-    """timm's way of logging, as its train.py has it (which the wheel leaves out): a row an epoch, the metrics
-    in percent, the arguments as the config.
-    """
-    import wandb
-    from timm.utils import AverageMeter, accuracy, update_summary
-
-    for seed, is_mixed in KINDS:
-        arguments = {"model": "mlp", "seed": seed, "amp": is_mixed, "batch_size": 32, "epochs": 3, "lr": 0.1}
-        arguments |= {"amp_dtype": "bfloat16" if is_mixed else "float16", "experiment": "", "output": folder}
-        wandb.init(project="timm", config=arguments)
-        torch.manual_seed(seed)
-        net = network()
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for epoch in range(3):
-            meters = {"loss": AverageMeter(), "top1": AverageMeter()}
-            for x, y in torch.utils.data.DataLoader(points(320, 1), 32):
-                with torch.autocast("cpu", torch.bfloat16, enabled=is_mixed):
-                    loss = torch.nn.functional.cross_entropy(net(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                meters["loss"].update(loss.item(), len(x))
-            x, y = points(200, 2).tensors
-            with torch.no_grad():
-                meters["top1"].update(accuracy(net(x), y)[0].item(), len(x))
-            update_summary(
-                epoch,
-                {"loss": meters["loss"].avg},
-                {"top1": meters["top1"].avg},
-                filename=f"{folder}/summary-{seed}-{is_mixed}.csv",
-                lr=0.1,
-                log_wandb=True,
-            )
-        wandb.finish()
-
-
 if __name__ == "__main__":
     name, folder = sys.argv[1:]
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -148,4 +111,4 @@ if __name__ == "__main__":
         "WANDB_SILENT": "true",
         "WANDB_CONSOLE": "off",
     }
-    {"lightning": lightning, "transformers": transformers, "timm": timm}[name](folder)
+    {"lightning": lightning, "transformers": transformers}[name](folder)

@@ -1,8 +1,8 @@
 """A stand-in for Slurm: its commands on PATH, its signals and its environment, on this machine alone.
 
 `with Slurm(folder) as slurm:` begins a controller in this process; programs that are started with
-`slurm.environment()` find `sbatch`, `srun`, `scontrol requeue`, `squeue` and `scancel`: this file, run as a
-program. A test says when a job loses its machine (`slurm.preempt`), and waits for what comes of it.
+`slurm.environment()` find `sbatch`, `srun`, `scontrol requeue` and `squeue`: this file, run as a program. A
+test says when a job is warned that it loses its machine (`slurm.warn`), and waits for what comes of it.
 
 As in Slurm's documentation (from memory of its pages; nothing was compared with a real Slurm):
 
@@ -10,10 +10,9 @@ As in Slurm's documentation (from memory of its pages; nothing was compared with
   them; an option that it does not know is an error. Each task of an array is a job with an id of its own, the
   first with that of the array.
 - `--signal=SIG@SECONDS` goes to every process of the steps (what srun started), not to the batch shell; with
-  `B:` to the batch shell alone. At the end of the time SIGCONT and SIGTERM go to every process of the job,
-  and SIGKILL after KillWait.
-- A job that is preempted is queued again if it was submitted with `--requeue`, as by `scontrol requeue`:
-  under its id, from its script's beginning. One that ends by itself meanwhile has ended.
+  `B:` to the batch shell alone.
+- A job that is queued again gets SIGCONT and SIGTERM, all its processes; when they have gone it starts under
+  its id, from its script's beginning.
 
 It knows no accounts, limits, memory, GPUs, machines, times or steps of several tasks. A process of a job is
 known by its environment, as Slurm knows it by its cgroup.
@@ -22,24 +21,22 @@ known by its environment, as Slurm knows it by its cgroup.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
 import shlex
 import signal
-import socket
-import socketserver
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
-ENDED = ("COMPLETED", "FAILED", "CANCELLED", "PREEMPTED")
+OPEN = ("PENDING", "RUNNING")
 LOOK_SECONDS = 0.02
 FLAGS = {"exclusive", "no-requeue", "parsable", "requeue", "unbuffered"}
 KNOWN = FLAGS | set(
@@ -76,27 +73,6 @@ def file_name(pattern: str, **names: object) -> str:
     return re.sub(r"%([a-zA-Z])", lambda found: str(names.get(found[1], found[0])), pattern)
 
 
-def of_job(cluster: str, job_id: int, *, in_steps: bool = False) -> list[int]:
-    """Every process whose environment says that it belongs to the job; only those of its steps, if asked."""
-    wanted = {f"SLURM_CLUSTER_NAME={cluster}".encode(), f"SLURM_JOB_ID={job_id}".encode()}
-    wanted |= {b"SLURM_STEP_ID=0"} if in_steps else set()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = {*(folder / "environ").read_bytes().split(b"\0")}
-            if wanted <= words and ") Z " not in (folder / "stat").read_text():
-                found.append(int(folder.name))
-    return found
-
-
-def send(pids: list[int], *numbers: int) -> None:
-    """Each signal to every one of them that is still there."""
-    for number in numbers:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-
 @dataclass
 class Job:
     """A job, or one task of an array; `history` has its states and the signals it was sent, in order."""
@@ -108,61 +84,52 @@ class Job:
     folder: str
     array_id: int | None = None
     index: int | None = None
-    state: str = "PENDING"
-    restarts: int = 0
-    history: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=lambda: ["PENDING"])
     process: subprocess.Popen[bytes] | None = None
-    goes: str = ""  # the state that it is to end in, once its processes have gone: it was told to
-    killed_at: float = 0.0  # when what is left of it is killed
+    is_requeued: bool = False  # once its processes have gone
+
+    @property
+    def state(self) -> str:
+        return next(word for word in reversed(self.history) if not word.startswith("SIG"))
+
+    @property
+    def restarts(self) -> int:
+        return self.history.count("PENDING") - 1
 
     @property
     def name(self) -> str:
         """Its id as squeue shows it."""
         return str(self.id) if self.array_id is None else f"{self.array_id}_{self.index}"
 
-    def turn(self, state: str) -> None:
-        self.state, self.goes = state, ""
-        self.history.append(state)
-        self.restarts += state == "PENDING"
-
 
 class Slurm:
-    """The controller. `slots`: jobs at a time; `kill_wait`: seconds from SIGTERM to SIGKILL (Slurm: 30)."""
+    """The controller. `slots`: jobs at a time."""
 
-    def __init__(self, folder: Path, slots: int = 2, kill_wait: float = 30.0) -> None:
-        self.folder, self.slots, self.kill_wait = folder, slots, kill_wait
+    def __init__(self, folder: Path, slots: int = 2) -> None:
+        self.folder, self.slots = folder, slots
         self.cluster = f"standin-{secrets.token_hex(6)}"
         self.jobs: list[Job] = []
         self.lock = threading.RLock()
         self._closed = threading.Event()
+        self._listener = Listener(("127.0.0.1", 0))
         self._scheduler = threading.Thread(target=self._schedule, name="slurm", daemon=True)
 
     def __enter__(self) -> Slurm:
-        slurm = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                answer = slurm.answer(**json.loads(self.rfile.readline()))
-                self.wfile.write(json.dumps(answer).encode() + b"\n")
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         (self.folder / "bin").mkdir(parents=True)
-        for name in ("sbatch", "srun", "scontrol", "squeue", "scancel"):
-            command, port = self.folder / "bin" / name, self._server.server_address[1]
+        for name in ("sbatch", "srun", "scontrol", "squeue"):
+            command, port = self.folder / "bin" / name, self._listener.address[1]
             command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" {port} {name} "$@"\n')
             command.chmod(0o755)
+        threading.Thread(target=self._listen, daemon=True).start()
         self._scheduler.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._closed.set()
         self._scheduler.join()
-        self._server.shutdown()
-        self._server.server_close()
+        self._listener.close()
         for job in self.jobs:
-            send(of_job(self.cluster, job.id), signal.SIGKILL)
+            self._send(job, signal.SIGKILL)
             if job.process:
                 job.process.wait()
 
@@ -191,40 +158,25 @@ class Slurm:
 
     def wait_until_ended(self) -> None:
         """Until no job waits or runs."""
-        self.wait(lambda: all(job.state in ENDED for job in [*self.jobs]))
+        self.wait(lambda: not any(job.state in OPEN for job in [*self.jobs]))
 
     def warn(self, job: Job) -> None:
-        """The signal of its `--signal`, as some time before its end; nothing if it asked for none."""
-        found = re.fullmatch(r"(?:(B):)?(?:SIG)?(\w+)(?:@\d+)?", job.options.get("signal", ""))
+        """Send a job that runs the signal of its `--signal`, as some time before it loses its machine."""
+        to_shell, name = re.fullmatch(r"(B:)?(?:SIG)?(\w+)@\d+", job.options["signal"]).groups()  # type: ignore[union-attr]
+        number = signal.Signals[f"SIG{name.upper()}"]
         with self.lock:
-            if job.state != "RUNNING" or found is None or job.process is None:
-                return
-            number = signal.Signals[f"SIG{found[2].upper()}"]
+            assert job.process
             job.history.append(number.name)
-        send([job.process.pid] if found[1] else of_job(self.cluster, job.id, in_steps=True), number)
+            if to_shell:
+                job.process.send_signal(number)
+            else:
+                self._send(job, number, in_steps=True)
 
-    def preempt(self, job: Job, seconds: float = 120.0) -> None:
-        """Take its machine away: the warning, if it asked for one, and for `seconds` (Slurm: those of
-        `--signal`) time to end by itself; then SIGTERM, KillWait, SIGKILL. Queued again if it is to be.
-        """
-        starts = job.restarts
-        self.warn(job)
-        until = time.monotonic() + (seconds if "signal" in job.options else 0)
-        while job.state == "RUNNING" and job.restarts == starts and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+    def cancel(self, word: str) -> None:
+        """Take jobs that wait out of the queue."""
         with self.lock:
-            if job.state == "RUNNING" and job.restarts == starts:
-                self.end(job, "PENDING" if "requeue" in job.options else "PREEMPTED")
-
-    def end(self, job: Job, goes: str) -> None:
-        """Have what runs of it ended: SIGCONT, SIGTERM, after KillWait SIGKILL; then it is as `goes` says."""
-        with self.lock:
-            if job.state == "RUNNING":
-                job.goes, job.killed_at = goes, time.monotonic() + self.kill_wait
-                job.history.append("SIGTERM")
-                send(of_job(self.cluster, job.id), signal.SIGCONT, signal.SIGTERM)
-            elif (job.state == "PENDING") != (goes == "PENDING"):  # it waits, or it has ended
-                job.turn(goes)
+            for job in self.find(word):
+                job.history.append("CANCELLED")
 
     # The queue. One thread looks at all of it.
 
@@ -241,25 +193,26 @@ class Slurm:
     def _look(self, job: Job) -> None:
         """See whether it has ended. What a script has left behind ends with it."""
         assert job.process
-        code, left = job.process.poll(), of_job(self.cluster, job.id) if job.goes else []
-        if (job.goes and left and time.monotonic() < job.killed_at) or (not job.goes and code is None):
-            return
-        send(of_job(self.cluster, job.id), signal.SIGKILL)
-        code = job.process.wait()
-        job.turn(job.goes or ("FAILED" if code else "COMPLETED"))
+        if job.process.poll() is not None and not (job.is_requeued and self._processes(job)):
+            self._send(job, signal.SIGKILL)
+            ended = "FAILED" if job.process.returncode else "COMPLETED"
+            job.history.append("PENDING" if job.is_requeued else ended)
+            job.is_requeued = False
 
     def _may_start(self, job: Job) -> bool:
         running = [other for other in self.jobs if other.state == "RUNNING"]
         most = int(job.options.get("array", "").partition("%")[2] or len(self.jobs))
         _, *ids = job.options.get("dependency", "").split(":")  # afterany:12:13
-        has_room = len(running) < self.slots and sum(o.array_id == job.array_id for o in running) < most
-        return has_room and all(other.state in ENDED for word in ids for other in self.find(word))
+        open_ones = [
+            other for word in ids for other in self.find(word) if other.state in ("PENDING", "RUNNING")
+        ]
+        same = sum(other.array_id == job.array_id for other in running)
+        return len(running) < self.slots and same < most and not open_ones
 
     def _start(self, job: Job) -> None:
         mode = "ab" if job.options.get("open-mode") == "append" else "wb"
         out, errors = self.output(job), self.output(job, "error")
         own: dict[str, Any] = {"CLUSTER_NAME": self.cluster, "JOB_ID": job.id, "JOB_NODELIST": "localhost"}
-        own |= {"NTASKS": 1, "JOB_NUM_NODES": 1, "NODEID": 0, "PROCID": 0, "LOCALID": 0}
         if job.array_id is not None:
             own |= {"ARRAY_JOB_ID": job.array_id, "ARRAY_TASK_ID": job.index}
         with open(out, mode) as stdout, open(errors, "ab" if errors == out else mode) as stderr:
@@ -272,17 +225,39 @@ class Slurm:
                 stderr=stderr,
                 start_new_session=True,
             )
-        job.turn("RUNNING")
+        job.history.append("RUNNING")
+
+    def _processes(self, job: Job, *, in_steps: bool = False) -> list[int]:
+        """Every process of a job; only those of its steps, if asked."""
+        wanted = {f"SLURM_CLUSTER_NAME={self.cluster}".encode(), f"SLURM_JOB_ID={job.id}".encode()}
+        wanted |= {b"SLURM_STEP_ID=0"} if in_steps else set()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = {*(folder / "environ").read_bytes().split(b"\0")}
+                if wanted <= words and ") Z " not in (folder / "stat").read_text():
+                    found.append(int(folder.name))
+        return found
+
+    def _send(self, job: Job, *numbers: int, in_steps: bool = False) -> None:
+        """Each signal to every process of a job."""
+        for number in numbers:
+            for pid in self._processes(job, in_steps=in_steps):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     # What the commands answer
 
-    def answer(self, name: str, words: list[str], cwd: str, env: dict[str, str]) -> dict[str, Any]:
-        """Out, err and exit code of a command."""
-        try:
-            with self.lock:
-                return {"out": getattr(self, f"_{name}")(words, cwd, env), "err": "", "code": 0}
-        except Refused as problem:
-            return {"out": "", "err": f"{name}: error: {problem}\n", "code": 1}
+    def _listen(self) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(OSError, EOFError), self._listener.accept() as line:
+                name, *asked = line.recv()
+                try:
+                    with self.lock:
+                        answer = getattr(self, f"_{name}")(*asked), "", 0
+                except Refused as problem:
+                    answer = "", f"{name}: error: {problem}\n", 1
+                line.send(answer)
 
     def _sbatch(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
         """Put a job, or each task of an array, into the queue."""
@@ -304,22 +279,16 @@ class Slurm:
         """`requeue ID`."""
         assert words[0] == "requeue"
         for job in self.find(words[1]):
-            self.end(job, "PENDING")
+            job.is_requeued = True
+            job.history.append("SIGTERM")
+            self._send(job, signal.SIGCONT, signal.SIGTERM)
         return ""
 
     def _squeue(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """`-h -r -a -o FORMAT`: what waits and runs. An option goes before its variable."""
-        pattern = words[words.index("-o") + 1] if "-o" in words else env.get("SQUEUE_FORMAT", "%i %j %T")
-        states = env.get("SQUEUE_STATES", "PENDING,RUNNING").split(",")
+        """`-o FORMAT`: what waits and runs."""
+        pattern, states = words[words.index("-o") + 1], env.get("SQUEUE_STATES", "PENDING,RUNNING").split(",")
         seen = [job for job in self.jobs if job.state in states]
-        seen = [job for job in seen if env.get("SQUEUE_USERS") in (None, job.env.get("LOGNAME"))]
-        return "".join(f"{file_name(pattern, i=j.name, j=j.options['job-name'], T=j.state)}\n" for j in seen)
-
-    def _scancel(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
-        """End jobs for good."""
-        for job in self.find(words[0]):
-            self.end(job, "CANCELLED")
-        return ""
+        return "".join(f"{file_name(pattern, i=job.name, j=job.options['job-name'])}\n" for job in seen)
 
 
 def srun(words: list[str]) -> int:
@@ -344,14 +313,12 @@ def main(port: str, name: str, *words: str) -> int:
     """One of the commands."""
     if name == "srun":
         return srun([*words])
-    message = {"name": name, "words": words, "cwd": os.getcwd(), "env": dict(os.environ)}
-    with socket.create_connection(("127.0.0.1", int(port))) as line, line.makefile("rw") as file:
-        file.write(json.dumps(message) + "\n")
-        file.flush()
-        answer = json.loads(file.readline())
-    sys.stdout.write(answer["out"])
-    sys.stderr.write(answer["err"])
-    return int(answer["code"])
+    with Client(("127.0.0.1", int(port))) as line:
+        line.send((name, [*words], os.getcwd(), dict(os.environ)))
+        said, refused, code = line.recv()
+    sys.stdout.write(said)
+    sys.stderr.write(refused)
+    return code
 
 
 if __name__ == "__main__":

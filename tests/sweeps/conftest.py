@@ -27,15 +27,15 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def slurm(tmp_path) -> Iterator[Slurm]:
-    with Slurm(tmp_path / "slurm", kill_wait=5) as found:
+    with Slurm(tmp_path / "slurm") as found:
         yield found
 
 
 @pytest.fixture
-def submit(place: Place, slurm: Slurm) -> Callable[..., tuple[int, str]]:
-    """`ampcompare sweep --cluster slurm`: its exit code and what it says, in one line."""
+def says(place: Place, slurm: Slurm) -> Callable[..., None]:
+    """`ampcompare sweep --cluster slurm`: that it says something, in one line, and its exit code."""
 
-    def command(*words: str, **env: str) -> tuple[int, str]:
+    def command(said: str, *words: str, code: int = 0, **env: str) -> None:
         done = subprocess.run(
             place.command("--cluster", "slurm", *words),
             cwd=place.folder,
@@ -45,6 +45,7 @@ def submit(place: Place, slurm: Slurm) -> Callable[..., tuple[int, str]]:
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, " ".join((done.stdout + done.stderr).split())
+        told = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode, told.count(said)) == (code, 1 if said else len(told) + 1), told
 
     return command

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,27 +22,12 @@ DIES = "os.kill(os.getpid(), 9)"
 SUBMIT = "ampcompare.sweeps.cluster.submit as s; s"
 
 
-@pytest.fixture
-def says(submit):
-    """That the command ends with 0 and says this, or with another exit code."""
-
-    def command(said: str, *words: str, code: int = 0, **env: str) -> None:
-        assert (found := submit(*words, **env))[0] == code, found
-        assert said in found[1]
-
-    return command
-
-
 def xs(place: Place, kind: str) -> list[str]:
     return sorted(event["given"]["x"] for event in place.events(kind))
 
 
 def once_each(place: Place) -> bool:
     return xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
-
-
-def cancel(slurm: Slurm, job: str) -> None:
-    subprocess.run(["scancel", job], env=slurm.environment(), check=True)
 
 
 def run_all(slurm: Slurm) -> None:
@@ -73,9 +57,7 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(plac
     place.before = "pass"
     place.wait_for("began", 1)
     says("3 waiting or running as job 101; nothing new was submitted")
-    second = slurm.jobs[1].name
-    slurm.find(second)[0].options.pop("hold", None)
-    cancel(slurm, second)
+    slurm.cancel(slurm.jobs[1].name)
     place.release()
     slurm.wait_until_ended()
     assert len(xs(place, "ended")) == 2
@@ -105,10 +87,11 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
     says("2 submitted", *words, *quick, *steps, HOLD=str(hold), OMP_NUM_THREADS="1")
     first = slurm.find(101)[0]
     slurm.wait(lambda: any(place.out.rglob("step-*.pt")))
-    slurm.preempt(first, seconds=900)
-    hold.unlink(missing_ok=True)
+    slurm.warn(first)
+    slurm.wait(lambda: first.restarts == 1)
+    hold.unlink()
     slurm.wait_until_ended()
-    assert first.history == ["RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
+    assert first.history == ["PENDING", "RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
     runs = load_runs([str(place.out)])
     assert len({run.id for run in runs}) == len(runs) == 2
     for run in runs:
@@ -124,14 +107,12 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected slurm"),
     ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
-    ({}, 'slurm.additional_parameters={"job_name": "x"}', "goes without job_name"),
+    ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "goes without job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "--missing", "leave --cluster out"),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
     ({}, "output_dir=was", "a sweep was run there without --cluster; name another folder, or leave"),
     ({}, "slurm.nodes=2", "a run of the array is one process"),
-    ({}, "--storage=sqlite:///a", "goes without --storage"),
-    ({}, "--until-decided", "goes without --until-decided"),
     ({"method": "random"}, "x=1", "needs run_cap"),
     (BAYES, "x=1", "goes without method bayes"),
 ]
@@ -163,6 +144,41 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
     place.file(parameters=XS)
     refused("slurm.time=1", "pip install 'ampcompare[slurm]'")
+
+
+UNHEARD = [  # what sbatch says, and whether its controller may have taken the jobs nevertheless
+    ("Batch job submission failed: Socket timed out on send/recv operation", True),
+    ("Batch job submission failed: Connection reset by peer", True),
+    ("Batch job submission failed: Unable to contact slurm controller (receive failure)", True),
+    ("Batch job submission failed: Zero Bytes were transmitted or received", True),
+    ("", True),  # it was killed
+    ("Batch job submission failed: Invalid partition name specified", False),
+    ("unrecognized option '--nonsense'", False),
+]
+
+
+def test_what_sbatchs_controller_may_have_heard_stays_noted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
+):
+    from ampcompare.cli import main
+
+    place.file(parameters=XS)
+    for name in ("srun", "squeue"):
+        (place.folder / name).write_text("#!/bin/sh\n")
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+    for number, (said, is_unheard) in enumerate(UNHEARD):
+        with subtests.test(said=said):
+            (place.folder / "sbatch").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+            for name in ("srun", "squeue", "sbatch"):
+                (place.folder / name).chmod(0o755)
+            out = place.folder / str(number)
+            with pytest.raises(SystemExit) as ended:
+                main(["sweep", "sweep.yaml", "--cluster=slurm", f"output_dir={out}"])
+            told = capsys.readouterr().err
+            assert (ended.value.code, told.count("\n")) == (2, 1), told
+            assert ("answer was lost" in told, "refused it" in told) == (is_unheard, not is_unheard)
+            assert any(out.glob("cluster/ampcompare-*.json")) is is_unheard
 
 
 @pytest.mark.slow
@@ -201,66 +217,49 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill
 
 
 @pytest.mark.slow
-def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(
-    place: Place, slurm: Slurm, submit, says
+def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
+    place: Place, slurm: Slurm, says
 ):
-    """By its mark; the report that it had not come to follows."""
-    place.file(parameters=XS)
-    place.before = f"import os, {SUBMIT}.of_report = lambda words: {DIES}"
-    slurm.slots = 0
-    assert submit()[0] == -9
-    place.before = "pass"
-    says("3 waiting or running as job 101; nothing new was submitted")
-    run_all(slurm)
-    assert once_each(place)
-    assert [job.options["job-name"].partition("-")[0] for job in slurm.jobs] == ["sweep"] * 3 + ["report"]
-
-
-@pytest.mark.slow
-def test_what_is_submitted_twice_as_sbatchs_answer_was_lost_is_run_once(place: Place, slurm: Slurm, says):
-    """What it may have queued nevertheless is waited for. Where squeue does not know of it, the second of two
-    jobs with one run does nothing.
+    """It is refused, its answer is lost, the command dies behind it: what may be queued nevertheless is known
+    by its mark. Where squeue does not know of it, the second of two jobs with one run does nothing.
     """
-    place.file(parameters=XS)
+    place.file(parameters={"y": {"values": [1]}})
     slurm.slots = 0
+    says("unrecognized option", 'slurm.additional_parameters={"nonsense": 1}', code=2)
+    assert slurm.jobs == []
+    place.file(parameters=XS)
     sbatch = in_front(slurm, "sbatch", "$0.own $@ > /dev/null; echo queued, my friend")
     todo = "the same command again submits what is neither done nor in the queue"
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
     put_back(sbatch)
     says("3 waiting or running as job 101; nothing new was submitted")
-    cancel(slurm, "101")
-    says("3 submitted as job 105")
+    slurm.cancel("101")
+    place.before = f"import os, {SUBMIT}.of_report = lambda words: {DIES}"
+    says("", code=-9)
+    place.before = "pass"
+    says("3 waiting or running as job 105; nothing new was submitted")
     squeue = in_front(slurm, "squeue", "true")
-    says("3 submitted as job 109")
+    says("3 submitted as job 108")
     put_back(squeue)
     run_all(slurm)
     assert once_each(place)
     assert {job.state for job in slurm.jobs} == {"CANCELLED", "COMPLETED"}
+    assert slurm.jobs[-1].options["job-name"].startswith("report")
 
 
 @pytest.mark.slow
 def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place: Place, slurm: Slurm, says):
+    """And what is submitted binds who comes later."""
     place.file(parameters=XS)
     slurm.slots = 0
-    says("3 submitted", LOGNAME="colleague", SBATCH_JOB_NAME="mine")
-    for name, value in (("STATES", "RUNNING"), ("USERS", "me"), ("FORMAT", "%j")):
-        says("nothing new", **{f"SQUEUE_{name}": value})
+    says("3 submitted", SBATCH_JOB_NAME="mine")
+    says("nothing new", SQUEUE_STATES="RUNNING")
     squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
     says("nothing new", SBATCH_CLUSTERS="far")
     squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
     says("cannot be asked (down); nothing was submitted", code=2)
-
-
-@pytest.mark.slow
-def test_a_submission_that_sbatch_refuses_is_said_once_and_binds_nobody(
-    place: Place, slurm: Slurm, submit, says
-):
-    place.file(parameters=XS)
-    code, said = submit('slurm.additional_parameters={"nonsense": 1}')
-    assert (code, said.count("unrecognized option"), slurm.jobs) == (2, 1, []), said
+    put_back(squeue)
     place.file(parameters={"y": {"values": [1]}})
-    says("1 submitted as job 101")
-    place.file(parameters=XS)
     says("differs in parameters", code=2)
 
 

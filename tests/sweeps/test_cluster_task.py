@@ -35,23 +35,25 @@ def run_task(array: Array, code: str) -> RunTask:
     return RunTask(Launch(sweep, array.folder, (), {}, here=False), Row(0, "theone"), 1.0)
 
 
-def begun(array: Array) -> int:
-    path = array.folder / "begun"
-    return len(path.read_text()) if path.exists() else 0
+def played(array: Array, code: str | RunTask) -> tuple[int, int, str | None]:
+    """The exit code of the job, how often its program began, and what is noted of its end."""
+    made = run_task(array, code) if isinstance(code, str) else code
+    try:
+        exit_code = made()
+    except SystemExit as caught:
+        exit_code = caught.code
+    begun = array.folder / "begun"
+    return exit_code, len(begun.read_text()) if begun.exists() else 0, ended(array.folder, "theone")
 
 
-def test_a_run_that_somebodys_signal_ends_is_tried_once_more(array: Array, monkeypatch):
+def test_a_run_that_somebodys_signal_ends_is_tried_once_more_and_fails_where_every_start_is_killed(
+    array: Array, monkeypatch
+):
     monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 0)
+    assert played(array, "os.kill(os.getpid(), signal.SIGHUP)") == (129, 2, "failed")
+    (array.folder / "begun").unlink()
     first = f"os.path.getsize({str(array.folder / 'begun')!r}) > 1 or os.kill(os.getpid(), signal.SIGKILL)"
-    assert run_task(array, first)() == 0
-    assert (begun(array), ended(array.folder, "theone")) == (2, "finished")
-
-
-def test_a_run_that_every_start_kills_has_failed_at_last(array: Array, monkeypatch):
-    monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 0)
-    with pytest.raises(SystemExit) as caught:
-        run_task(array, "os.kill(os.getpid(), signal.SIGHUP)")()
-    assert (caught.value.code, begun(array), ended(array.folder, "theone")) == (129, 2, "failed")
+    assert played(array, first) == (0, 2, "finished")
 
 
 def test_the_schedulers_signal_may_reach_the_program_first(array: Array, monkeypatch):
@@ -60,9 +62,7 @@ def test_the_schedulers_signal_may_reach_the_program_first(array: Array, monkeyp
     monkeypatch.setattr(worker, "SAME_SIGNAL_SECONDS", 600)  # until the signal is there, however slow all is
     later = ["sh", "-c", f"sleep 0.5; kill -TERM {os.getpid()}"]
     code = f"subprocess.Popen({later!r}, start_new_session=True); os.kill(os.getpid(), signal.SIGTERM)"
-    with pytest.raises(SystemExit) as caught:
-        run_task(array, code)()
-    assert (caught.value.code, begun(array), ended(array.folder, "theone")) == (143, 1, None)
+    assert played(array, code) == (143, 1, None)
 
 
 def test_a_warning_ends_a_program_of_others_by_sigterm_alone(array: Array, monkeypatch):
@@ -75,23 +75,17 @@ def test_a_warning_ends_a_program_of_others_by_sigterm_alone(array: Array, monke
     again: list[RunTask] = []
     before = signal.signal(signal.SIGUSR2, lambda *a: again.append(made.checkpoint().function))
     try:
-        with pytest.raises(SystemExit):
-            made()
+        assert played(array, made) == (143, 1, None)
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert (len(again), begun(array), orderly.exists(), ended(array.folder, "theone")) == (1, 1, True, None)
-    assert again[0].row.run_id == "theone"
+    assert orderly.exists()
+    assert [one.row.run_id for one in again] == ["theone"]
 
 
-def test_a_run_that_goes_on_in_another_job_is_left_alone(
-    array: Array, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_goes_on_in_another_job_is_left_alone(array: Array, monkeypatch):
     monkeypatch.setattr(task, "HELD_SECONDS", 0)
-    with held(array.lock("theone")), pytest.raises(SystemExit) as caught:
-        run_task(array, "pass")()
-    assert caught.value.code == 75
-    assert capsys.readouterr().out == "run theone goes on in another job: nothing is done here\n"
-    assert (begun(array), ended(array.folder, "theone")) == (0, None)
+    with held(array.lock("theone")):
+        assert played(array, "pass") == (75, 0, None)
 
 
 def test_a_drive_that_knows_no_locks_is_no_hindrance(array: Array, monkeypatch: pytest.MonkeyPatch):
@@ -99,5 +93,4 @@ def test_a_drive_that_knows_no_locks_is_no_hindrance(array: Array, monkeypatch: 
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", unknown)
-    assert run_task(array, "pass")() == 0
-    assert ended(array.folder, "theone") == "finished"
+    assert played(array, "pass") == (0, 1, "finished")

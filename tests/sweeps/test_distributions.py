@@ -7,12 +7,10 @@ import json
 import math
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from optuna.samplers import TPESampler
 from scipy import stats
 
@@ -23,11 +21,9 @@ from ampcompare.sweeps.search import row_at
 
 
 @pytest.fixture
-def sweep_of(tmp_path: Path):
+def sweep_of(place):
     def made(spec: Any, method: str = "random") -> Sweep:
-        content = {"program": "p.py", "method": method, "parameters": {"x": spec}, "metric": {"name": "loss"}}
-        (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
-        return read_sweep(tmp_path / "s.yaml")
+        return read_sweep(place.file(method=method, parameters={"x": spec}, metric={"name": "loss"}))
 
     return made
 
@@ -118,7 +114,6 @@ def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, mon
 
 def test_without_optuna_a_bayes_sweep_says_what_to_install(sweep_of, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.py").touch()
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit) as end:
         main(["sweep", str(sweep_of({"min": 0.0, "max": 1.0}, "bayes").path)])

@@ -9,8 +9,8 @@ import pytest
 
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
-from ampcompare.sweeps.holes import look as module
-from ampcompare.sweeps.holes.look import Seen, look, word_of
+from ampcompare.sweeps import holes as module
+from ampcompare.sweeps.holes import Seen, look, see_holes, word_of
 from ampcompare.sweeps.run import Request
 
 PROGRAM = {"program": "p", "method": "grid"}
@@ -49,18 +49,14 @@ def whole(of: Seen, key: str = "x") -> list[Any]:
 def test_a_value_is_known_by_what_it_reads_as(seen, subtests: pytest.Subtests):
     for values, recorded, value in [
         ((0.1, "1e-3"), 0.001, "1e-3"),  # YAML reads 1e-3 as a text, the program as a number
-        ((0.1, 0.001), "1e-3", 0.001),
         ((1, 2), 1.0, 1),
         ((1, True), True, True),
         ((1, True), 1, 1),
         ((True, False), "False", False),
-        ((None, "x"), "None", None),
         (("none", "x"), None, "none"),
         ((None, "x"), "null", None),
-        ((["none"], ["x"]), [None], ["none"]),
         (("010", "8"), 10, "010"),
         (([1, 2], [2, 1]), "[2, 1]", [2, 1]),
-        (([1, 2], [2, 1]), [1.0, 2.0], [1, 2]),
         (({"a": 1}, {"a": 2}), {"a": 2}, {"a": 2}),
         ((0.3, 0.4), 0.1 + 0.2, 0.3),
         (("[1, 2", "b"), "[1, 2", "[1, 2"),
@@ -89,8 +85,6 @@ def test_the_run_that_is_done_tells_and_else_the_newest_and_points_of_the_same_v
 
 def test_draws_of_the_server_are_counted_and_not_run_here(seen, tmp_path, capsys):
     from rich.console import Console
-
-    from ampcompare.sweeps.holes.command import see_holes
 
     x = {"x": {"min": 0.0, "max": 1.0}}
     found = seen(x, ({"x": 0.3}, 0), ({"x": 0.4}, 1), method="random", run_cap=3)

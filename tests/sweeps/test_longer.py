@@ -6,7 +6,6 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import yaml
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, next_seeds
@@ -20,16 +19,13 @@ LOOKS = (2, 4, 5)
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(place):
     """The sweep of a file with lists of values."""
 
     def made(control: bool = False, **changes) -> Sweep:
         lists = {"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})
         parameters = {key: {"values": values} for key, values in lists.items() if values}
-        content = {"program": "p.py", "method": "grid", "parameters": parameters} | changes
-        file = tmp_path / "mine.yaml"
-        file.write_text(yaml.safe_dump(content, sort_keys=False))
-        return dataclasses.replace(read_sweep(file), control=control)
+        return dataclasses.replace(read_sweep(place.file(parameters=parameters, **changes)), control=control)
 
     return made
 
@@ -189,3 +185,9 @@ def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said
         check_can_be_decided(read(**changes), LOOKS)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_search_through_a_range_cannot_be_decided_either(tmp_path):
+    (tmp_path / "s.yaml").write_text("program: p\nmethod: random\nparameters: {x: {min: 0.0, max: 1.0}}\n")
+    with pytest.raises(UserError, match="needs a grid; use method: grid"):
+        check_can_be_decided(read_sweep(tmp_path / "s.yaml"), LOOKS)

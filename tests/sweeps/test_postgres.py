@@ -1,12 +1,17 @@
-"""A sweep's workers on a real PostgreSQL, which is restarted and goes away, too."""
+"""A sweep's workers on a real PostgreSQL, which is restarted and goes away, too; killed at random with their
+runs (`benchmarks/sweep_soak.py` has the long one).
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.place import grid
+from support.postgres import programs
+from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
@@ -119,3 +124,17 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     code, said = place.sweep("--storage", url, "--grace", "10")
     assert code == 0, said
     assert len(place.events("began")) == len(place.events("ended")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_sweep_whose_workers_and_runs_are_killed_has_every_point_once(database, tmp_path):
+    if database == "postgres" and programs() is None:
+        pytest.skip("no PostgreSQL: neither initdb on PATH nor Debian's package postgresql is there")
+    words = ["--points", "30", "--workers", "3", "--minutes", "0.25", "--folder", str(tmp_path)]
+    words += ["--postgres"] if database == "postgres" else []
+    command = [sys.executable, "benchmarks/sweep_soak.py", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every point once in the records" in done.stdout
+    assert (tmp_path / "strikes.jsonl").read_text().count("\n") > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import yaml
 from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
@@ -20,16 +19,14 @@ PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value
 
 
 @pytest.fixture
-def read(tmp_path, monkeypatch):
+def read(place, monkeypatch):
     monkeypatch.chdir(ROOT)
 
     def made(plan=None, **changes) -> Sweep:
         parameters = {"backend": {"values": ["none", "native"]}, "seed": {"values": [1, 2]}}
         if plan is not None:
             parameters["plan"] = {"parameters": plan}
-        file = tmp_path / "s.yaml"
-        file.write_text(yaml.safe_dump({"method": "grid", "parameters": parameters, **OURS, **changes}))
-        return read_sweep(file)
+        return read_sweep(place.file(**{"parameters": parameters, **OURS, **changes}))
 
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,8 @@ from support.zygote import children_of, of_process
 
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Launch, of_others
+from ampcompare.sweeps.process import Guard, Launch, ended, note_end, of_others
+from ampcompare.sweeps.table import Row
 
 # Two runs; then the process dies without a word.
 DIES = """
@@ -50,6 +52,18 @@ def test_a_run_whose_checkpoints_are_locked_goes_on(tmp_path: Path):
     with FileLock(lock):
         assert launch.is_going_on("r1")
     assert not launch.is_going_on("r1")
+
+
+def test_a_run_that_starts_again_has_not_ended_as_it_did_before(tmp_path: Path):
+    (tmp_path / "logs").mkdir()
+    note_end(tmp_path, "r1", "failed")
+    assert ended(tmp_path, "r1") == "failed"
+    launch = Launch(Sweep(tmp_path, "s", "grid", (), command=("true",)), tmp_path, (), {}, here=False)
+    with contextlib.closing(Guard()) as guard:
+        run = launch.start(Row(0, "r1"), guard)
+        assert run
+        assert run.wait(600) == 0
+    assert ended(tmp_path, "r1") is None
 
 
 def test_programs_of_others_are_told_to_stay_offline_where_there_is_no_account(tmp_path, monkeypatch):

@@ -15,9 +15,10 @@ from ampcompare.sweeps import queue as module
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.order import orders
-from ampcompare.sweeps.queue import ATTEMPTS, Queue
+from ampcompare.sweeps.queue import ATTEMPTS, ELSEWHERE, Queue
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away, Database, shown, sqlite_url, why
+from ampcompare.sweeps.table import Row
 
 GRACE = 60.0
 
@@ -138,6 +139,15 @@ def test_a_hole_that_two_fill_at_once_is_queued_once_as_a_new_run(queue):
     assert new.run_id != row.run_id
     queue.end(new, "failed")
     assert queue.requeue([failed]) == 0  # by who had looked before that
+
+
+def test_what_two_find_elsewhere_at_once_is_written_down_once(tmp_path):
+    one, other = (Queue(grid(3), sqlite_url(tmp_path), "s") for _ in range(2))
+    begun = one.claim()
+    for queue in (one, other):
+        queue.adopt([Row(place, f"run{place}", {"x": place}, state=ELSEWHERE) for place in range(2)])
+    assert [(row.place, row.run_id) for row in other.rows()] == [(0, begun.run_id), (1, "run1")]
+    assert other.claim().place == 2
 
 
 def test_a_run_is_judged_once_at_a_band_however_often_it_starts(queue):

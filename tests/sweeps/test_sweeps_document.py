@@ -1,4 +1,6 @@
-"""docs/sweeps.md: each of its commands does what it is there for, in a small form."""
+"""docs/sweeps.md: each of its commands does what it is there for, in a small form; the sweeps that come along
+validate.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ import pytest
 from support.quick import ROOT
 
 from ampcompare.cli import main
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import load_runs
+from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.prepare import prepared
 
 TEXT = (ROOT / "docs" / "sweeps.md").read_text()
 BASH = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S))
@@ -52,5 +57,30 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as end:
         main([verb, *words])
     assert (end.value.code or 0) == (3 if "--missing" in words else 0)
-    runs = [str(path.parent) for path in tmp_path.glob("**/wandb")]
-    assert not trains or {run.state for run in load_runs(runs)} == {"finished"}
+    if trains:
+        runs = load_runs([str(path.parent) for path in tmp_path.glob("**/wandb")])
+        group = "reproduce-" if verb == "reproduce" else "compare_backends"
+        assert {(run.state, run.group.startswith(group)) for run in runs} == {("finished", True)}
+        assert {run.sweep_id for run in runs} == {""}  # W&B's server knows no such sweep
+        assert list(tmp_path.glob("**/report/index.html"))
+        if "bookends" in words:
+            keys = [f"plan.{key}" for key in ("place", "block", "arm", "control")]
+            planned = sorted([run.option(key) for key in keys] for run in runs)
+            assert planned == [
+                [0, None, "first", "bookends"],
+                [1, 0, None, "bookends"],
+                [2, None, "last", "bookends"],
+            ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_sweep_that_comes_along_validates_and_says_how_to_run_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(ROOT)
+    sweep = read_sweep(path)
+    prepared(sweep, [])
+    for program in ("wandb", "ampcompare"):
+        assert f"{program} sweep sweeps/{path.name}" in path.read_text().partition("program:")[0]
+    if path.stem == "compare_all":
+        assert [p.values() for p in sweep.parameters if p.key == "backend"] == [[*REGISTRY]]

@@ -59,6 +59,7 @@ def test_wandbs_own_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("WANDB_TAGS", "x" * 80, "run_tags: .* is 80 characters"),
         ("WANDB_INIT_TIMEOUT", "soon", "init_timeout: Input should be a valid number"),
+        ("WANDB_BASE_URL", "nowhere", "base_url: Input should be a valid URL"),
     ],
 )
 def test_what_the_client_refuses_in_its_settings_is_said_in_one_line(
@@ -66,7 +67,7 @@ def test_what_the_client_refuses_in_its_settings_is_said_in_one_line(
 ):
     monkeypatch.setenv(variable, value)
     with pytest.raises(UserError, match=f"W&B refuses to start the run: {message}"):
-        track(tmp_path, "wandb.mode=offline")
+        track(tmp_path)
 
 
 def test_a_sweeps_id_is_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

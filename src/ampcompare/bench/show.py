@@ -10,7 +10,7 @@ from rich.table import Table
 from ampcompare.bench.compare import CONTROL, LOOKS, Arm, Benchmark, Row
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
-from ampcompare.report import words as say
+from ampcompare.report import numbers as say
 
 COLUMNS = ("", "images/s", "ms a step", "speed-up", "interval", "peak MiB", "rounds")
 

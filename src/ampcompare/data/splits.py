@@ -142,8 +142,9 @@ class SampleSet(_Split):
                 seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
                 try:
                     samples.append(pair_of(self.data[index]))
-                except SystemExit as problem:  # in silence, of a worker
-                    raise RuntimeError(f"SystemExit: {problem}") from problem
+                except SystemExit as problem:  # a worker would end in silence
+                    error = RuntimeError(f"SystemExit: {problem}")
+                    raise error.with_traceback(problem.__traceback__) from None
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_cuda, resolve_device
 
 RUNS = count()  # of this process
@@ -126,7 +126,11 @@ def join(device: str) -> Iterator[World]:
     if world.size == 1:
         yield world
         return
-    store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
+    try:
+        store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
+    except ValueError as problem:  # a variable that torchrun sets is missing, or is no number
+        todo = "start the processes by torchrun, or unset WORLD_SIZE for one alone"
+        raise UserError(f"WORLD_SIZE={world.size}: {reason(problem)}; {todo}") from None
     # torchrun keeps its store when it starts the processes of a machine again, with the addresses of those
     # that died: taken for those of now, the connection is refused or never answered (PyTorch 2.14; issue
     # 135712 there). So each start has a corner of its own in it, and each run of a start.

@@ -64,18 +64,19 @@ def write_json(path: Path, content: Any) -> None:
     """Write what a program is to read; null for what is not finite. Raises UserError that names --json."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
         why = f"cannot be written ({reason(problem)}); name another file"
         raise UserError(f"--json {str(path)!r}: {why}") from None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value with None for each number that is not finite, which JSON has not."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: finite(inner) for key, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _sync_folder(folder: Path) -> None:

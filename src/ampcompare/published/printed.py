@@ -15,7 +15,8 @@ LONGEST = 40  # characters
 
 
 class Printed(Checked):
-    """A published figure: `text` as it stands there, `value` and the interval that it may be of.
+    """A published figure: `text` as it stands there, `value` and the interval that it may be of. In a file it
+    is a text ("0.240": quoted, so that its last zero counts), a number, or a mapping of `value` and the rest.
 
     Of a number alone the interval is its rounding: "0.24" is 0.235 to 0.245, "6h54min" half a minute either
     way (in seconds). Of a figure with an interval of its own (`confidence`, from `n` runs) it is that one.
@@ -59,10 +60,3 @@ class Printed(Checked):
 def _rounded(text: str, value: float, decimals: str | None, unit: float = 1.0) -> dict[str, Any]:
     half = 0.5 * unit * 10.0 ** -len(decimals or "")
     return {"text": text, "value": value, "low": value - half, "high": value + half}
-
-
-def printed(what: Any) -> Printed:
-    """A figure out of a publication's file: a text ("0.240": quoted, so that its last zero counts), a number,
-    or a mapping with `value`, `low`, `high`, `n` and `confidence`. Raises ValidationError.
-    """
-    return Printed.model_validate(what)

@@ -1,5 +1,6 @@
 """What a Recorder is given, checked, and what its record says of the run: each refusal is a line."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -16,6 +17,7 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment, 
 from ampcompare.machine.world import World
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
+from ampcompare.program.files import make_folder
 from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
 
@@ -110,6 +112,10 @@ def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
 
     if wandb.run is not None:
         raise UserError("run=None: a W&B run is open; give it as run=wandb.run, or finish it first")
+    if not os.environ.get(
+        "WANDB_DIR"
+    ):  # else the client would take a temporary folder for it, with a warning
+        make_folder(Path(told.output_dir), f"output_dir={told.output_dir!r}")
     return begin(told, say, on_lost=on_lost)
 
 
@@ -138,7 +144,7 @@ def number_of(name: str, value: Any) -> float:
     try:
         if not isinstance(value, str):
             return float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     raise UserError(f"{name}={short(value)}: expected a number, or a tensor of one")
 

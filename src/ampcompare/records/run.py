@@ -67,8 +67,18 @@ class RunRecord:
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        told = next((e for of in (self.summary, self.config) if (e := of.get(metrics.ENVIRONMENT))), None)
-        self.config = config_now(self.config, told if isinstance(told, dict) else {})
+        self.config = config_now(self.config, self.environment)
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The machine and software: from its summary, or its config for a run that did not end."""
+        told = (of.get(metrics.ENVIRONMENT) for of in (self.summary, self.config))
+        return next((found for found in told if isinstance(found, Mapping) and found), {})
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a loop of somebody's own logged it, under our recorder."""
+        return self.option("recorder") is not None
 
     @cached_property
     def history(self) -> pd.DataFrame:

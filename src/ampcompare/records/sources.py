@@ -1,7 +1,5 @@
 """From what a user names (folders, files, projects and sweeps of W&B's server) to the runs in it."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math
@@ -11,9 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -22,13 +20,10 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tables import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.tensorboard import is_event_file, read_event_files
+from ampcompare.records.trainers import STATE, is_table, read_csv_files, read_trainer_states
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
-
-if TYPE_CHECKING:
-    import joblib
 
 ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
@@ -130,8 +125,9 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
             found.setdefault(kind, {}).setdefault(os.path.realpath(path), path)
     named = {os.path.realpath(source) for source in given}
     parts = []
-    for kind, files in sorted(found.items(), key=lambda item: [*READERS].index(item[0])):
-        read = READERS[kind]([*files.values()], step)
+    for kind, files in sorted(found.items(), key=lambda item: [*KINDS].index(item[0])):
+        reader = partial(read_csv_files, step=step) if kind == TABLES else KINDS[kind][1]
+        read = reader([*files.values()])
         for part in read:
             is_empty = not part.rows and (kind != WANDB or not part.is_named)
             if is_empty and os.path.realpath(part.paths[0]) in named:
@@ -143,7 +139,7 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
     return [merge(some) for some in _by_run(parts)]
 
 
-def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord]:
+def _read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
     safe to delete.
     """
@@ -161,17 +157,19 @@ def _read_wandb_files(paths: Sequence[Path], step: str | None) -> list[RunRecord
     return read
 
 
-# What is read as runs, in order of preference: by the words for it what reads files of the kind.
+# What is read as runs, in order of preference: by the words for it whether a file is such by its name, and
+# what reads these.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-READERS: Mapping[str, Callable[[Sequence[Path], str | None], list[RunRecord]]] = {
-    WANDB: _read_wandb_files,
-    EVENTS: read_event_files,
-    TABLES: read_csv_files,
-    STATE: read_trainer_states,
+KINDS: Mapping[str, tuple[Callable[[str], bool], Callable[[Sequence[Path]], list[RunRecord]]]] = {
+    WANDB: (lambda name: name.startswith("run-") and name.endswith(".wandb"), _read_wandb_files),
+    EVENTS: (is_event_file, read_event_files),
+    TABLES: (lambda name: name.lower().endswith(".csv"), read_csv_files),
+    STATE: (lambda name: name == STATE, read_trainer_states),
 }
 
 
-def _memory() -> joblib.Memory:
+def _memory() -> Any:
+    """joblib's, where what was read of runs is kept."""
     import joblib
 
     # What it says of a broken entry, which is made again, is a traceback.
@@ -249,7 +247,7 @@ def _files(source: str, step: str | None, say: Say) -> tuple[str, list[Path]]:
         more = f"also for {', '.join([EVENTS, TABLES, STATE])})"
         todo = "name the output_dir of a run that was recorded with wandb.mode=offline or online"
         raise UserError(f"{source}: {what}; {more}; {todo}")
-    first, *others = (kind for kind in READERS if kind in found)
+    first, *others = (kind for kind in KINDS if kind in found)
     for kind in others:
         count = len(found[kind])
         there = "is 1 file" if count == 1 else f"are {count:,} files"
@@ -275,18 +273,13 @@ def _search(top: Path, step: str | None) -> dict[str, list[Path]]:
         is_run = os.path.basename(real).startswith(("offline-run-", "run-"))
         for name in files:
             path, kind = Path(folder, name), _kind_of(name)
-            if is_run and name.startswith("run-") and name.endswith(".wandb"):
-                found.setdefault(WANDB, []).append(path)
-            elif kind and (kind != TABLES or is_table(path, step)):
+            if kind and (kind != WANDB or is_run) and (kind != TABLES or is_table(path, step)):
                 found.setdefault(kind, []).append(path)
     return found
 
 
 def _kind_of(name: str) -> str | None:
-    """What else than W&B's a file is by its name."""
-    if is_event_file(name):
-        return EVENTS
-    return TABLES if name.lower().endswith(".csv") else STATE if name == STATE else None
+    return next((kind for kind, (is_one, _) in KINDS.items() if is_one(name)), None)
 
 
 def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.records.run import STAMP, RunRecord
-from ampcompare.records.tables import settings_beside
+from ampcompare.records.trainers import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
@@ -30,7 +31,7 @@ def is_event_file(name: str) -> bool:
     return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
-def read_event_files(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
+def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
     """A run for each folder; what `add_hparams` and `add_scalars` of PyTorch's writer leave in folders below
     it is its own. Raises UserError where tensorboard is not installed; what is wrong with a file becomes a
     sentence in `problems`.
@@ -122,7 +123,11 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
     """What PyTorch's `add_hparams` and TensorBoard's own HParams write."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    data = HParamsPluginData.FromString(content)
+    try:
+        data = HParamsPluginData.FromString(content)
+    except DecodeError:
+        run.problems.append("Its hyperparameters cannot be decoded and were skipped.")
+        return
     for key, value in sorted(data.session_start_info.hparams.items()):
         kind = value.WhichOneof("kind")
         run.config[key] = getattr(value, kind) if kind and kind != "null_value" else None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ampcompare.report.statistics.estimate import Estimate
+
 MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
 LEAST_SPAN, LEAST_OF_LOGS = 1e-300, 1e-9  # below it ticks run out of digits
@@ -13,18 +15,6 @@ EDGE = 0.04  # of the axis, left free at either end
 REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
 DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A figure on its axis: a dot at `value`, and a line from `low` to `high`, None where there is none. The
-    line is the interval, or, where `is_seen`, only the range that was seen.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    is_seen: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,16 +41,18 @@ class Axis:
 
 
 def axis_of(
-    marks: Sequence[Mark],
+    marks: Sequence[Estimate],
     null: float,
     label: Callable[[float], str],
     *,
     log: bool,
     margin: tuple[float, float] | None = None,
 ) -> Axis:
-    """The axis on which these marks lie, with no change and the margin; `label` words a tick's value."""
+    """The axis on which these lie with their spans, with no change and the margin; `label` words a tick's
+    value.
+    """
     dots = [_scaled(v, log) for v in (null, *(margin or ()), *(mark.value for mark in marks))]
-    spans = [_scaled(end, log) for mark in marks for end in (mark.low, mark.high) if end is not None]
+    spans = [_scaled(end, log) for mark in marks for end in mark.span]
     reach = math.log(REACH) if log else sys.float_info.max
     ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
     low, high = min(ends), max(ends)

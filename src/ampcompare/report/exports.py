@@ -1,31 +1,29 @@
 """The comparison for programs: JSON, with everything, and CSV, one row a group of the same figures."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from ampcompare import __version__, metrics
+from ampcompare.program.files import finite
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
-from ampcompare.report.analysis.judged import Reproduction, Row
+from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.judged import JudgedFigure, Reproduction
 from ampcompare.report.analysis.require import Answer
-from ampcompare.report.runs import table
+from ampcompare.report.runs import figures, table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import OWN
 from ampcompare.report.statistics.estimate import Estimate
 
-# By the names that they have in files.
+FIGURES = [figure.column for figure in figures.FIGURES]
+# Questions by the names that they have in files: speedup, memory_ratio, quality_difference; ratios first.
 COMPARED = {
-    "speedup": SPEED,
-    "memory_ratio": MEMORY,
-    "energy_ratio": ENERGY,
-    "time_ratio": TIME,
-    "quality_difference": QUALITY,
+    f"{q}up" if q == figures.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
+    for q, figure in sorted(figures.COMPARED.items(), key=lambda item: not item[1].is_ratio)
 }
-OF_A_RUN = (table.DEVICE, table.ROWS, table.EPOCHS, table.OVERLAP, *table.FIGURES, table.STEP_TIME_95)
+OF_A_RUN = (table.DEVICE, table.ROWS, figures.EPOCHS, table.OVERLAP, *FIGURES, "step_time_ms_p95")
 
 
 def to_json(analysis: Analysis) -> str:
@@ -46,7 +44,7 @@ def to_json(analysis: Analysis) -> str:
         "metric_better": metrics.LOWER if metric.falls else metrics.HIGHER,
         "metric_shown_times": metric.factor,
         "margin": metric.margin,
-        "target": analysis.target,
+        "target": metric.target,
         "plan": vars(analysis.plan) if analysis.plan.is_there else None,
         "confidence": analysis.level,
         "intervals": analysis.caption,
@@ -64,7 +62,7 @@ def to_json(analysis: Analysis) -> str:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
-    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+    return json.dumps(finite(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
 def to_csv(analysis: Analysis) -> str:
@@ -73,7 +71,7 @@ def to_csv(analysis: Analysis) -> str:
     for group in (_group(one, analysis) for one in analysis.groups):
         compared = group["compared"] or {}
         row = {"group": group["label"], "runs": group["counted_runs"], "seeds": group["seeds"]}
-        for name in table.FIGURES:
+        for name in FIGURES:
             row |= _flat(name, group["figures"].get(name), "n")
         for name in COMPARED:
             row |= _flat(name, compared.get(name), "n", "method", "shown")
@@ -186,7 +184,7 @@ def _published(beside: Reproduction) -> dict[str, Any]:
     }
 
 
-def _judged(row: Row, group: Group | None) -> dict[str, Any]:
+def _judged(row: JudgedFigure, group: Group | None) -> dict[str, Any]:
     return {
         "figure": row.figure.name,
         "measured": row.figure.measured,
@@ -204,13 +202,3 @@ def _judged(row: Row, group: Group | None) -> dict[str, Any]:
 
 def _named(thing: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(inner) for inner in value]
-    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ampcompare.report.words import by_size
 
-Look = tuple[str, tuple[int, ...]]  # colour and dash
+Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
 
 
@@ -26,10 +26,10 @@ class Style:
     meaning: str = ""
 
 
-# Looks of the built-in backends by label; what is not in here takes a spare one. Those beyond Okabe and Ito's
+# Pens of the built-in backends by label; what is not in here takes a spare one. Those beyond Okabe and Ito's
 # were chosen by the least difference to any other (CIE L*a*b*, also as seen without red or green cones, by
 # Machado 2009): 18; that among the others is 11.
-_LOOKS: dict[str, Look] = {
+_PENS: dict[str, Pen] = {
     "none": ("#767c88", SOLID),
     "native": ("#0072b2", SOLID),
     "native_bf16": ("#56b4e9", (9, 3)),
@@ -40,7 +40,7 @@ _LOOKS: dict[str, Look] = {
     "bf16": ("#5f3dc4", (12, 4)),
     "bf16_sr": ("#a83232", (3, 2, 1, 2)),
 }
-_SPARE_LOOKS: tuple[Look, ...] = (
+_SPARE_PENS: tuple[Pen, ...] = (
     ("#17a2a2", (4, 2, 2, 2)),
     ("#b8a500", (1, 2)),
     ("#7a5195", (10, 3)),
@@ -50,7 +50,7 @@ AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the ba
 AGAIN_DASH: tuple[int, ...] = (3, 3)
 
 
-KNOWN = tuple(Style(label, *look) for label, look in _LOOKS.items())
+KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
 
 
 def ordered(values: Iterable[str]) -> list[str]:
@@ -60,30 +60,31 @@ def ordered(values: Iterable[str]) -> list[str]:
     return known + sorted(sorted(wanted - set(known)), key=by_size)
 
 
-def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = None) -> list[Style]:
-    """One style per (label, value): the value has the colour, the dashes tell labels of one value apart.
+def styles(labels: Iterable[tuple[str, str]], meanings: Mapping[str, str]) -> dict[str, Style]:
+    """The style of each label, of pairs (label, value): the value has the colour, the dashes tell labels of
+    one value apart. `meanings` are those of the values.
 
-    A value that is not known takes a look by its name, so that it has the same in every report, as long as no
-    other has taken it before. `words` are the meanings of the values.
+    A value that is not known takes a pen by its name, so that it has the same in every report, as long as no
+    other has taken it before.
     """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
-    base = {style.label: style for style in KNOWN}
-    unused = [(style.colour, SOLID) for style in KNOWN if style.label not in values]
-    taken: list[Look] = []
-    for value in (value for value in values if value not in base):
-        first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_LOOKS)
-        free = [*_SPARE_LOOKS[first:], *_SPARE_LOOKS[:first], *unused]
-        taken.append(next((look for look in free if look not in taken), free[len(taken) % len(free)]))
-        base[value] = Style(value, *taken[-1])
+    pens = dict(_PENS)
+    unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
+    taken: list[Pen] = []
+    for value in (value for value in values if value not in pens):
+        first = zlib.crc32(value.encode("utf-8", "replace")) % len(_SPARE_PENS)
+        free = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
+        taken.append(next((pen for pen in free if pen not in taken), free[len(taken) % len(free)]))
+        pens[value] = taken[-1]
     seen: Counter[str] = Counter()
-    found = []
+    found = {}
     for label, value in pairs:
-        style = base[value.removesuffix(AGAIN)]
-        meaning = (words or {}).get(value, "")
-        dash = AGAIN_DASH if value.endswith(AGAIN) else style.dash
+        colour, dash = pens[value.removesuffix(AGAIN)]
         if seen[value]:
-            dash = _SPARE_LOOKS[(seen[value] - 1) % len(_SPARE_LOOKS)][1]
+            dash = _SPARE_PENS[(seen[value] - 1) % len(_SPARE_PENS)][1]
+        elif value.endswith(AGAIN):
+            dash = AGAIN_DASH
         seen[value] += 1
-        found.append(Style(label, style.colour, dash, meaning))
+        found[label] = Style(label, colour, dash, meanings.get(value, ""))
     return found

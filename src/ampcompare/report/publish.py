@@ -8,14 +8,12 @@ from ampcompare import __version__
 from ampcompare.config.options import Role
 from ampcompare.config.schema import LEAVES, with_role
 from ampcompare.errors import UserError
-from ampcompare.program.yaml_file import flat
 from ampcompare.published.publication import MEASURED, load
-from ampcompare.records.tree import as_text
+from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.outputs import write_file
 from ampcompare.report.runs.groups import Group, measured
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
 from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import listed, printable, some
@@ -51,7 +49,7 @@ def _content(analysis: Analysis) -> dict[str, Any]:
         raise UserError(f"--publish: {listed(map(repr, twins))} {what}")
     labels = [printable(group.label) for group in groups]
     began = [run.started_at for run in runs if run.started_at]
-    torch = dict.fromkeys(as_text(found) for run in runs if (found := environment_of(run).get("torch")))
+    torch = dict.fromkeys(as_text(found) for run in runs if (found := run.environment.get("torch")))
     told = {
         "title": f"{analysis.setting.words}: {listed(labels)}",
         "source": f"runs recorded by AMP Compare {__version__}",
@@ -76,7 +74,7 @@ def _options(group: Group) -> dict[str, Any]:
         if key not in ASIDE and not key.startswith(("plan.", "published.")):
             value = group.records[0].option(key, leaf.default)
             is_tree = leaf.is_tree and isinstance(value or {}, Mapping)
-            found |= dict(flat(value or {}, key)) if is_tree else {key: value}
+            found |= dict(flatten(value or {}, f"{key}.")) if is_tree else {key: value}
     return found
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import Reproduction
-from ampcompare.report.tables import Cell, Column, Table, comparison_table
+from ampcompare.report.cells import Cell, Column, Table, comparison_table
 from ampcompare.report.words import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})

@@ -10,15 +10,14 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
-from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
 from ampcompare.report.request import FORMATS, PICTURES, Request
+from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
-from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
+from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.table import Row
 
 PUBLISHED = "published.name"
@@ -45,7 +44,7 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     # takes one.
     baseline = BASELINE if groups[0] == BACKEND else None
     if (first := given.get(groups[0])) is not None:
-        baseline = str(first.grid_value(Axes((first,)).baseline))
+        baseline = str(first.grid_value(baseline_of(first)))
     metric = _metric(sweep)
     # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")

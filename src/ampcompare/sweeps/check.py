@@ -7,9 +7,9 @@ came to: a baseline that all scales share stands among all of them, not before t
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -27,24 +27,14 @@ from ampcompare.program.checked import wrong_file
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.points import BACKEND, Cells, count_of
+from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
 
 MOST_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
 MOST_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
-
-@dataclass(frozen=True)
-class Tried:
-    """A point of the grid, by the numbers of what tells, and the config that the training makes of its
-    parameters, or why it would take no step.
-    """
-
-    numbers: tuple[int, ...]
-    parameters: dict[str, Any]
-    found: Config | UserError
+Numbers = tuple[int, ...]  # of the values that tell, a point of the grid
 
 
 def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
@@ -63,17 +53,24 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
         return _plan_of_others(sweep, words), None, []
     if lines := [*_wrong_options(sweep)]:
         raise wrong_file(sweep.path, lines)
-    tried = [*islice(_try(sweep, words), MOST_TRIED)]
+    telling = _telling(sweep)
+    configs: dict[Numbers, Config] = {}
+    refusals: dict[Numbers, UserError] = {}
+    for numbers in islice(product(*(range(p.grid_size()) for p in telling)), MOST_TRIED):
+        try:
+            configs[numbers] = parse(_words_of(sweep, _point(sweep, telling, numbers), words))
+        except UserError as problem:
+            refusals[numbers] = problem
     # Not every backend has every loss scale: the first that the training takes.
-    first = next((one for one in tried if isinstance(one.found, Config)), tried[0])
+    first, config = next(iter(configs.items()), (None, Config()))
     try:
-        if isinstance(first.found, UserError):
-            raise first.found
-        check_parameters(first.found, first.parameters)
+        if first is None:
+            raise next(iter(refusals.values()))
+        check_parameters(config, _point(sweep, telling, first))
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
-    _check_metric(sweep, first.found)
-    return first.found.plan, *_same_runs(sweep, tried)
+    _check_metric(sweep, config)
+    return config.plan, *_same_runs(sweep, telling, configs, refusals)
 
 
 def trains_here(sweep: Sweep) -> bool:
@@ -109,22 +106,19 @@ def _telling(sweep: Sweep) -> list[Parameter]:
     return [p for p in found if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
-def _try(sweep: Sweep, words: Sequence[str]) -> Iterator[Tried]:
-    """Every combination of what tells, with the first value of all else."""
-    telling = _telling(sweep)
+def _point(sweep: Sweep, telling: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
+    """The parameters of a run with these values of what tells, and the first value of all else."""
+    at = dict(zip((p.key for p in telling), numbers, strict=True))
+    values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
+    return nested(sweep.parameters, values)
+
+
+def _words_of(sweep: Sweep, parameters: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """The words of our training in the command of such a run."""
     # What a file of them says, the words can say.
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
-    for numbers in product(*(range(p.grid_size()) for p in telling)):
-        at = dict(zip((p.key for p in telling), numbers, strict=True))
-        values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
-        parameters = nested(sweep.parameters, values)
-        found: Config | UserError
-        try:
-            found = parse([*build_command(template, sweep.program, parameters, Path()), *words])
-        except UserError as problem:
-            found = problem
-        yield Tried(numbers, parameters, found)
+    return [*build_command(template, sweep.program, parameters, Path()), *words]
 
 
 def _wrong_options(sweep: Sweep) -> Iterator[str]:
@@ -170,22 +164,24 @@ def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
         return PlanConfig()
 
 
-def _same_runs(sweep: Sweep, tried: Sequence[Tried]) -> tuple[Cells | None, list[str]]:
-    kept: dict[str, tuple[int, ...]] = {}  # the first point of those that train the same
-    refused: list[str] = []
-    for one in tried:
-        if isinstance(one.found, Config):
-            effect = json.dumps(canonical(one.found.to_dict()), sort_keys=True, default=str)
-            kept.setdefault(effect, one.numbers)
-        else:
-            refused.append(str(one.found).partition("; ")[0])
-    telling = _telling(sweep)
-    if len(kept) == len(tried) or count_of(telling) > MOST_TRIED or sweep.on_server:  # which runs them all
+def _same_runs(
+    sweep: Sweep,
+    telling: Sequence[Parameter],
+    configs: Mapping[Numbers, Config],
+    refusals: Mapping[Numbers, UserError],
+) -> tuple[Cells | None, list[str]]:
+    kept: dict[str, Numbers] = {}  # the first point of those that train the same
+    for numbers, config in configs.items():
+        effect = json.dumps(canonical(config.to_dict()), sort_keys=True, default=str)
+        kept.setdefault(effect, numbers)
+    points = count_of(telling)
+    if len(kept) == points or points > MOST_TRIED or sweep.on_server:  # which runs them all
         return None, []
     cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
-    why = ": those that train the same are one" if len(kept) + len(refused) < len(tried) else ""
+    why = ": those that train the same are one" if len(kept) < len(configs) else ""
     said = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
-    if refused:
-        said.append(f"left out, as they cannot run: {some([*dict.fromkeys(refused)], MOST_NAMED)}")
+    if refusals:
+        reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())
+        said.append(f"left out, as they cannot run: {some([*reasons], MOST_NAMED)}")
     return cells, said

@@ -40,8 +40,8 @@ def build_command(
     if "${args_json_file}" in template:
         json_file.write_text(json.dumps(parameters), encoding="utf-8")
         forms["args_json_file"] = [str(json_file)]
-    forms |= {"interpreter": [sys.executable], "program": [program] if program else []}
-    forms["env"] = [] if os.name == "nt" else ["/usr/bin/env"]
+    forms |= {"env": ["/usr/bin/env"], "interpreter": [sys.executable]}
+    forms["program"] = [program] if program else []
     words: list[str] = []
     for word in template:
         word = _ENVIRONMENT.sub(lambda match: os.environ.get(match[1], match[1]), word)

@@ -1,10 +1,15 @@
-"""`ampcompare sweep`. It imports what it needs when it runs."""
+"""`ampcompare sweep` and `ampcompare reproduce`. They import what they need when they run."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
+from ampcompare.program.files import make_folder
+from ampcompare.program.place import as_typed
+
+SEEDS = 3  # of each arm of a publication
 
 
 def sweep(
@@ -60,7 +65,7 @@ def sweep(
     if missing and cluster is not None:
         raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
     if missing or (fill and cluster is None):
-        from ampcompare.sweeps.holes.command import see_holes
+        from ampcompare.sweeps.holes import see_holes
 
         raise typer.Exit(see_holes(file, words or [], console, request, fill=fill, missing=missing))
     if file.startswith(API_PREFIX):
@@ -71,3 +76,79 @@ def sweep(
 
         raise typer.Exit(submit_sweep(file, words or [], console, request, cluster, fill=fill))
     raise typer.Exit(run_sweep(file, words or [], console, request))
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The publication, or a YAML file; none: lists them.")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, as device=cuda.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm; 3 by default.")] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="For a look: that much of its epochs, images and batch size.")
+    ] = None,
+    network: Annotated[str | None, typer.Option(metavar="tiny", help="For a look: another network.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the runs; with --runs, of the report.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: GPUs, or one.")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help="Judge these runs instead, as report does.")
+    ] = None,
+    write_sweep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it as a sweep file instead, for W&B too.")
+    ] = None,
+) -> None:
+    """Run what others have published and judge it. Started again, it goes on.
+
+    Exit code 3: a published figure is not reproduced.
+    """
+    from rich.console import Console
+
+    from ampcompare.config.load import split_override
+    from ampcompare.sweeps.reproduce import lines, sweep_file
+
+    console, given = Console(highlight=False), words or []
+    asked: dict[str, Any] = {"seeds": seeds, "scale": scale, "network": network, "write-sweep": write_sweep}
+    asked |= {"workers": workers, "out": out, "runs": runs or None}
+    if name is None:
+        wrong, why = "scale network write-sweep workers out runs", "of which publication? give its name"
+    elif runs:
+        wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
+    else:
+        wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
+    said = [f"--{option} {asked[option]}" for option in wrong.split() if asked[option] is not None]
+    if said := [*said, *(given if runs else ())]:
+        raise UserError(f"{said[0]}: {why}")
+    if name is None:
+        typer.echo("\n".join(lines(seeds or SEEDS)))
+        return
+    if runs:
+        from ampcompare.report.command import make_report
+        from ampcompare.report.request import Request
+
+        raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
+    way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
+    if write_sweep is not None:
+        _, text = sweep_file(*way, file=str(write_sweep))
+        try:
+            with write_sweep.open("x", encoding="utf-8") as written:
+                written.write(text)
+        except (OSError, ValueError) as problem:
+            raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; name a new file") from None
+        ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
+        typer.echo(f"{write_sweep}: {', or '.join(ways)}")
+        return
+    from ampcompare.sweeps import run
+
+    called, text = sweep_file(*way)
+    there = dict(map(split_override, given)).get("output_dir")
+    if out and there:
+        raise UserError(f"--out {out}: output_dir={there} says it too; leave one out")
+    folder = Path(out or there or Path("runs") / called)
+    file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
+    file.write_text(text, encoding="utf-8")
+    request = run.Request(workers)
+    raise typer.Exit(run.run_sweep(str(file), [*given, f"output_dir={folder}"], console, request))

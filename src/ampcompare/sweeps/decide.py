@@ -12,8 +12,8 @@ from itertools import count, islice
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Look:
 
 def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     """Raise UserError where seeds cannot be added to a sweep until all is decided."""
-    option, seed, problem = "--until-decided", sweep.axes.seed, ""
+    option, seed, problem = "--until-decided", sweep.seed, ""
     target = sweep.metric.target if sweep.metric else None
     ending = {"run_cap": sweep.run_cap, "early_terminate": sweep.hyperband, "metric.target": target}
     cutting = next((key for key, value in ending.items() if value is not None), None)
@@ -34,7 +34,7 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
         problem = f"method={sweep.method!r}: {option} needs a grid; use method: grid"
     elif seed is None:
         problem = f"parameters: {option} adds seeds, the file has none; add seed: {{values: [1, 2, 3]}}"
-    elif sweep.axes.compared is None:
+    elif sweep.compared is None:
         todo = "add such as backend: {values: [none, native]}"
         problem = f"parameters: {option} needs a comparison; {todo}"
     elif wrong := [value for value in seed.examples() if not is_whole(value, 0)]:
@@ -51,7 +51,7 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     """The seeds that continue those of the sweep: from the last one on, none of them twice."""
-    own = sweep.axes.seed
+    own = sweep.seed
     assert own is not None
     have = own.values() + [seed for group in sweep.added for seed in group]
     return tuple(islice((seed for seed in count(have[-1] + 1) if seed not in have), amount))

@@ -12,8 +12,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.points import SEED
+from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, WORDS = "parameters", "words of the command line"
@@ -62,7 +61,7 @@ def agreed(
     """
     theirs, ours = _parts(began), _parts(definition(sweep, words))
     differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-    own, key, more = sweep.axes.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
+    own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
     if own and differing == [key]:
         first = Parameter((SEED,), *parse_spec(json.loads(theirs[key])))
         had, have = first.values(), own.values()

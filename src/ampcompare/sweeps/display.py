@@ -91,7 +91,7 @@ class SweepDisplay:
 
     def close(self) -> None:
         """All is done: say so where the last line, of a run of this process, could not know it."""
-        self.update(self.queue.progress(patient=True))
+        self.update(self.queue.progress())
         if self.queue.sweep.total() and self.progress.done != self._said:
             self.say(self._counted())
 

@@ -3,22 +3,21 @@
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
 from ampcompare.errors import UserError
-from ampcompare.program.checked import Checked, Number, Text, checked, refused
+from ampcompare.program.checked import Checked, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_word, read_yaml
 from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.points import MOST_POINTS, Axes, Cells, Point, count_of, points_of
+from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
 
-HYPERBANDS = 20  # of min_iter, which has no last one
+MOST_POINTS = 100_000  # of a grid
 
 
 def _option(name: str) -> str:
@@ -44,58 +43,10 @@ def _flat(tree: Any) -> tuple[Parameter, ...]:
 
 
 Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flat)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class _Group(Checked):
     parameters: Parameters
-
-
-class Objective(Checked):
-    """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
-
-    name: Text
-    goal: Literal["minimize", "maximize"] = "minimize"
-    target: Number | None = None
-    impute: Any = None  # for W&B's own search; TPE learns from finished runs alone
-    impute_while_running: Any = None
-
-    @property
-    def maximize(self) -> bool:
-        """Whether more is better."""
-        return self.goal == "maximize"
-
-    def is_reached(self, value: float) -> bool:
-        """Whether the value is as good as the target; never where there is none."""
-        return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
-
-
-class Hyperband(Checked):
-    """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
-
-    Unless `strict`, a run is judged by its best value so far rather than by its newest.
-    """
-
-    type: Literal["hyperband"]
-    min_iter: Count | None = None
-    max_iter: Count | None = None
-    s: Count | None = None
-    eta: Annotated[int, Field(ge=2)] = 3
-    strict: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_two_ways(self) -> Self:
-        if (self.min_iter is None) == (self.max_iter is None) or (self.max_iter is None) != (self.s is None):
-            raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
-        return self
-
-    @property
-    def bands(self) -> tuple[int, ...]:
-        """In their order."""
-        if self.min_iter is not None:
-            return tuple(self.min_iter * self.eta**i for i in range(HYPERBANDS))
-        found = {(self.max_iter or 0) // self.eta**i for i in range(1, (self.s or 0) + 1)}
-        return tuple(sorted(found - {0})) or (1,)
 
 
 class _File(Checked):
@@ -136,59 +87,6 @@ class _File(Checked):
 KEYS = tuple(_File.model_fields)
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep file says."""
-
-    path: Path
-    name: str
-    method: str
-    parameters: tuple[Parameter, ...]
-    program: str | None = None
-    command: tuple[str, ...] = DEFAULT_COMMAND
-    metric: Objective | None = None
-    run_cap: int | None = None
-    hyperband: Hyperband | None = None
-    project: str | None = None
-    entity: str | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    control: bool = False  # the baseline once more, before and behind the others
-    added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
-    cells: Cells | None = None  # which points are runs, where not each is one of its own
-    on_server: bool = False  # whether W&B's server knows it under its name
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
-        return self.method == "grid"
-
-    @property
-    def learns(self) -> bool:
-        """Whether its points follow from what the ones before came to; else from the file alone."""
-        return self.method == "bayes"
-
-    @cached_property
-    def axes(self) -> Axes:
-        """Its parameters by what a comparison makes of them."""
-        return Axes(self.parameters)
-
-    @cached_property
-    def points(self) -> list[Point]:
-        """The runs of a grid, in their order."""
-        of = (self.name, self.axes, self.cells, self.added, self.run_cap)
-        return points_of(*of, has_control=self.control, in_blocks=self.hyperband is None)
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds each value has, those that were added included."""
-        own = self.axes.seed
-        return (own.grid_size() if own else 1) + sum(map(len, self.added))
-
-    def total(self) -> int | None:
-        """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
-        return len(self.points) if self.is_grid else self.run_cap
-
-
 def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, or that of this name which comes along. `words` (`seed=[1,2]`) that name one
     of its parameters change its values. Raises UserError with a line for each thing that breaks W&B's schema.
@@ -220,15 +118,9 @@ def sweep_of(path: Path, content: Any) -> Sweep:
     UserError as `read_sweep`.
     """
     file = checked(_File, content, path)
-    as_written = ("method", "parameters", "program", "metric", "run_cap", "project", "entity")
-    return Sweep(
-        path=path,
-        name=file.name or path.stem,
-        command=tuple(file.command or DEFAULT_COMMAND),
-        hyperband=file.early_terminate,
-        raw=content,
-        **{key: getattr(file, key) for key in as_written},
-    )
+    shared = {key: value for key, value in file if key in Sweep.__dataclass_fields__}
+    shared |= {"name": file.name or path.stem, "command": tuple(file.command or DEFAULT_COMMAND)}
+    return Sweep(path=path, hyperband=file.early_terminate, raw=content, **shared)
 
 
 def key_of(word: str) -> str:

@@ -9,21 +9,37 @@ from typing import Any
 from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.sweeps.check import check, trains_here
-from ampcompare.sweeps.file import Sweep, key_of, read_sweep
+from ampcompare.sweeps.file import key_of, read_sweep
+from ampcompare.sweeps.storage import Address, shown, sqlite_url
+from ampcompare.sweeps.sweep import Sweep
 
+GRACE_SECONDS = 60.0
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A sweep, and what follows from it and from the words of its command line.
+class Request:
+    """What the command line asks of a sweep beside its file and the options of its runs."""
 
-    `given` are these, `words` those of them that go behind every command, `output` is the folder of all runs,
-    `here` whether it is our training, `said` what is to be said of it before the first run. `told` is what of
-    the plan each run is told beside what is in the file; None: nothing, not even its place, as a program of
-    others or a run of W&B's server needs to know of a plan only where there is one.
+    workers: int | None = None
+    storage: str | None = None
+    name: str | None = None
+    grace_seconds: float = GRACE_SECONDS
+    control: str | None = None
+    until_decided: bool = False
+    report: bool = True  # the table and the page behind the last run
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep, and what follows from it and from its command line.
+
+    `file` and `request` are what that asked for, `given` its words, `words` those of them that go behind
+    every command, `output` is the folder of all runs, `here` whether it is our training, `said` what is to
+    be said of it before the first run.
     """
 
     sweep: Sweep
@@ -35,9 +51,19 @@ class Prepared:
     said: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
     on_cpu: bool = False
+    file: str = ""
+    request: Request = Request()
+
+    @property
+    def url(self) -> Address:
+        """Of the sweep's database, by default in its folder."""
+        return sqlite_url(self.output) if self.request.storage is None else self.request.storage
 
     @property
     def told(self) -> dict[str, Any] | None:
+        """What of the plan each run is told beside what is in the file; None: nothing, not even its place, as
+        a program of others or a run of W&B's server needs to know of a plan only where there is one.
+        """
         told: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
         told |= {"looks": [*self.looks]} if self.looks else {}
         return told if told or (self.here and not self.sweep.on_server) else None
@@ -48,28 +74,37 @@ class Prepared:
         own = vars(self.plan) | ({"control": BOOKENDS} if self.sweep.control else {})
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
+    def again(self, *asked: str) -> str:
+        """The command that goes on with what was asked for; `asked` are options without a value."""
+        of = self.request
+        options = {
+            "--workers": of.workers,
+            "--storage": of.storage and shown(of.storage),
+            "--name": of.name,
+            "--grace": of.grace_seconds if of.grace_seconds != GRACE_SECONDS else None,
+            "--control": of.control,
+        }
+        words = [*asked, *(["--until-decided"] if of.until_decided else [])]
+        words += [f"{key}={value}" for key, value in options.items() if value is not None]
+        return as_typed("ampcompare", "sweep", self.file, *words, *self.given)
 
-def prepare(
-    file: str,
-    words: Sequence[str],
-    name: str | None = None,
-    control: str | None = None,
-    *,
-    decides: bool = False,
-) -> Prepared:
-    """The sweep of a file, or of one that comes along. `name` and `control` are those options, `decides` is
-    whether it goes on until all is decided. Raises UserError; nothing has been written or started.
-    """
+
+def prepare(file: str, words: Sequence[str], request: Request = Request()) -> Prepared:
+    """The sweep of a file, or of one that comes along. Raises UserError, with nothing written or started."""
     for word in words:
         split_override(word)  # whether it is one
     sweep = read_sweep(file, words)
-    return prepared(sweep if name is None else replace(sweep, name=name), words, control, decides=decides)
+    sweep = sweep if request.name is None else replace(sweep, name=request.name)
+    ready = prepared(sweep, words, request.control, decides=request.until_decided)
+    return replace(ready, file=file, request=request)
 
 
 def prepared(
     sweep: Sweep, words: Sequence[str], control: str | None = None, *, decides: bool = False
 ) -> Prepared:
-    """The same of a sweep that was read; words that name one of its parameters have changed its values."""
+    """The same of a sweep that was read; words that name one of its parameters have changed its values.
+    `control` is that option, `decides` is whether it goes on until all is decided.
+    """
     # The name becomes a folder and W&B's group.
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
     if not is_word or len(sweep.name.encode()) > 200:

@@ -19,8 +19,8 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.program.files import replacing
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 
 ENDS = ("finished", "failed", "stopped")  # of a run that is not made once more by itself
@@ -150,6 +150,7 @@ class Launch:
         file = self.folder / "wandb" / f"sweep-{sweep.name}" / f"config-{row.run_id}.yaml"
         content = {"wandb_version": 1, **{key: {"value": value} for key, value in planned(row).items()}}
         try:
+            _note(self.folder, row.run_id).unlink(missing_ok=True)  # how an earlier start ended is past
             file.parent.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
             file.write_text(text, encoding="utf-8")
@@ -200,9 +201,13 @@ class Launch:
         return True
 
 
+def _note(folder: Path, run_id: str) -> Path:
+    return folder / "logs" / f"{run_id}.ended"
+
+
 def note_end(folder: Path, run_id: str, state: str) -> None:
     """Write down how a run ended, for whoever takes it over if this process ends now. Raises OSError."""
-    with replacing(folder / "logs" / f"{run_id}.ended") as file:
+    with replacing(_note(folder, run_id)) as file:
         file.write(state.encode())
 
 
@@ -211,7 +216,7 @@ def ended(folder: Path, run_id: str) -> str | None:
     could say so, by its record.
     """
     with suppress(OSError, UnicodeDecodeError):
-        noted = (folder / "logs" / f"{run_id}.ended").read_text(encoding="utf-8")
+        noted = _note(folder, run_id).read_text(encoding="utf-8")
         if noted in ENDS:
             return noted
     return "finished" if Follower(folder, run_id, None).exit_code() == 0 else None

@@ -22,9 +22,9 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
 from ampcompare.sweeps.definition import Added, agreed, definition, seed_of
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import Address, Database, shown
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import (
     FORMAT,
     QUEUED,
@@ -64,9 +64,9 @@ class Queue:
     `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
     over; `words` are the options behind every command, part of what the sweep is; `plan` is what of the plan
     every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the
-    database has it, with all seeds so far, `added` the groups of seeds that came since it began. What waits
-    for a database that is away says so (`database`); `beat`, `report` and `progress` raise Away at once.
-    Raises UserError where the database cannot be used or holds another sweep under the same name.
+    database has it, with all seeds so far, `added` the groups of seeds that came since it began. All wait for
+    a database that is away, and say so (`database`); but `beat` and `report` raise Away at once. Raises
+    UserError where the database cannot be used or holds another sweep under the same name.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Queue:
         self.grace_seconds = grace_seconds
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self.added: list[Added] = []
-        self._rows = R.sweep == name
+        self._own, self._rows = SWEEPS.c.name == name, R.sweep == name
         self._seen: dict[tuple[str, int], float] = {}  # of others' rows: owner and beat, since when
         self._looked = time.monotonic()
         self.database = Database(storage, TABLES)
@@ -96,40 +96,29 @@ class Queue:
             assert found
             return found["sweep"]
 
-        def agree(connection: Connection, groups: list[Any]) -> Sweep:
-            found, more = agreed(sweep, words, began, [group[0] for group in groups], shown(storage))
-            groups += [[[*more], None, []]] if more else []
-            return found
-
         began = self.database.wait(begin)
         self._seed = seed_of(sweep, began)
-        self.sweep = self._alone(agree)
+        is_agreed = False
+        while not is_agreed:  # another may add seeds just now
+            groups = [group.seeds for group in self.read_added()]
+            self.sweep, more = agreed(sweep, words, began, groups, shown(storage))
+            is_agreed = not more or self.add(Added(more))
 
-    def _alone(self, act: Callable[[Connection, list[Any]], T], *, patient: bool = True) -> T:
-        """What `act` does with the database and the groups of seeds in it, with nobody else at it. Those that
-        it adds are kept, those that others added are known here by then.
+    def _locked(self, connection: Connection) -> dict[str, Any]:
+        """What is written of the sweep; until the end of this transaction nobody else is at it."""
+        query = select(SWEEPS.c.definition).where(self._own).with_for_update()
+        return dict(connection.execute(query).scalar_one())
 
-        Unless `patient`, Away is raised at once, and nothing of the seeds is heard: the pulse goes on while
-        a look is taken, which goes by the seeds that there were when it began.
+    def _alone(self, act: Callable[[Connection], T]) -> T:
+        """What `act` does with the database, with nobody else at it, when it answers. The seeds that others
+        have added are known by then.
         """
 
-        def transaction(connection: Connection) -> tuple[T, list[Any]]:
-            mine = SWEEPS.c.name == self.name
-            query = select(SWEEPS.c.definition).where(mine).with_for_update()
-            written = connection.execute(query).scalar_one()
-            groups, known = written["groups"], len(written["groups"])
-            if patient:
-                self._hear(groups)
-            result = act(connection, groups)
-            if len(groups) > known:
-                connection.execute(SWEEPS.update().where(mine).values(definition=written))
-            return result, groups
+        def transaction(connection: Connection) -> T:
+            self._hear(self._locked(connection)["groups"])
+            return act(connection)
 
-        if not patient:
-            return self.database.once(transaction)[0]
-        result, groups = self.database.wait(transaction)
-        self._hear(groups)
-        return result
+        return self.database.wait(transaction)
 
     def _hear(self, groups: Sequence[Any]) -> None:
         if len(groups) > len(self.added):
@@ -145,23 +134,28 @@ class Queue:
         """Add a group of seeds behind all those there are. False: another worker has added one since."""
         number, mine = len(self.added), [[*group.seeds], group.look, [*group.said]]
 
-        def write(connection: Connection, groups: list[Any]) -> bool:
+        def write(connection: Connection) -> list[Any]:
+            written = self._locked(connection)
+            groups: list[Any] = written["groups"]
             if len(groups) == number:
                 groups.append(mine)
-            return bool(groups[number] == mine)  # written just now, or before the connection broke
+                connection.execute(SWEEPS.update().where(self._own).values(definition=written))
+            return groups
 
-        return self._alone(write)
+        groups = self.database.wait(write)
+        self._hear(groups)
+        return bool(groups[number] == mine)  # written just now, or before the connection broke
 
     def read_added(self) -> list[Added]:
         """The groups of seeds that were added, those of other workers too."""
-        self._alone(lambda connection, groups: None)
+        self._alone(lambda connection: None)
         return self.added
 
     def claim(self) -> Row | None:
         """A run to be made, None when nothing is left to start (runs of other workers may still go on)."""
         owner = secrets.token_hex(8)
 
-        def take(connection: Connection, groups: list[Any]) -> Row | None:
+        def take(connection: Connection) -> Row | None:
             if mine := rows_of(connection, self._rows, R.state == RUNNING, R.owner == owner):
                 return mine[0]  # taken before the connection broke
             first = select(func.min(R.place)).where(self._rows, R.state == QUEUED)
@@ -195,14 +189,18 @@ class Queue:
         return place
 
     def beat(self, mine: Sequence[Row] = ()) -> Progress:
-        """A sign of life for one's own rows, and a look at others': the silent go back to the queue."""
+        """A sign of life for one's own rows, and a look at others': the silent go back to the queue.
+
+        It hears of no new seeds: the pulse goes on while a look is taken, which goes by those before it.
+        """
         owners, now = {row.owner for row in mine}, time.monotonic()
         # Who has not looked for a while, as a process that was stopped, knows of no silence in it; nor does
         # who was cut off: what is seen is kept when all of it is written.
         before = {} if now - self._looked > self.grace_seconds / 2 else self._seen
         self._looked, self._seen = now, {}
 
-        def tell(connection: Connection, groups: list[Any]) -> tuple[Progress, dict[tuple[str, int], float]]:
+        def tell(connection: Connection) -> tuple[Progress, dict[tuple[str, int], float]]:
+            self._locked(connection)
             self._change(connection, R.state == RUNNING, R.owner.in_(owners), beat=R.beat + 1)
             running = rows_of(connection, self._rows, R.state == RUNNING)
             others = [row for row in running if row.owner not in owners]
@@ -213,20 +211,21 @@ class Queue:
             lost = frozenset(owners - {row.owner for row in running})
             return dataclasses.replace(self._counted(connection), lost=lost), seen
 
-        progress, self._seen = self._alone(tell, patient=False)
+        progress, self._seen = self.database.once(tell)
         return progress
 
     def report(self, row: Row, band: int, value: float) -> list[float]:
         """Keep the metric of a run at a band, once; returns that of all runs that came so far."""
 
-        def write(connection: Connection, groups: list[Any]) -> list[float]:
+        def write(connection: Connection) -> list[float]:
+            self._locked(connection)
             own, key = R.place == row.place, str(band)
             told = {key: value, **connection.execute(select(R.bands).where(self._rows, own)).scalar_one()}
             self._change(connection, own, R.owner == row.owner, bands=told)
             every = connection.execute(select(R.bands).where(self._rows)).scalars()
             return [bands[key] for bands in every if key in bands]
 
-        return self._alone(write, patient=False)
+        return self.database.once(write)
 
     def end(self, row: Row, state: str, value: float | None = None) -> bool:
         """Record how a row ended: finished, stopped (by early termination), failed; interrupted or lost, and
@@ -236,14 +235,14 @@ class Queue:
         to |= _after_loss(row) if state == "lost" else {}
         # The owner stays: a commit whose answer was lost is found again.
         mine = (R.place == row.place, R.owner == row.owner, R.state.in_((RUNNING, to["state"])))
-        return self._alone(lambda connection, groups: self._change(connection, *mine, **to) == 1)
+        return self._alone(lambda connection: self._change(connection, *mine, **to) == 1)
 
     def requeue(self, rows: Iterable[Row]) -> int:
         """Queue these rows, which have ended, once more as new runs; how many of them nobody had yet."""
         new = vars(Row(0, state=QUEUED, starts=0))
         new = {name: new[name] for name in ("state", "owner", "value", "bands", "attempt", "starts")}
 
-        def write(connection: Connection, groups: list[Any]) -> int:
+        def write(connection: Connection) -> int:
             count = 0
             for row in rows:
                 as_seen = (R.place == row.place, R.run_id == row.run_id, R.state == row.state)
@@ -258,7 +257,7 @@ class Queue:
         """Write down what others have run, or is still to be, where nobody has begun its place."""
         named = [row if row.run_id else dataclasses.replace(row, run_id=secrets.token_hex(4)) for row in rows]
 
-        def write(connection: Connection, groups: list[Any]) -> None:
+        def write(connection: Connection) -> None:
             there = {*connection.execute(select(R.place).where(self._rows)).scalars()}
             if new := [{"sweep": self.name, **vars(row)} for row in named if row.place not in there]:
                 connection.execute(RUNS.insert(), new)
@@ -269,9 +268,9 @@ class Queue:
         """Every run that was begun so far, by its place."""
         return self.database.wait(lambda connection: rows_of(connection, self._rows))
 
-    def progress(self, *, patient: bool = False) -> Progress:
-        """How the runs of all workers stand; cheap, to be asked often. `patient` waits for the database."""
-        return (self.database.wait if patient else self.database.once)(self._counted)
+    def progress(self) -> Progress:
+        """How the runs of all workers stand; cheap, to be asked often."""
+        return self.database.wait(self._counted)
 
     def _counted(self, connection: Connection) -> Progress:
         query = select(R.state, func.count()).where(self._rows).group_by(R.state)
@@ -282,7 +281,7 @@ class Queue:
     def is_all_done(self) -> bool:
         """Whether every run has ended, of any worker, with the seeds that were added."""
         return self._alone(
-            lambda connection, groups: self._next(connection) is None and not self._counted(connection).open
+            lambda connection: self._next(connection) is None and not self._counted(connection).open
         )
 
 

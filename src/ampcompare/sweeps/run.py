@@ -1,12 +1,13 @@
 """A sweep from its file to its report."""
 
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,32 +22,16 @@ from ampcompare.program.stopping import WORDS, heard
 from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
-from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.prepare import Prepared, prepare
+from ampcompare.sweeps.prepare import Prepared, Request, prepare
 from ampcompare.sweeps.process import Launch, of_others
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.search import load_optuna
-from ampcompare.sweeps.storage import Address, shown, sqlite_url
 from ampcompare.sweeps.worker import Stop, Workers
 
 EXIT_FAILED_RUNS = 1
-GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
 STOP_SIGNALS = tuple(WORDS)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the command line asks of a sweep beside its file and the options of its runs."""
-
-    workers: int | None = None
-    storage: str | None = None
-    name: str | None = None
-    grace_seconds: float = GRACE_SECONDS
-    control: str | None = None
-    until_decided: bool = False
-    report: bool = True  # the table and the page behind the last run
 
 
 def run_sweep(path: str, words: Sequence[str], console: Console, request: Request) -> int:
@@ -56,7 +41,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
     repeat a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system. Raises
     UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
-    ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
+    ready = prepare(path, words, request)
     if ready.sweep.learns:
         load_optuna()
     if ready.looks:
@@ -66,25 +51,23 @@ def run_sweep(path: str, words: Sequence[str], console: Console, request: Reques
         is_filled = (folder / "sweep.db").exists()  # then it is no array's alone
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
-    queue = queue_of(ready, request)
+    queue = queue_of(ready)
     for line in ready.said:
         print_line(console, one_line(line))
     if ready.looks:
         check_can_be_decided(queue.sweep, ready.looks)
         fill_first_look(queue, ready.looks)
-    return run_to_report(queue, path, console, request, ready)
+    return run_to_report(queue, ready, console)
 
 
-def run_to_report(
-    queue: Queue, path: str, console: Console, request: Request, ready: Prepared, *asked: str
-) -> int:
+def run_to_report(queue: Queue, ready: Prepared, console: Console, *asked: str) -> int:
     """See all runs of the queue through, and say what came out. `asked` are options without a value, to go on
     with. Returns the exit code, as `run_sweep`.
     """
     folder = make_output(ready.output)
-    if received := work_through(queue, folder, console, request, ready):
-        command = command_again(path, request, ready, *asked)
-        print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
+    if received := work_through(queue, ready, folder, console):
+        todo = f"go on with: {ready.again(*asked)}"
+        print_line(console, one_line(f"stopped: finished runs stay finished; {todo}"))
         return 128 + received[0]
     rows = queue.rows()
     print_best(console, queue, rows)
@@ -92,38 +75,37 @@ def run_to_report(
     print_failed(console, bad, queue.sweep.total() or len(rows), folder)
     status = 0
     if ready.sweep.on_server:  # this disk has those runs only that filled holes
-        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', path)}"))
-    elif request.report:
+        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', ready.file)}"))
+    elif ready.request.report:
         from ampcompare.sweeps.answer import report
 
         status = report(console, queue.sweep, folder)
     return EXIT_FAILED_RUNS if bad else status
 
 
-def url_of(ready: Prepared, request: Request) -> Address:
-    """Of the sweep's database, by default in its folder."""
-    return sqlite_url(ready.output) if request.storage is None else request.storage
-
-
-def queue_of(ready: Prepared, request: Request) -> Queue:
+def queue_of(ready: Prepared) -> Queue:
     """The queue of a sweep."""
-    name, grace = ready.sweep.name, request.grace_seconds
-    return Queue(ready.sweep, url_of(ready, request), name, grace, ready.words, ready.told)
+    grace = ready.request.grace_seconds
+    return Queue(ready.sweep, ready.url, ready.sweep.name, grace, ready.words, ready.told)
 
 
-def work_through(
-    queue: Queue, folder: Path, console: Console, request: Request, ready: Prepared
-) -> list[int]:
+def launch_of(ready: Prepared, folder: Path) -> Launch:
+    """How its runs are started, into this folder."""
+    words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
+    # The sweep anew, without its points: to the jobs of an array it travels with each run.
+    return Launch(replace(ready.sweep), folder, words, {} if ready.here else of_others(), ready.here)
+
+
+def work_through(queue: Queue, ready: Prepared, folder: Path, console: Console) -> list[int]:
     """See all runs of the queue through by workers of this process; with looks, round after round until all
     is decided. Returns the signals that ended it before.
     """
     gpus = [] if ready.on_cpu else visible_gpus()
-    words = (*ready.words, f"output_dir={folder}") if ready.here else ready.words
-    launch = Launch(queue.sweep, folder, words, {} if ready.here else of_others(), ready.here)
-    stop, display = Stop(), SweepDisplay(console, queue, queue.progress(patient=True))
+    launch = launch_of(ready, folder)
+    stop, display = Stop(), SweepDisplay(console, queue, queue.progress())
 
     def workers() -> int:
-        total, most = queue.sweep.total(), request.workers or max(1, len(gpus))
+        total, most = queue.sweep.total(), ready.request.workers or max(1, len(gpus))
         return min(most, max(1, total - display.progress.done)) if total else most
 
     def look() -> Look:
@@ -143,6 +125,27 @@ def work_through(
         if not received:
             display.close()
     return received
+
+
+def visible_gpus() -> list[str]:
+    """One CUDA_VISIBLE_DEVICES value per GPU that this process may use; empty where there is none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        names = [name.strip() for name in given.split(",")]
+        # CUDA takes the list up to the first name that is none, such as -1.
+        valid = next((i for i, name in enumerate(names) if not name or name.startswith("-")), len(names))
+        return names[:valid] if _gpu_count() else []
+    return [str(index) for index in range(_gpu_count())]
+
+
+def _gpu_count() -> int:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:  # no driver, no GPU
+        return 0
 
 
 def _begins(display: SweepDisplay, folder: Path, workers: int, gpus: int, planned: str) -> Iterator[str]:
@@ -175,20 +178,6 @@ def make_output(output: Path) -> Path:
     for inner in ("logs", "wandb"):
         make_folder(folder / inner, option)
     return folder
-
-
-def command_again(path: str, request: Request, ready: Prepared, *asked: str) -> str:
-    """The command that goes on with what was asked for; `asked` are options without a value."""
-    options = {
-        "--workers": request.workers,
-        "--storage": request.storage and shown(request.storage),
-        "--name": request.name,
-        "--grace": request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None,
-        "--control": request.control,
-    }
-    words = [*asked, *(["--until-decided"] if request.until_decided else [])]
-    words += [f"{key}={value}" for key, value in options.items() if value is not None]
-    return as_typed("ampcompare", "sweep", path, *words, *ready.given)
 
 
 @contextmanager

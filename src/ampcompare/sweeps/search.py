@@ -12,7 +12,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 
 BY_KEY = ("categorical", "int_uniform", "uniform", "log_uniform_values")  # hashed by that alone

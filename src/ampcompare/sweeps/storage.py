@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -108,9 +107,9 @@ def _engine(url: Address, *, writes: bool) -> Engine:
     if name in ("postgres", "postgresql"):
         given = given.set(drivername=f"postgresql+{driver or DRIVER}")
     if given.get_backend_name() == "sqlite":
-        if not given.database or ":memory:" in given.database or given.query.get("mode") == "memory":
-            todo = "name a file, sqlite:///sweep.db, or leave the option out"
-            raise UserError(f"--storage {url}: a database in memory is gone with its process; {todo}")
+        if not given.database or given.database.startswith(("file:", ":memory:")):
+            todo = "a database in memory is gone with its process"
+            raise UserError(f"--storage {url}: expected a file, such as sqlite:///sweep.db; {todo}")
         # Wait for other writers instead of failing at once.
         engine = create_engine(given, connect_args={"timeout": 30})
         # sqlite3 would begin a transaction at the first write, not before. Who reads before it writes would
@@ -161,8 +160,7 @@ def sqlite_path(url: Address) -> Path | None:
     given = _parsed(url)
     if given is None or given.get_backend_name() != "sqlite" or not given.database:
         return None
-    of_uri = re.match(r"file:(?://[^/]*)?(.*)", given.database)
-    return Path(unquote(of_uri[1]) if of_uri else given.database)
+    return Path(given.database)
 
 
 def shown(url: Address) -> str:

@@ -52,9 +52,9 @@ def see_through(
     guard: Guard,
     stop: Stop,
     gpu: str | None = None,
-    look: Callable[[Run], bool] = lambda run: False,
+    watch: Callable[[Run], bool] = lambda run: False,
 ) -> tuple[str, int | None]:
-    """Start a run and wait for its end, with a `look` at it several times a second: whether it falls behind.
+    """Start a run and wait for its end, and `watch` it several times a second: whether it falls behind.
 
     Returns how it ended and its exit code: finished, failed, stopped (it fell behind), interrupted (it was
     asked to end before its end), or lost (by a signal that nobody here knows of: once more).
@@ -65,7 +65,7 @@ def see_through(
     kill_at, early, asked = math.inf, False, False
     while (code := run.wait(POLL_SECONDS)) is None:
         now = time.monotonic()
-        early = (look(run) and not asked) or early
+        early = (watch(run) and not asked) or early
         if (early or stop.asked.is_set()) and kill_at == math.inf:
             # What has ended by itself just now was not interrupted.
             asked = run.tell(signal.SIGTERM if early else stop.number) and not early
@@ -144,7 +144,7 @@ class Workers:
             while not self._stop.asked.is_set():
                 try:
                     row = self._queue.claim()
-                    there = 0 if row else self._queue.progress(patient=True).open
+                    there = 0 if row else self._queue.progress().open
                 except Away:
                     if self._stop.asked.is_set():
                         return
@@ -173,8 +173,8 @@ class Workers:
         follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
         state = self._before(row) if row.attempt > 1 else None
         if state is None:
-            look = partial(self._look, job, follower, {*row.bands})
-            state, job.exit_code = see_through(row, launch, self._guard, self._stop, gpu, look)
+            watch = partial(self._watch, job, follower, {*row.bands})
+            state, job.exit_code = see_through(row, launch, self._guard, self._stop, gpu, watch)
             job.seconds = time.monotonic() - job.began
         if state in ENDS:
             with suppress(OSError):
@@ -193,7 +193,7 @@ class Workers:
                 return "interrupted"
         return ended(self._launch.folder, row.run_id)
 
-    def _look(self, job: Job, follower: Follower, judged: set[str], run: Run) -> bool:
+    def _watch(self, job: Job, follower: Follower, judged: set[str], run: Run) -> bool:
         """How far a run is, whether it is still ours, and whether it falls behind at a band that it has not
         been `judged` at.
         """

@@ -72,11 +72,11 @@ def begin(
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-    mode = _mode(start.mode, say)
-    is_online = mode == "online"
-    # Offline the client would warn; parts are put together when they are read.
-    resume = "allow" if is_online and (resumed or start.goes_on) else None
     try:
+        mode = _mode(start.mode, say)
+        is_online = mode == "online"
+        # Offline the client would warn; parts are put together when they are read.
+        resume = "allow" if is_online and (resumed or start.goes_on) else None
         with waiting_said(say, "W&B's server, to begin the run") if is_online else nullcontext():
             run = _init(start, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:

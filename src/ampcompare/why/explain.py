@@ -19,7 +19,7 @@ from ampcompare.metrics import ARITHMETIC, EMULATED
 from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
-from ampcompare.report.words import of_all
+from ampcompare.report.numbers import of_all
 from ampcompare.train.setting import configured, made_up, set_up
 from ampcompare.why import memory
 from ampcompare.why.memory import MIB, Memory, memory_of

@@ -120,16 +120,6 @@ def test_after_one_evaluation_there_is_a_point_with_its_range():
     assert sum(len(list(node)) for node in marks) == 1
 
 
-def test_epoch_of_a_single_early_evaluation_is_labelled_as_it_is():
-    def early(plan):
-        plan["rows"] = [row for row in plan["rows"] if "eval/accuracy" not in row]
-        plan["rows"].append({"global_step": 32, "epoch": 0.16, "eval/accuracy": 0.5})
-
-    found = texts(charts(make("none", edit=early))["quality"])
-    assert "0.16" in found
-    assert "0.2" not in found
-
-
 @pytest.mark.parametrize(
     ("seconds", "unit", "end"), [(500, "seconds", 500), (1740, "minutes", 29), (7200 * 2, "hours", 4)]
 )
@@ -256,8 +246,3 @@ def test_hostile_names_are_data_and_never_part_of_an_expression():
         expressions = re.findall(r'"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\)"', text)
         assert not [one for one in expressions if "alert" in one], name
         assert any("alert" in one for one in texts(spec)), name
-
-
-def test_known_backends_differ_in_colour_and_but_for_the_baseline_and_native_in_dash():
-    assert len({s.colour for s in KNOWN}) == len(KNOWN)
-    assert len({s.dash for s in KNOWN}) == len(KNOWN) - 1

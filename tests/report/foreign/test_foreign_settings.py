@@ -1,15 +1,18 @@
-"""What tells other programs' runs apart: seeds are repeats, places and stamps are left out and named."""
+"""What tells other programs' runs apart: seeds are repeats, places and stamps are left out and named; or the
+name that somebody gave to where they come from (`ampcompare report fp32=logs/a bf16=logs/b`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.fakes import make
 from support.foreign import FULL, MIXED, foreign, several
 
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
+from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 
 
@@ -72,17 +75,6 @@ def test_a_number_that_is_new_in_every_run_is_a_setting(key: str, step: float):
     assert [g.n for g in analysis.groups] == [1] * 6
     assert all(c.refusal for c in analysis.comparisons)
     assert labels(runs, ignore=[key]) == {FULL: 3, MIXED: 3}
-
-
-def test_what_says_the_precision_in_other_words_goes_with_it():
-    words = {False: (False, "float32"), True: (True, "bfloat16")}
-    runs = [(run, *words["bf16" in run.name]) for run in several()]
-    analysis = analyse_runs(
-        [with_config(run, amp=amp, amp_dtype=dtype) for run, amp, dtype in runs],
-        group_by=["trainer.precision"],
-    )
-    assert analysis.comparison(MIXED).refusal == ""
-    assert any("amp and amp_dtype (it goes with trainer.precision)" in c for c in analysis.remarks)
 
 
 @pytest.mark.parametrize(
@@ -157,3 +149,82 @@ def test_names_in_the_config_of_a_loop_under_our_recorder_split_no_group():
     assert "run_name" in said
     assert "bf16 (it goes with backend)" in said
     assert analysis.quantities.speed == "samples/s"
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two folders with two runs each, as Lightning's CSVLogger leaves them: no precision, no seed."""
+    monkeypatch.chdir(tmp_path)
+    for arm, faster in (("a", 1.0), ("b", 2.0)):
+        for version in (0, 1):
+            folder = tmp_path / "logs" / arm / f"version_{version}"
+            folder.mkdir(parents=True)
+            rows = [f"{step},{1 / step},{100 * faster + version + step / 10}" for step in (10, 20, 30, 40)]
+            text = "\n".join(["step,train_loss,samples_per_sec", *rows])
+            (folder / "metrics.csv").write_text(f"{text}\n")
+            (folder / "hparams.yaml").write_text("lr: 0.1\n")
+    return tmp_path / "logs"
+
+
+def test_runs_that_nothing_tells_apart_are_one_group_without_a_seed_and_the_form_is_offered(logs: Path):
+    analysis = analyse_runs(load_runs([logs]))
+    assert [(group.n, group.seeds) for group in analysis.groups] == [(4, 0)]
+    assert sum("fp32=logs/a bf16=logs/b" in remark for remark in analysis.remarks) == 1
+
+
+def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baseline(logs: Path):
+    analysis = analyse_runs(load_runs(["half=logs/b", f"full={logs / 'a'}"]))
+    assert analysis.keys == ("arm",)
+    assert {g.label: (g.n, g.seeds) for g in analysis.groups} == {"half": (2, 0), "full": (2, 0)}
+    assert analysis.baseline_value == "half"
+    asked = analyse_runs(load_runs(["half=logs/b", "full=logs/a"]), "full")
+    speed = asked.comparison("half").estimates["speed"]
+    assert speed.value == pytest.approx(2, rel=0.05)
+    assert not speed.paired
+    with pytest.raises(UserError, match=r"--baseline 'ful': .*did you mean full\?"):
+        analyse_runs(load_runs(["half=logs/b", "full=logs/a"]), "ful")
+
+
+def test_the_precision_of_the_config_stands_beside_the_name_that_somebody_gave(logs: Path):
+    for arm, precision in (("a", "bf16-mixed"), ("b", "32-true")):
+        for file in (logs / arm).glob("*/hparams.yaml"):
+            file.write_text(f"lr: 0.1\nprecision: {precision}\n")
+    analysis = analyse_runs(load_runs(["fp32=logs/a", "mine=logs/b"]))
+    assert [g.label for g in analysis.groups] == ["fp32", "mine"]
+    assert analysis.comparison("mine").refusal == ""
+    said = "By their own settings fp32 is precision bf16-mixed and mine is precision 32-true."
+    assert said in analysis.notes
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["fp32=logs/a", "logs/b"], "logs/b: has no name beside fp32; name it, too: NAME=logs/b"),
+        (["fp32=logs", "bf16=logs/b"], "this run is in fp32 and in bf16; name it once"),
+        (["x/y=logs/a"], "x/y=logs/a"),
+        (["fp32=nowhere"], "nowhere"),
+    ],
+)
+def test_a_source_without_a_name_or_with_two_is_refused_in_a_line(logs: Path, sources, said):
+    with pytest.raises(UserError) as caught:
+        load_runs(sources)
+    assert said in str(caught.value)
+    assert len(caught.value.lines) == 1
+
+
+def test_a_folder_that_is_called_so_is_no_name(logs: Path):
+    (logs / "a").rename(logs.parent / "lr=0.1")
+    assert ["arm" in run.config for run in load_runs(["lr=0.1"])] == [False, False]
+
+
+def test_runs_of_ours_have_arms_too_whatever_their_backends_are_called():
+    runs = [
+        make(b, seed, config={"arm": arm})
+        for arm, b in (("old", "none"), ("new", "native"))
+        for seed in (1, 2)
+    ]
+    analysis = analyse_runs(runs)
+    assert (analysis.keys, analysis.baseline_value) == (("arm",), "old")
+    assert analysis.comparison("new").refusal == ""
+    assert "By their own settings old is backend none and new is backend native." in analysis.notes
+    assert analyse_runs(runs, group_by=["backend"]).groups[0].value == "none"

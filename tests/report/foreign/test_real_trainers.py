@@ -1,4 +1,4 @@
-"""Runs that Lightning's, Hugging Face's and timm's own code recorded, read without an option."""
+"""Runs that Lightning's and Hugging Face's own code recorded, read without an option."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def trained(name: str, folder: Path) -> Analysis:
     [
         ("lightning", "precision", "32-true", "val_acc", "steps/s"),
         ("transformers", "bf16", "False", "eval/accuracy", "samples/s"),
-        ("timm", "amp", "False", "eval_top1", "epochs/s"),
     ],
 )
 def test_a_trainers_own_runs_are_compared_without_an_option(tmp_path, name, key, baseline, metric, speed):

@@ -14,8 +14,8 @@ from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.cells import comparison_table
 from ampcompare.report.page.render import render_page
-from ampcompare.report.tables import comparison_table
 
 HOSTILE = "</script><script>alert(1)</script>{{7*7}}"
 IMAGE = '"><img src=x onerror=alert(1)>'
@@ -140,7 +140,7 @@ def test_table_is_the_forest_with_each_mark_where_its_axis_says():
     places = [f"{100 * axis.place(cell.mark.value):.2f}%" for axis, cell in marks]
     assert [a["cx"] for a in page.of("circle")] == places
     assert [a["fill"] == "var(--paper)" for a in page.of("circle")] == [cell.is_open for _, cell in marks]
-    spans = [[f"{100 * axis.place(v):.2f}%" for v in (cell.mark.low, cell.mark.high)] for axis, cell in marks]
+    spans = [[f"{100 * axis.place(v):.2f}%" for v in cell.mark.span] for axis, cell in marks]
     assert [[a["x1"], a["x2"]] for a in page.of("line", "span")] == spans
     assert len(page.of("rect", "zone")) == 3
 
@@ -156,17 +156,16 @@ def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_d
     assert {a.get("stroke-dasharray") for a in two.of("line", "span")} == {"2 5"}
 
 
-def test_chart_library_is_made_once_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
-    first = render_page(analyse_runs([make("none")]))
-    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
-    assert render_page(analyse_runs([make("none")])) == first
-
-
-def test_page_is_made_without_a_cache_that_can_be_written(tmp_path, monkeypatch):
+def test_chart_library_is_made_once_and_kept_where_it_can_be(tmp_path, monkeypatch):
+    analysis = analyse_runs([make("none")])
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
-    assert b"vegaEmbed" in render_page(analyse_runs([make("none")]))
+    assert b"vegaEmbed" in render_page(analysis)
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
+    moment = datetime(2026, 11, 5, tzinfo=UTC)
+    first = render_page(analysis, moment)
+    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
+    assert render_page(analysis, moment) == first
 
 
 def test_page_of_long_records_weighs_little():

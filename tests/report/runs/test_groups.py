@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.fakes import make
 
-from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
 
@@ -99,12 +98,6 @@ def test_other_software_is_compared_and_named_but_of_two_baselines_none_is_taken
     assert "although they differ in environment.torch" in " ".join(analysis.remarks)
     refusal = analyse_runs(runs).comparison("native").refusal
     assert "would both do; they differ in environment.torch" in refusal
-
-
-@pytest.mark.parametrize(("option", "key"), [("group_by", "batchsize"), ("ignore", "modle.name")])
-def test_unknown_key_is_an_error_that_names_the_nearest(option, key):
-    with pytest.raises(UserError, match="did you mean"):
-        analyse_runs([make("none")], **{option: [key]})
 
 
 def test_a_run_of_two_sources_is_two_rows_with_places_of_their_own():

@@ -9,7 +9,6 @@ import pytest
 from support.fakes import make, put
 
 from ampcompare import metrics
-from ampcompare.records.run import columns_of
 from ampcompare.report import analyse_runs
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,16 +66,6 @@ def test_of_a_run_on_several_processes_every_card_counts():
     assert found == pytest.approx([1, 1])
     ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
     assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
-
-
-def test_clocks_that_say_anything_break_nothing(subtests: pytest.Subtests):
-    for value in [np.nan, -np.inf, 1e300, -5.0, "x", None]:
-        for key in [metrics.ELAPSED, metrics.TRAIN_SECONDS, "_timestamp"]:
-            with subtests.test(value=value, key=key):
-                spoiled, sound = run("none", 1, 0, stamps=0.0), run("native", 1, 0)
-                spoiled.logged |= columns_of([{key: value}] * spoiled.rows)[1]
-                for found in overlaps(spoiled, sound):
-                    assert found is None or 0 <= found <= 1
 
 
 def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_all():

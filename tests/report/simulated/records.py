@@ -28,28 +28,17 @@ def record(
     exit_code: int | None = 0,
     state: str = "finished",
     place: int = 0,
-    replicate: int = 0,
     plan: dict[str, Any] | None = None,
 ) -> RunRecord:
-    """One run that logged these evaluations and losses; what is None was not recorded.
-
-    `place` is its number in time, `replicate` tells apart the runs of one backend and seed. A value may be
-    NaN: that was logged.
+    """One run that logged these evaluations and losses; what is None was not recorded, NaN was logged.
+    `place` is its number in time.
     """
-    rows = []
-    for step, loss in enumerate(losses):
-        moment = LASTS * (step + 1) / len(losses)
-        row = {
-            "global_step": 10.0 * step,
-            "epoch": float(step),
-            "train/loss": loss,
-            "time/elapsed_seconds": moment,
-        }
-        if speed is not None:
-            row["throughput/images_per_second"] = speed
-        if peak_mib is not None:
-            row["memory/peak_mib"] = peak_mib
-        rows.append(row)
+    told = {"throughput/images_per_second": speed, "memory/peak_mib": peak_mib}
+    rows = [
+        {"global_step": 10.0 * step, "epoch": float(step), "train/loss": loss, **told}
+        | {"time/elapsed_seconds": LASTS * (step + 1) / len(losses)}
+        for step, loss in enumerate(losses)
+    ]
     rows += [
         {"global_step": 10.0 * (step + 1), "epoch": step + 1.0, "eval/accuracy": value}
         for step, value in enumerate(accuracies)
@@ -57,7 +46,7 @@ def record(
     count, logged = columns_of(rows)
     environment = {"device_name": "GPU", "device_type": "cuda"}
     return RunRecord(
-        id=f"{backend}-{seed}-{replicate}",
+        id=f"{backend}-{seed}",
         name=f"{backend} {seed}",
         state=state,
         exit_code=exit_code,

@@ -6,17 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampcompare.published.printed import printed
+from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure
-from ampcompare.report import words
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Relation, Row, with_verdicts
+from ampcompare.report import numbers
+from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
 from ampcompare.report.statistics.agreement import Theirs
 from ampcompare.report.statistics.samples import difference
 
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
-RATIO = Relation("speed-up", words.ratio, is_ratio=True)
+RATIO = Relation("speed-up", numbers.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):
@@ -24,14 +24,14 @@ def page(rng, n, noise, doctored=1.0):
 
     def times(speed, sd):
         values = 100 * speed * np.exp(rng.normal(0, sd, n + 1))
-        return pd.Series(values[:-1]), printed(f"{values[-1]:.3g}")
+        return pd.Series(values[:-1]), Printed.model_validate(f"{values[-1]:.3g}")
 
     (base, there), rows = times(1.0, noise[0]), []
     for number, speed in enumerate(ARMS):
         ours, one = times(speed, noise[-1])
         ends = (one.value / there.value, one.low / there.high, one.high / there.low)
         theirs, found = Theirs(*(doctored * end for end in ends)), difference(ours, base, log=True, by="")
-        rows.append(Row(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+        rows.append(JudgedFigure(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
     return [row.verdict for row in with_verdicts(rows, 0.1, 0.5)]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -66,12 +67,9 @@ def asking(server: Server, folder: Path) -> Iterator[None]:
     """This process as a client of the server: its `wandb.Api` and what is built on it."""
     import wandb as client
 
-    before = dict(os.environ)
-    client.teardown()
-    os.environ.update(server.environment(folder))
-    try:
-        yield
-    finally:
-        client.teardown()  # its settings are read once a process
-        os.environ.clear()
-        os.environ.update(before)
+    client.teardown()  # its settings are read once a process
+    with mock.patch.dict(os.environ, server.environment(folder)):
+        try:
+            yield
+        finally:
+            client.teardown()

@@ -135,7 +135,6 @@ class Server:
             "project": project,
             "model": project,
             "models": projects,
-            "entity": lambda given: {"id": "entity-1", "name": given["name"], "projects": connection([], {})},
             "view": lambda given: views.get(given["id"]),
         }
 
@@ -190,7 +189,6 @@ class Server:
             "agentHeartbeat": heartbeat,
             "createRunFiles": run_files,
             "createArtifact": artifact,
-            "createCustomChart": lambda given: {"chart": {"id": f"{given['entity']}/{given['name']}"}},
         }
         return {name: lambda given, do=do: do(given["input"]) for name, do in actions.items()}  # type: ignore[misc]
 

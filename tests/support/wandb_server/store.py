@@ -7,7 +7,6 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import yaml
@@ -15,13 +14,7 @@ import yaml
 from support.wandb_server.graph import connection
 
 EXIT_INTERRUPTED = 255  # what the client reports after Ctrl-C
-_moments = itertools.count()
-
-
-def now() -> str:
-    """A time stamp, a millisecond later at every call, so that runs have an order."""
-    moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=next(_moments))
-    return moment.isoformat().replace("+00:00", "Z")
+CREATED = "2026-01-01T00:00:00Z"
 
 
 @dataclass
@@ -50,7 +43,6 @@ class Run:
     exit_code: int | None = None
     stop_requested: bool = False
     preempting: bool = False
-    created_at: str = field(default_factory=now)
 
     @property
     def storage_id(self) -> str:
@@ -109,20 +101,17 @@ class Run:
             "id": self.storage_id,
             "name": self.id,
             "displayName": self.name,
-            "projectId": "1",
             "project": lambda _: self.project.node(base_url),
             "sweepName": self.sweep.id if self.sweep else None,
             "state": self.state,
             "config": json.dumps({key: {"value": value} for key, value in self.config.items()}),
             "summaryMetrics": json.dumps(self.summary),
-            "systemMetrics": "{}",
             "group": self.group,
             "jobType": self.job_type,
             "notes": self.notes,
             "tags": self.tags,
-            "readOnly": False,
-            "createdAt": self.created_at,
-            "heartbeatAt": self.created_at,
+            "createdAt": CREATED,
+            "projectId": "1",
             "user": {"id": "user-1", "name": "tester", "username": "tester"},
             "stopped": self.stop_requested,
             "historyLineCount": len(self.rows),
@@ -194,8 +183,6 @@ class Sweep:
             "method": self.config["method"],
             "state": self.state,
             "config": self.text,
-            "createdAt": now(),
-            "runCount": len(self.runs),
             "runs": lambda given: connection([run.node(base_url) for run in self.runs], given),
             "project": lambda _: self.project.node(base_url),
         }
@@ -230,8 +217,7 @@ class Project:
 
         def runs(given: Mapping[str, Any]) -> list[dict[str, Any]]:
             wanted = json.loads(given.get("filters") or "{}")
-            found = sorted(self.runs.values(), key=lambda run: run.created_at)
-            return [run.node(base_url) for run in found if matches(run, wanted)]
+            return [run.node(base_url) for run in self.runs.values() if matches(run, wanted)]
 
         def one_of(things: Mapping[str, Any], *names: str) -> Any:
             def one(given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -248,19 +234,17 @@ class Project:
         return {
             "__typename": "Project",
             "isBenchmark": False,
-            "id": f"project-{self.name}",
+            "createdAt": CREATED,
             "internalId": "1",
+            "id": f"project-{self.name}",
             "name": self.name,
             "entityName": self.entity,
             "entity": {"id": "entity-1", "name": self.entity},
-            "readOnly": False,
-            "createdAt": "2026-01-01T00:00:00Z",
             "runCount": lambda given: len(runs(given)),
             "runs": lambda given: connection(runs(given), given),
             "run": one_of(self.runs, "name"),
             "bucket": one_of(self.runs, "name"),
             "sweep": one_of(self.sweeps, "sweepName", "name"),
-            "totalSweeps": len(self.sweeps),
             "sweeps": lambda given: connection([s.node(base_url) for s in self.sweeps.values()], given),
             "allViews": views,
         }
@@ -273,7 +257,7 @@ class Project:
         is_new = view_id not in self.views
         view = self.views.setdefault(view_id, kept)
         view |= {key: value for key, value in given.items() if key != "id" and value is not None}
-        return {"view": view | {"updatedAt": now()}, "inserted": is_new}
+        return {"view": view | {"updatedAt": CREATED}, "inserted": is_new}
 
 
 def matches(run: Run, wanted: Mapping[str, Any]) -> bool:

@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
+from support.fakes import plan
+from support.wandb_files import write_runs
 
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
@@ -17,15 +20,13 @@ from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
-from ampcompare.report.request import FORMATS
-from ampcompare.sweeps.answer import report, request_of
+from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepared
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")
-IMAGES = ("--scale", "0.02", "--network", "tiny", "data.source=synthetic")
 # What makes seconds on a CPU of a publication's data: the others' images are those of CIFAR.
 OF = {
     "dle": ("data.kwargs.size=64",),
@@ -98,12 +99,10 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--out", "a", "output_dir=b"), "--out a: output_dir=b says it too; leave one out"),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),
-        (("{paper}", "--runs", "a", "--seeds", "2"), "--seeds 2: --runs judges runs that exist"),
         (("{paper}", "epochs=1", "--runs", "a"), "epochs=1: --runs judges runs that exist; leave it out"),
         (("{paper}", "--runs", "absent"), "absent: no such folder"),
         (("{paper}", "--write-sweep", "{paper}"), "File exists; name a new file"),
         (("{paper}", "--write-sweep", "new", "--out", "a"), "--out a: --write-sweep runs nothing"),
-        (("{paper}", "--write-sweep", "no/where/new"), "--write-sweep no/where/new: "),
     ]:
         with subtests.test(words=words, said=said):
             monkeypatch.chdir(paper.parent)
@@ -137,65 +136,24 @@ def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_publication_is_run_to_its_report_and_not_run_twice(tmp_path, capsys):
-    """And the same runs are judged by themselves."""
-    words = ("tootouch", *IMAGES, *SMALL, "--out", tmp_path / "runs", "--seeds", "1")
-    status, said = run(*words, capsys=capsys)
-    assert status == 0, said
-    records = load_runs([str(tmp_path / "runs")])
-    assert sorted(r.option("published.arm") for r in records) == sorted(load("tootouch").arms)
-    assert {r.option("seed") for r in records} == {223}
-    assert {r.option("model.name") for r in records} == {"tiny"}
-    assert (tmp_path / "runs" / "report" / "index.html").is_file()
-    assert "3 of them done before" in run(*words, capsys=capsys)[1]
-    assert {r.id for r in load_runs([str(tmp_path / "runs")])} == {r.id for r in records}
-    status, told = run("tootouch", "--runs", tmp_path / "runs", "--out", tmp_path / "page", capsys=capsys)
-    assert status == 0, told
-    assert (tmp_path / "page" / "index.html").is_file()
-
-
-TWICE = """
-title: Twice the same
-source: Somebody
-setting: {model: {name: tiny}, data: {source: synthetic, train_limit: 128, test_limit: 400}, epochs: 1}
-baseline: once
-arms: {once: {backend: none}, again: {backend: none, tf32: true}}
-figures:
-  accuracy:
-    measured: final_accuracy
-    values:
-      once: {value: 50, low: 0, high: 100, n: 3}
-      again: {value: 50, low: 0, high: 100, n: 3}
-"""
-
-
-@pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two arms that train the same on a CPU, in three seeds, and their publication's file."""
-    folder = tmp_path_factory.mktemp("twice")
-    (folder / "paper.yaml").write_text(TWICE)
-    for arm, seed in ((arm, seed) for seed in (1, 2, 3) for arm in ("once", "again")):
-        words = [f"published.name={folder / 'paper.yaml'}", f"published.arm={arm}", f"seed={seed}"]
-        words += ["device=cpu", "wandb.mode=offline", "log.every=2", "diagnostics.every=null"]
-        assert train([*words, f"output_dir={folder / 'runs'}"]) == 0
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("printed", "status"), [(50, 0), (5000, 3)])
-def test_exit_code_3_says_that_a_figure_is_not_reproduced(twice, tmp_path, monkeypatch, printed, status):
-    """Of runs that exist, and at the end of the sweep that made them."""
+@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.3, 3)])
+def test_exit_code_3_says_that_a_figure_is_not_reproduced(tmp_path, monkeypatch, capsys, factor, status):
+    """Of runs that exist, published by the report of themselves, and at the end of a sweep that made them."""
     monkeypatch.chdir(tmp_path)
-    again = f"again: {{value: {printed}, low: {printed - 50}, high: {printed + 50}"
-    (tmp_path / "paper.yaml").write_text(TWICE.replace("again: {value: 50, low: 0, high: 100", again))
+    write_runs(Path("runs"), [plan(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)])
     with pytest.raises(SystemExit) as end:
-        main(["reproduce", "paper.yaml", "--runs", str(twice / "runs")])
-    assert (end.value.code or 0) == status
-    sweep = tmp_path / "sweep.yaml"
-    with pytest.raises(SystemExit):
-        main(["reproduce", "paper.yaml", "--write-sweep", str(sweep)])
-    (tmp_path / "runs").symlink_to(twice / "runs")
-    assert report(Console(quiet=True), read_sweep(sweep), tmp_path / "runs") == status
+        main(["report", "runs", "--publish", "mine.yaml", "--out", "page", "--format", "md"])
+    assert not end.value.code
+    content = yaml.safe_load(Path("mine.yaml").read_text())
+    speeds = content["figures"]["images_per_second"]["values"]["native"]
+    speeds |= {key: speeds[key] * factor for key in ("value", "low", "high")}
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    capsys.readouterr()
+    assert run("./mine.yaml", "--runs", "runs", "--out", "judged", capsys=capsys)[0] == status
+    assert run("./mine.yaml", "--write-sweep", "sweep.yaml", capsys=capsys)[0] == 0
+    assert report(Console(quiet=True), read_sweep(Path("sweep.yaml")), tmp_path / "runs") == status
+    said = "speed-up in throughput of native: not reproduced"
+    assert capsys.readouterr().err.count(said) == (status == 3)
 
 
 def read(path: Path) -> Sweep:
@@ -230,12 +188,6 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
         assert {k: config.value(k) for k in publication.arm_keys} == {
             k: whole.value(k) for k in publication.arm_keys
         }
-
-
-def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
-    """Whoever runs it: the report is that of `--reproduce`, with the pictures."""
-    request = request_of(read(written(tmp_path, "ignite")), tmp_path)
-    assert (request.reproduce, request.kinds) == ("ignite", FORMATS)
 
 
 def test_the_baseline_comes_first_and_a_seed_of_the_setting(tmp_path):

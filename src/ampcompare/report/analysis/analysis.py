@@ -1,37 +1,41 @@
 """The analysis of a set of runs: every figure and every sentence that page, tables and terminal show."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
 from ampcompare.report.analysis.benched import read_bench
+from ampcompare.report.analysis.best import best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
+from ampcompare.report.analysis.comparison import compare_all
 from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
+from ampcompare.report.analysis.judged import WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
+from ampcompare.report.foreign.apart import BASELINE, nearest
 from ampcompare.report.foreign.read import read
 from ampcompare.report.foreign.reading import Asked
-from ampcompare.report.foreign.settings import BASELINE, nearest
+from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
-from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
-from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
+from ampcompare.report.runs.backend import words_of
+from ampcompare.report.runs.checks import resolution_of
+from ampcompare.report.runs.ending import Outcome, outcome_of
+from ampcompare.report.runs.figures import BY_COLUMN, CHANCE
+from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, arm_of, describe, settings_of
-from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.table import GROUP, OUTCOME, RUN, SETTINGS, table_of, with_target, words_of
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
+from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.words import between, capital, change, listed, some
+from ampcompare.report.statistics.family import joint_level
+from ampcompare.report.words import capital, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
@@ -52,9 +56,9 @@ class Analysis(Findings):
         found = self.comparison(group.label)
         return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
 
-    def look(self, group: Group) -> str:
+    def tone(self, group: Group) -> str:
         found = self.comparison(group.label)
-        return verdict.look(found) if found else verdict.BASE
+        return verdict.tone(found) if found else verdict.BASE
 
     @cached_property
     def sentences(self) -> dict[str, str]:
@@ -64,7 +68,7 @@ class Analysis(Findings):
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
-        drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
+        drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
         off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
@@ -149,19 +153,13 @@ def analyse_runs(
         memory=memory,
     )
     reading = read(runs, asked)
-    compared, keys = reading.metric, reading.keys
-    rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
-    told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
-    settings = [settings_of(run, own, reading.aside) for run, own in zip(rows[RUN], told, strict=True)]
-    if reading.settings is None:
-        check_keys("--group-by", keys, settings)
-        check_keys("--ignore", ignore, settings)
-    rows = rows.assign(**{SETTINGS: pd.Series(settings, index=rows.index, dtype=object)})
-    value, key, ignored = reading.baseline, keys[0], frozenset(ignore)
-    values = [one.get(key, NOT_SET) for one in settings]
-    shown = _target(target, plan.target, rows[[one == value for one in values]], compared)
-    rows = with_target(rows, shown, compared)
-    groups = group_runs(rows, compared, keys, ignored, resolution_of(rows, compared))
+    keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
+    values = [one.get(keys[0], NOT_SET) for one in reading.settings]
+    bases = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+    compared = replace(reading.metric, target=_target(target, plan.target, bases, reading.metric))
+    rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
+    compared = replace(compared, floor=resolution_of(rows, compared))
+    groups = group_runs(rows, compared, keys, ignored)
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
         hint = nearest(value, there)
@@ -171,28 +169,27 @@ def analyse_runs(
     if measured:
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
-    words = {g.value: words_of(run) for g in groups if key == BACKEND for run in g.all_rows[RUN]}
-    looks = styles(((g.label, g.value) for g in groups), words)
+    meanings = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
+    # Of each interval: of all groups that were asked for, comparable or not, times the looks.
+    others = sum(group.value != value and not group.is_control for group in groups)
+    level = joint_level(others, len(plan.looks) or 1)
     published = None
     if reproduce is not None:
-        points = compared.margin if compared.is_share and compared.margin else POINTS
-
-        def pool(numbers: list[int]) -> list[Group]:
-            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored, groups[0].floor)
-
-        published = set_beside(load(reproduce), list(rows[RUN]), pool, within=within, points=points)
+        published = set_beside(load(reproduce), rows, compared, ignored, within)
     return Analysis(
         table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),
         groups=tuple(groups),
         metric=compared,
-        keys=tuple(keys),
+        keys=keys,
         baseline_value=value,
         plan=plan,
-        styles={style.label: style for style in looks},
+        level=level,
+        comparisons=compare_all(groups, value, keys[0], level, measured),
+        best=best_of_each(groups, keys[0], value, compared, level),
+        styles=styles(((group.label, group.value) for group in groups), meanings),
         ignored=ignored,
-        target=shown,
         bench=measured,
         quantities=reading.quantities,
         said=reading.said,
@@ -203,22 +200,24 @@ def analyse_runs(
 
 
 def _target(
-    asked: float | None, planned: float | None, rows: pd.DataFrame, metric: ComparedMetric
+    asked: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
 ) -> float | None:
     """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
-    finished run of the baseline's `rows` reaches, rounded to the easier side, where that is no guessing.
+    finished run of the baseline reaches, rounded to the easier side, where that is no guessing.
     """
     if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    finished = [run for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value] if not arm_of(run)]
+    ended = [run for run in bases if outcome_of(run, metric.key)[0] is Outcome.FINISHED]
+    finished = [run for run in ended if not arm_of(run)]
     every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    if not best or (not metric.falls and worst <= 100 * chance_of(rows, metric).max() + 1):
+    guessing = max((BY_COLUMN[CHANCE].taken(run, metric) for run in bases), default=0.0)
+    if not best or (not metric.falls and worst <= 100 * guessing + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from ampcompare.errors import UserError, reason
-from ampcompare.report import words
-from ampcompare.report.runs import table
+from ampcompare.report import numbers
+from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
 
@@ -32,10 +33,9 @@ class Benched(Estimate):
 
     is_known: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.has_interval = self.is_known
-        self.low, self.high = self.ends = self.seen if self.is_known else (None, None)
+    @cached_property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        return self.seen if self.is_known else (None, None)
 
     @property
     def basis(self) -> str:
@@ -60,11 +60,11 @@ class Bench(BaseModel):
     def words(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
-        control = words.ratio(self.control.ratio or 1.0)
+        control = numbers.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
         known = any(arm.low is not None for arm in self.arms[1:])
-        level = f", intervals at {words.level(self.level)}" if known else ""
+        level = f", intervals at {numbers.level(self.level)}" if known else ""
         return f"{said}{level}, its control {control}."
 
     def arm_of(self, group: Group) -> Arm | None:
@@ -83,22 +83,22 @@ class Bench(BaseModel):
         arm = self.arm_of(group)
         if arm is None:
             return {}
-        values = {table.SPEED: arm.images_per_second, table.MEMORY: arm.peak_mib}
-        if not group.sample(table.MEMORY).empty:
-            values.pop(table.MEMORY)
+        values = {THROUGHPUT: arm.images_per_second, PEAK: arm.peak_mib}
+        if not group.sample(PEAK).empty:
+            values.pop(PEAK)
         return {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
-        """Those of a group to the baseline of the bench, by column."""
+        """Those of a group to the baseline of the bench, by question."""
         arm, other = self.arm_of(group), self.arm_of(base)
         if arm is None or other is None or other.label != self.baseline or arm.ratio is None:
             return {}
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        found = {table.SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
+        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
         if arm.peak_mib and other.peak_mib:
-            found[table.MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
+            found[MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
         return found
 
 

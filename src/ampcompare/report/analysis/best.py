@@ -8,9 +8,9 @@ by the very figure that is shown, which flatters it: nothing is claimed of it be
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ampcompare.report import words
-from ampcompare.report.analysis.comparison import ENVIRONMENT, QUALITY, SPEED, compare
-from ampcompare.report.runs import table
+from ampcompare.report import numbers, words
+from ampcompare.report.analysis.comparison import ENVIRONMENT, compare
+from ampcompare.report.runs.figures import QUALITY, SCORE, SPEED
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import NOT_SET, brief, differing_keys, follows
@@ -44,9 +44,9 @@ def best_of_each(
     found: dict[str, Group] = {}
     tried: list[int] = []
     for value, alike in by_value.items() if tuned else ():
-        able = [g for g in alike if table.QUALITY in g.figures and not (g.is_unfinished or g.outcomes.failed)]
+        able = [g for g in alike if SCORE in g.figures and not (g.is_unfinished or g.outcomes.failed)]
         if able:
-            found[value] = best_of(able, key=lambda g: g.figures[table.QUALITY].value)
+            found[value] = best_of(able, key=lambda g: g.figures[SCORE].value)
             tried.append(len({tuple(g.settings.get(k) for k in tuned) for g in alike}))
     if len(found) < 2 or baseline not in found or min(tried[0], max(tried[1:])) < 2:
         return None
@@ -54,16 +54,16 @@ def best_of_each(
     least, *_, most = sorted(tried)
     values = f"{most if most == least else f'{least} to {most}'} values"
     what = f"Best of {values} of {words.some(names)} each"
-    each, shown = [], {value: metric.show_value(g.figures[table.QUALITY].value) for value, g in found.items()}
+    each, shown = [], {value: metric.show_value(g.figures[SCORE].value) for value, g in found.items()}
     for value, group in found.items():
         at = [f"{name} {brief(group.settings.get(k, NOT_SET))}" for name, k in zip(names, tuned, strict=True)]
         text = f"{value} reaches {metric.name} {shown[value]} ({', '.join(at)})"
         beside = compare(group, found[baseline], level).estimates if value != baseline else {}
         if QUALITY in beside:
-            text += f", {metric.with_unit(words.signed(beside[QUALITY].value))}"
-        each.append(text + (f", {words.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
+            text += f", {metric.with_unit(numbers.signed(beside[QUALITY].value))}"
+        each.append(text + (f", {numbers.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
     others = [value for value in found if value != baseline]
-    first = best_of(others, key=lambda value: found[value].figures[table.QUALITY].value)
+    first = best_of(others, key=lambda value: found[value].figures[SCORE].value)
     picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."
     heading = f"{what}: {first} {shown[first]}, {baseline} {shown[baseline]}"
     return BestOfEach(f"{what}: {'; '.join(each)}. {picked}", heading, found[first].label)

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.figures import CLASSES, IMAGES, SCORE, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
@@ -89,8 +90,8 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     if apart := listed(checks.on_other_cards(compared)):
         yield f"{apart} ran on different cards: what differs between these counts as difference."
     drift = checks.drift_of(compared)
-    if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
-        change = words.change(drift.value) + words.between(drift.low, drift.high, words.change)
+    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+        change = numbers.change(drift.value) + numbers.between(drift.low, drift.high, numbers.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
@@ -108,7 +109,7 @@ def _apart(of: Findings) -> Iterator[str]:
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     gaps = [
-        f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
+        f"{group.label} {numbers.ratio(gap[1])} instead of {numbers.ratio(gap[0])}"
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1
@@ -127,21 +128,21 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     odd += [_who(row) for row in every if row[RUN].problems]
     if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
         yield f"The record of {who} has problems; the table of runs says which."
-    said = (table.environment_of(run).get("git_commit") for run in rows[RUN])
+    said = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
-        own = any(run.option("recorder") is not None for run in rows[RUN])
+        own = any(run.is_recorded for run in rows[RUN])
         code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
 def _reached(of: Findings) -> Iterator[str]:
-    if (target := of.target) is None:
+    if of.metric.target is None:
         return
-    name = f"The target of {of.metric.show_value(target)} was reached by"
-    counted = [g for g in of.groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
-    counts = [(g, sum(len(table.reaching(run, target, of.metric)) > 0 for run in g.records)) for g in counted]
+    name = f"The target of {of.metric.show_value(of.metric.target)} was reached by"
+    counted = [g for g in of.groups if g.rows[SCORE].notna().any() and not g.is_control]
+    counts = [(g, sum(len(reaching(run, of.metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
         yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
     if none_do := [g.label for g, k in counts if not k]:
@@ -152,8 +153,8 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
     """What the size of the test set leaves open of one accuracy: sqrt(p (1 - p) / images)."""
     found = []
     for group in compared if metric.is_accuracy else ():
-        known, mean = group.rows[table.IMAGES].dropna(), group.figures.get(table.QUALITY)
-        if len(known) and mean and group.rows[table.CLASSES].notna().all():
+        known, mean = group.rows[IMAGES].dropna(), group.figures.get(SCORE)
+        if len(known) and mean and group.rows[CLASSES].notna().all():
             p, images = mean.value / 100, int(known.min())
             found.append((100 * (max(0.0, p * (1 - p)) / images) ** 0.5, images))
     if found:
@@ -167,7 +168,7 @@ def _who(row: pd.Series) -> str:
 
 def deviations(of: Findings) -> list[str]:
     """In what the comparison is not as it was planned."""
-    plan, metric, target, comparisons = of.plan, of.metric, of.target, of.comparisons
+    plan, metric, target, comparisons = of.plan, of.metric, of.metric.target, of.comparisons
     sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
     seeds = min(
         (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0

@@ -12,43 +12,31 @@ from dataclasses import dataclass, field, replace
 from ampcompare.metrics import EMULATED
 from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
-from ampcompare.report.runs.checks import learned_nothing
+from ampcompare.report.runs.checks import drift_of_control, learned_nothing
+from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, Figure
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
-from ampcompare.report.runs.table import RUN, shares_machine
+from ampcompare.report.runs.settings import NOT_SET, differing_keys, follows
+from ampcompare.report.runs.table import shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
 from ampcompare.report.words import listed, some
 
-SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"
-QUESTIONS = (SPEED, MEMORY, QUALITY)  # of which something is claimed
-COLUMNS = {
-    SPEED: table.SPEED,
-    MEMORY: table.MEMORY,
-    QUALITY: table.QUALITY,
-    ENERGY: table.ENERGY,
-    TIME: table.TO_TARGET,
-}
-# What an interval above, and below, no change is called.
-SIDES = {SPEED: ("faster", "slower"), MEMORY: ("larger", "smaller"), QUALITY: ("better", "worse")}
 EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
 ENVIRONMENT = "environment."
 MAX_KEYS = 6
-FIRST, LAST = "first", "last"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
-EMULATES = "this processor emulates"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is shown of one question, by the interval of `estimate`: words of SIDES, and EQUIVALENT; or, where
-    nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds`: how many; None where no
-    number is known that would.
+    """What is shown of one question, by the interval of `estimate`: `sides` of its figure, and EQUIVALENT;
+    or, where nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds`: how many,
+    None where no number is known that would.
     """
 
     question: str
@@ -84,7 +72,6 @@ class Comparison:
     refusal: str = ""
     loose: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    claims: Mapping[str, Claim] = field(default_factory=dict)
     beside_control: Mapping[str, Estimate] = field(default_factory=dict)
     has_control: bool = False
     drift: Estimate | None = None
@@ -93,6 +80,10 @@ class Comparison:
 
     def __post_init__(self) -> None:
         self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        base, self.claims = self.baseline, dict[str, Claim]()
+        if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
+            claimed = [figure for figure in COMPARED.values() if figure.sides]
+            self.claims = {figure.question: _claim(self, base, figure) for figure in claimed}
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
         shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
         self.shown, self.is_faster = shown, "faster" in shown
@@ -172,7 +163,7 @@ def compare(
     silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
     if not silence and (nothing := learned_nothing(base)):
         silence = f"{base.label} is {nothing}"
-    found = Comparison(
+    return Comparison(
         group,
         base,
         loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
@@ -181,13 +172,10 @@ def compare(
         if control and control.outcomes.finished
         else {},
         has_control=control is not None,
-        drift=_drift(group, level) if group.is_control else None,
+        drift=drift_of_control(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group),
     )
-    if group.is_control or group.is_unfinished or base.is_unfinished:
-        return found
-    return replace(found, claims={question: _claim(found, base, question) for question in QUESTIONS})
 
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
@@ -196,35 +184,26 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
-    for question, column in COLUMNS.items():
-        is_quality = question == QUALITY
-        ours, theirs = group.sample(column), base.sample(column)
-        if column in measured and (question == SPEED or theirs.empty):
-            found[question] = measured[column]
+    for question, figure in COMPARED.items():
+        ours, theirs = group.sample(figure.column), base.sample(figure.column)
+        if question in measured and (question == SPEED or theirs.empty):
+            found[question] = measured[question]
             continue
         # Unfinished runs are not as far; a machine's figures are of this machine.
-        if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
+        if (group.is_unfinished or base.is_unfinished) if figure.is_of_seed else not is_one_device:
             continue
-        floor = max(group.floor, base.floor) if is_quality else 0.0
-        if one := difference(ours, theirs, log=not is_quality, by=by, resolution=floor):
-            bounds = (-100.0, 100.0) if is_quality and group.metric.is_share else one.bounds
+        floor = group.metric.floor if question == QUALITY else 0.0
+        if one := difference(ours, theirs, log=figure.is_ratio, by=by, resolution=floor):
+            bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
     return found
 
 
-def _drift(control: Group, level: float) -> Estimate | None:
-    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
-    rows = control.rows[~shares_machine(control.rows)]
-    speeds = rows[table.SPEED].dropna()
-    arms = rows.loc[speeds.index, RUN].map(arm_of)
-    found = difference(speeds[arms == LAST], speeds[arms == FIRST], log=True)
-    return found and found.at(level)
-
-
-def _claim(of: Comparison, base: Group, question: str) -> Claim:
+def _claim(of: Comparison, base: Group, figure: Figure) -> Claim:
     """What the interval of a question shows, or why it shows nothing."""
+    question = figure.question
     found, beside, metric = of.estimates.get(question), of.beside_control.get(question), of.group.metric
-    is_quality, why = question == QUALITY, _silence(of, base, question)
+    is_quality, why = question == QUALITY, _silence(of, base, figure)
     if found is None or why:
         return Claim(question, found, (), why)
     low, high = found.ends
@@ -232,13 +211,13 @@ def _claim(of: Comparison, base: Group, question: str) -> Claim:
         if isinstance(found, Benched):
             return Claim(question, found, (), found.basis, is_open=True)
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
-    shown = _sides(question, found, metric)
+    shown = _sides(figure, found, metric)
     if is_quality and of.stuck:  # what it lost may be said; equal it can never be
         worse = tuple(word for word in shown if word == "worse")
         return Claim(question, found, worse, "" if worse else of.stuck)
     # A bench has a control of its own.
     has_control = of.has_control and not isinstance(found, Benched)
-    if has_control and {*shown} & {*GAINS} and (not beside or shown != _sides(question, beside, metric)):
+    if has_control and {*shown} & {*GAINS} and (not beside or shown != _sides(figure, beside, metric)):
         few = f"the control has n = {beside.n if beside else 0}"
         why = "no more than the control, nothing changed, shows here"
         return Claim(question, found, (), why if beside and beside.has_interval else few, is_open=True)
@@ -247,7 +226,7 @@ def _claim(of: Comparison, base: Group, question: str) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, found, shown)
-    ways = [more_seeds(found, null=0.0 if is_quality else 1.0)]
+    ways = [more_seeds(found, null=figure.null)]
     if margin is not None:
         ways, why = [*ways, more_seeds(found, margin=margin)], f"{HOLDS_NO_CHANGE} and leaves the margin"
     elif is_quality:
@@ -255,32 +234,31 @@ def _claim(of: Comparison, base: Group, question: str) -> Claim:
     return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 
-def _silence(of: Comparison, base: Group, question: str) -> str:
+def _silence(of: Comparison, base: Group, figure: Figure) -> str:
     """Why nothing is claimed of a question, however many runs there are; nothing where something may be."""
-    found, sides = of.estimates.get(question), (of.group, base)
+    question, sides = figure.question, (of.group, base)
+    found = of.estimates.get(question)
     if found is None:
         if question != QUALITY and len(of.group.devices | base.devices) > 1:
             return "they ran on different devices"
         if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
             return "their runs shared the machine"
-        return f"not recorded for {some([s.label for s in sides if s.sample(COLUMNS[question]).empty], 2)}"
+        return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
     if question == SPEED and (half := emulated(sides)):
-        return f"{EMULATES} {half}"
+        return f"this processor emulates {half}"
     if question != QUALITY:
         return ""
     never = "" if found.error or not found.has_interval else f"{of.group.metric.name} never varied"
     return of.silence or never or ("" if found.has_interval else of.stuck)
 
 
-def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
     """On which side of no change the interval lies, in the question's word for it."""
-    above, below = SIDES[question]
-    if question == QUALITY and metric.falls:
+    above, below = figure.sides or ("", "")
+    if figure.question == QUALITY and metric.falls:
         above, below = below, above
-    null, (low, high) = 0.0 if question == QUALITY else 1.0, found.ends
-    if low is None or high is None:
-        return ()
-    return (above,) if low > null else (below,) if high < null else ()
+    side = found.side_of(figure.null)
+    return ((above,) if side > 0 else (below,)) if side else ()
 
 
 def emulated(groups: Sequence[Group]) -> str:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ampcompare.report.analysis.benched import Bench
-from ampcompare.report.analysis.best import best_of_each
-from ampcompare.report.analysis.comparison import Comparison, compare_all
+from ampcompare.report.analysis.best import BestOfEach
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
 from ampcompare.report.runs.settings import Setting
-from ampcompare.report.statistics.family import joint_level
 
 
 @dataclass(eq=False, kw_only=True)
@@ -22,10 +21,10 @@ class Findings:
     """The runs and their comparison, in figures.
 
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
-    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
-    were read, `warned` doubts about that. `styles` has the colour of each label, `published` what the runs
-    say of a publication.
+    is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
+    `level` is that of every interval, `comparisons` are of every group but the baselines.
+    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
+    colour of each label, `published` what the runs say of a publication.
     """
 
     table: pd.DataFrame
@@ -35,9 +34,11 @@ class Findings:
     keys: tuple[str, ...]
     baseline_value: str
     plan: Plan
+    level: float
+    comparisons: list[Comparison]
+    best: BestOfEach | None
     styles: Mapping[str, Style]
     ignored: frozenset[str]
-    target: float | None
     bench: Bench | None
     quantities: Quantities
     said: tuple[str, ...]
@@ -45,19 +46,17 @@ class Findings:
     published: Reproduction | None
 
     def __post_init__(self) -> None:
-        value, key = self.baseline_value, self.keys[0]
-        self.baseline = next((g for g in self.groups if g.value == value), None)
-        # The level of each interval is that of the groups that were asked for, comparable or not, times the
-        # looks.
-        asked = sum(g.value != value and not g.is_control for g in self.groups)
-        self.level = joint_level(asked, len(self.plan.looks) or 1)
-        self.comparisons = compare_all(self.groups, value, key, self.level, self.bench)
-        self.best = best_of_each(self.groups, key, value, self.metric, self.level)
+        self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
         # The claims of speed and quality that are open still, by label. With none, more seeds would change no
         # answer.
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
+
+    @property
+    def target(self) -> float | None:
+        """The value of the metric, as shown, up to which training is timed."""
+        return self.metric.target
 
     def comparison(self, label: str) -> Comparison | None:
         """The comparison of one group, None for a baseline or without one."""

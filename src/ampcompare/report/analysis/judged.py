@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+import pandas as pd
+
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
-from ampcompare.records import RunRecord
-from ampcompare.report import words
-from ampcompare.report.runs.arms import Matched, Pool, match
+from ampcompare.report import numbers, words
+from ampcompare.report.runs.arms import Matched, match
 from ampcompare.report.runs.groups import Group, measured
-from ampcompare.report.runs.table import ON_CPU, environment_of
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.table import ON_CPU
 from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
 from ampcompare.report.statistics.samples import both_errors, difference, mean
@@ -43,7 +45,7 @@ class Relation:
 
 
 @dataclass
-class Row:
+class JudgedFigure:
     """A published figure of an arm, ours beside it, and the verdict with its reason.
 
     `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `printed` is what was
@@ -69,7 +71,7 @@ class Row:
         self.between = f" ({' to '.join(ends)})" if len(ends) > 1 else ""
 
 
-def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row]:
+def with_verdicts(rows: Sequence[JudgedFigure], within: float, points: float) -> list[JudgedFigure]:
     """The rows with their verdicts, ratios `within` 0.1 (10 %), others within `points`; a row that says why
     it cannot be told keeps that. All that can be tested are one family.
     """
@@ -78,23 +80,24 @@ def with_verdicts(rows: Sequence[Row], within: float, points: float) -> list[Row
 
 
 def _judged(
-    row: Row, ours: Estimate | None, theirs: Theirs | None, count: int, within: float, points: float
-) -> Row:
+    row: JudgedFigure, ours: Estimate | None, theirs: Theirs | None, count: int, within: float, points: float
+) -> JudgedFigure:
     if ours is None or theirs is None or row.why:
         return row
     if not ours.has_interval:
         why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
         return replace(row, why=why, more_runs=3 - ours.n)
     margin, level, show = math.log1p(within) if ours.log else points, 1 - ALPHA / count, row.relation.show
-    own = f"{show(ours.value)}{words.between(ours.low, ours.high, show)}"
+    own = f"{show(ours.value)}{numbers.between(ours.low, ours.high, show)}"
     beside = f"here {own}, published {show(theirs.value)}{row.between}"
     if equals(ours, theirs, margin):
         same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
         return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
     if differs(ours, theirs, level):
-        off, unit = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value, "points"
-        size = f"{words.number(abs(off), 2)} {'%' if ours.log else unit} {'above' if off > 0 else 'below'} it"
-        return replace(row, verdict=REFUTED, why=f"{beside}, {size}")
+        off = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value
+        size = f"{numbers.number(abs(off), 2)} {'%' if ours.log else 'points'}"
+        side = "above" if off > 0 else "below"
+        return replace(row, verdict=REFUTED, why=f"{beside}, {size} {side} it")
     more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
     if more is not None:
@@ -108,7 +111,7 @@ class Reproduction:
 
     publication: Publication
     matched: Matched
-    rows: tuple[Row, ...]
+    rows: tuple[JudgedFigure, ...]
     differences: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -125,19 +128,23 @@ class Reproduction:
 
 
 def set_beside(
-    publication: Publication, runs: Sequence[RunRecord], pool: Pool, *, within: float, points: float
+    publication: Publication,
+    runs: pd.DataFrame,
+    metric: ComparedMetric,
+    ignored: frozenset[str],
+    within: float,
 ) -> Reproduction:
-    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios
-    (0.1: 10 %), `points` that of accuracies. Raises UserError where no run is of its model, its data and one
-    of its arms.
+    """The table of runs beside the publication. `within` is the margin of ratios (0.1: 10 %); that of
+    accuracies is the metric's. Raises UserError where no run is of its model, its data and one of its arms.
     """
-    matched = match(publication, runs, pool)
+    matched = match(publication, runs, metric, ignored)
     rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]
+    points = metric.margin if metric.is_share and metric.margin else POINTS
     judged = with_verdicts(rows, within, points)
     return Reproduction(publication, matched, tuple(judged), tuple(_differences(publication, matched)))
 
 
-def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[Row]:
+def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterator[JudgedFigure]:
     """A row for each printed figure; of the baseline only where it is an accuracy, or stands alone."""
     base, kind = publication.baseline, figure.kind
     for arm, printed in figure.values.items():
@@ -145,7 +152,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             continue
         other = None if arm == base else figure.values.get(base)
         shown = [
-            one.text if one.is_rounding else words.number(one.value / figure.factor, 4)
+            one.text if one.is_rounding else numbers.number(one.value / figure.factor, 4)
             for one in (printed, other)
             if one
         ]
@@ -163,12 +170,12 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             why = _unfit(figure, ours, matched, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
         told = f"speed-up in {kind.words}" if kind.is_time else kind.words
-        relation = Relation(told, words.ratio, is_ratio=True)
+        relation = Relation(told, numbers.ratio, is_ratio=True)
         if kind.is_share and other is None:
-            relation = Relation(kind.words, words.in_percent)
+            relation = Relation(kind.words, numbers.in_percent)
         elif kind.is_share:
-            relation = Relation(f"difference in {kind.words}", words.signed)
-        yield Row(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
+            relation = Relation(f"difference in {kind.words}", numbers.signed)
+        yield JudgedFigure(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 
 def _unfit(figure: Figure, ours: Estimate | None, matched: Matched, groups: Sequence[Group]) -> str:
@@ -221,7 +228,7 @@ def _error(width: float, one: Printed) -> tuple[float, float]:
 def _ours(figure: Figure, group: Group, base: Group | None = None) -> Estimate | None:
     """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
     kind, values = figure.kind, measured(group, figure.measured)
-    floor = group.floor if kind.is_share else 0.0
+    floor = group.metric.floor if kind.is_share else 0.0
     if base is None:
         found = mean(values, resolution=floor)
         return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))
@@ -238,7 +245,7 @@ def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
         theirs = publication.hardware or "not said"
         yield f"hardware {words.some(matched.devices, 2)} (published {theirs})"
     runs = [run for group in matched.arms.values() for run in group.records]
-    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := environment_of(run).get("torch")))
+    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))
     software = publication.software
     if torch and software and not all(version in software for version in torch):
         yield f"torch {words.some(list(torch), 2)} (published {software})"

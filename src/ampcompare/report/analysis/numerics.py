@@ -6,9 +6,9 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
-from ampcompare.report import words
+from ampcompare.report import numbers, words
+from ampcompare.report.runs.figures import SKIPPED, STEPS
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import SKIPPED, STEPS
 
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
@@ -33,8 +33,8 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
 
 def _skipped(group: Group) -> str:
     skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
-    share = f" of {words.count(steps)}" if steps == steps else ""
-    return f"{words.count(float(skipped))}{share}" if skipped > 0 else ""
+    share = f" of {numbers.count(steps)}" if steps == steps else ""
+    return f"{numbers.count(float(skipped))}{share}" if skipped > 0 else ""
 
 
 def _most(group: Group, key: str) -> float:
@@ -44,15 +44,15 @@ def _most(group: Group, key: str) -> float:
 
 def _underflow(group: Group) -> str:
     with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
-    bare = f" ({words.of_all(without)} without the loss scale)" if without > with_scale else ""
-    return f"{words.of_all(with_scale)}{bare}" if max(with_scale, without) >= WORTH_SAYING else ""
+    bare = f" ({numbers.of_all(without)} without the loss scale)" if without > with_scale else ""
+    return f"{numbers.of_all(with_scale)}{bare}" if max(with_scale, without) >= WORTH_SAYING else ""
 
 
 def _updates(group: Group) -> str:
     ends = [found for run in group.records if (found := _at_peak_and_end(run))]
     if not ends or not _most(group, metrics.LOST_UPDATES):
         return ""
-    peak, end = (words.of_all(float(share)) for share in np.mean(ends, axis=0))
+    peak, end = (numbers.of_all(float(share)) for share in np.mean(ends, axis=0))
     return f"{peak} at the peak of the learning rate, {end} at the end"
 
 
@@ -68,7 +68,7 @@ def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
 
 def _activations(group: Group) -> str:
     largest = _most(group, metrics.ACTIVATION_LARGEST)
-    return words.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
+    return numbers.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
 
 
 # What is said of each, of which groups, and what it means.

@@ -40,7 +40,9 @@ class Plan:
 
 
 def plan_of(runs: Sequence[RunRecord]) -> Plan:
-    """The plan that the runs share. Used is only what is such a value, and the same in all that have it."""
+    """The plan that the runs share. Used is only what is such a value, and the same in all that have it; of
+    looks all that any run has.
+    """
     found: dict[str, Any] = {}
     doubts: list[str] = []
     for name in FIELDS:
@@ -48,7 +50,11 @@ def plan_of(runs: Sequence[RunRecord]) -> Plan:
         read = {_read(name, value) for value in said.values()}
         if len(read) > 1 or None in read:
             shown = dict.fromkeys(short(printable(as_text(value)), 24) for value in said.values())
-            doubts.append(f"The runs' plan.{name} is {some(list(shown))}: none of these is used.")
+            use = "none of these is used"
+            if name == "looks" and (looks := {look for one in read for look in one or ()}):
+                # As of a plan that was extended: with fewer looks the intervals would be too narrow.
+                found[name], use = tuple(sorted(looks)), "every look of these counts"
+            doubts.append(f"The runs' plan.{name} is {some(list(shown))}: {use}.")
         elif read:
             found[name] = read.pop()
             if without := [printable(run.name) for run in runs if run.id not in said]:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report import words
-from ampcompare.report.analysis.comparison import EMULATES, GAINS, MEMORY, NOT_FINISHED, QUALITY, SPEED
+from ampcompare.report import numbers, words
+from ampcompare.report.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
 from ampcompare.report.analysis.findings import Findings
+from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
 from ampcompare.report.runs.groups import Group
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
@@ -98,19 +99,16 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     if claim is None:
         return False, "it is the control" if comparison.is_control else NOT_FINISHED
     found, is_quality = claim.estimate, question == QUALITY
-    is_silent = claim.why.startswith(EMULATES)
-    if is_quality:
-        is_silent = bool(comparison.silence or (found and not found.error))
     if is_quality and found and comparison.stuck:
         return False, comparison.stuck
-    if found is None or found.low is None or found.high is None or is_silent:
+    if found is None or found.low is None or found.high is None or claim.answer == CANNOT_TELL:
         return False, f"cannot tell: {claim.why}"
-    show: Callable[[float, int], str] = words.signed if is_quality else words.number
+    show: Callable[[float, int], str] = numbers.signed if is_quality else numbers.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
-    digits = words.precision_apart(found.ends, marks, show, least)
-    span = words.interval(found.low, found.high, lambda end: show(end, digits))
-    said = f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"
+    digits = numbers.precision_apart(found.ends, marks, show, least)
+    span = numbers.interval(found.low, found.high, lambda end: show(end, digits))
+    said = f"{show(found.value, least)}{unit} ({numbers.level(found.level)}: {span})"
     if is_quality:
         holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)
         return holds, f"{metric.name} {metric.with_unit(said)}"

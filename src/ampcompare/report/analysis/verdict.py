@@ -3,30 +3,30 @@
 The answer has a fixed order: speed, memory, quality; each yes, no, or cannot tell because.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ampcompare.records.sources import ARM
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
+    CANNOT_TELL,
     EQUIVALENT,
     HOLDS_NO_CHANGE,
-    MEMORY,
+    NOT_COMPARED,
     NOT_FINISHED,
     NOT_SETTLED,
-    QUALITY,
-    SPEED,
     Claim,
     Comparison,
 )
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.analysis.plan import planned_words
+from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
 
-GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
-UNSETTLED = "speed not settled"
+GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a chip
+NOT_TOLD = {NOT_SETTLED: NOT_SETTLED, CANNOT_TELL: "cannot be told"}
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
 MOST_LABEL = 40  # characters of a label in the heading
 COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
@@ -35,22 +35,21 @@ COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", 
 def chip(comparison: Comparison) -> str:
     """What is known of a group in a few words: `faster · same accuracy`, `cannot tell`, `2 of 5 failed`."""
     if comparison.refusal or comparison.is_control:
-        return "not compared" if comparison.refusal else "control"
+        return NOT_COMPARED if comparison.refusal else "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
-    speed, quality = comparison.claims[SPEED], comparison.claims[QUALITY]
-    known = [claim.estimate for claim in (speed, quality) if claim.estimate is not None]
+    known = [e for q in (SPEED, QUALITY) if (e := comparison.claims[q].estimate) is not None]
     if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
-        return "cannot tell"
-    of_speed = speed.shown[0] if speed.shown else _open_speed(speed)
-    return " · ".join(filter(None, (of_speed, _quality_words(comparison)[0])))
+        return CANNOT_TELL
+    return " · ".join(brief for brief, _ in _told(comparison) if brief)
 
 
-def _open_speed(speed: Claim) -> str:
-    """What more seeds may tell; nothing of what they cannot."""
-    if not speed.is_open or not speed.estimate:
-        return ""
-    return UNSETTLED if speed.answer == NOT_SETTLED else "speed cannot be told"
+def tone(comparison: Comparison) -> str:
+    if comparison.is_control:
+        return BASE
+    if comparison.lost or comparison.group.outcomes.failed:
+        return BAD
+    return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
 
 
 def _failed(group: Group) -> str:
@@ -59,50 +58,52 @@ def _failed(group: Group) -> str:
     return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
 
 
-def look(comparison: Comparison) -> str:
-    if comparison.is_control:
-        return BASE
-    if comparison.lost or comparison.group.outcomes.failed:
-        return BAD
-    return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
-
-
-def _quality_words(comparison: Comparison) -> tuple[str, str]:
-    """Briefly and in full: `same accuracy` and `accuracy the same within 1 point`; nothing where it is not
-    compared.
+def _told(comparison: Comparison) -> list[tuple[str, str]]:
+    """What is said of speed, memory and quality, briefly for the chip and in full for the heading; nothing of
+    what is not compared.
     """
-    metric, claim = comparison.group.metric, comparison.claims.get(QUALITY)
+    claims = comparison.claims
+    return [_of_speed(claims[SPEED]), ("", _of_memory(claims[MEMORY])), _of_quality(comparison)]
+
+
+def _of_speed(claim: Claim) -> tuple[str, str]:
+    """`faster` and `1.77× as fast`; of what is not told only where more seeds may tell it."""
+    if claim.estimate and claim.shown:
+        return claim.shown[0], f"{numbers.ratio(claim.estimate.value)} as fast"
+    return (f"speed {NOT_TOLD[claim.answer]}" if claim.estimate and claim.is_open else "",) * 2
+
+
+def _of_memory(claim: Claim) -> str:
+    """`11 % less memory`, `the same memory`."""
+    found = claim.estimate
+    if found is None or not (claim.shown or found.value - 1 == found.error == 0):
+        return ""
+    if found.value - 1 == found.error == 0:
+        return "the same memory"
+    share = (found.value - 1) * 100
+    amount = numbers.amount(share, 0 if abs(share) >= 9.95 else 1)
+    return f"{amount} % {'less' if share < 0 else 'more'} memory"
+
+
+def _of_quality(comparison: Comparison) -> tuple[str, str]:
+    """`same accuracy` and `accuracy the same within 1 point`."""
+    metric, claim = comparison.group.metric, comparison.claims[QUALITY]
     noun = metric.noun
-    if claim is None or claim.estimate is None:
+    if claim.estimate is None:
         return "", ""
     if comparison.stuck and not claim.shown:
         return (f"{noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}",) * 2
-    if comparison.silence or not claim.estimate.has_interval:
-        return f"{noun} cannot be told" if comparison.silence else "", f"{noun} cannot be told"
+    if claim.answer in NOT_TOLD:
+        told = f"{noun} {NOT_TOLD[claim.answer]}"
+        return told if comparison.silence or claim.estimate.has_interval else "", told
     size = metric.size(claim.estimate.value)
     side = "higher" if claim.estimate.value > 0 else "lower"
-    is_same, margin = EQUIVALENT in claim.shown, f"{metric.margin or 0:g}"
-    if {"better", "worse"} & {*claim.shown}:
-        if is_same:
-            return f"same within {margin}, {size} {side}", f"{noun} {size} {side}, within {margin}"
-        return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
-    if is_same:
+    if claim.shown == (EQUIVALENT,):
         return f"same {noun}", f"{noun} the same within {metric.tolerance}"
-    return (f"{noun} not settled",) * 2
-
-
-def _speed_and_memory(claims: Mapping[str, Claim]) -> list[str]:
-    """`1.77× as fast`, `11 % less memory`, `the same memory`; nothing of what is not compared."""
-    (fast, speed), (size, memory) = [(claims[q].estimate, claims[q]) for q in (SPEED, MEMORY)]
-    said = [f"{words.ratio(fast.value)} as fast"] if fast and speed.shown else []
-    said += [_open_speed(speed)] if not speed.shown and _open_speed(speed) else []
-    if size and size.value - 1 == size.error == 0:
-        said.append("the same memory")
-    elif size and memory.shown:
-        share = (size.value - 1) * 100
-        amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
-        said.append(f"{amount} % {'less' if share < 0 else 'more'} memory")
-    return said
+    if EQUIVALENT in claim.shown:
+        margin = f"{metric.margin or 0:g}"
+        return f"same within {margin}, {size} {side}", f"{noun} {size} {side}, within {margin}"
+    return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
 
 
 def headline(of: Findings) -> tuple[str, str]:
@@ -131,8 +132,9 @@ def headline(of: Findings) -> tuple[str, str]:
         return f"{_named(label)}: {_failed(told.group)}", label
     if not any(c.shown or c.silence or c.stuck for c in claimed):
         return _nothing_told(told), ""
-    parts = [*_speed_and_memory(told.claims), _quality_words(told)[1]]
-    said = ", ".join(filter(None, parts)) or f"no {of.metric.noun} and no speed to compare"
+    said = (
+        ", ".join(full for _, full in _told(told) if full) or f"no {of.metric.noun} and no speed to compare"
+    )
     failing = [c.group for c in claimed if c is not told and _mostly_failed(c)][:1]
     tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_named(g.label)} runs failed" for g in failing)
     prefix = "" if of.keys[0] in (BACKEND, ARM) else f"{of.keys[0].rpartition('.')[2]} "
@@ -201,14 +203,14 @@ def caption(of: Findings) -> str:
     joint = ""
     if len(held) > 1 or looks > 1:
         over = f", over {looks} planned looks" if looks > 1 else ""
-        joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
+        joint = f": each question's intervals hold together in {numbers.level(1 - ALPHA)}{over}"
     there = {question for c in held for question in c.estimates}
     reading = {SPEED: "right of 1× is faster", MEMORY: "left of 0 is less memory"}
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
     parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
     return (
-        f"Each line is an interval at {words.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
+        f"Each line is an interval at {numbers.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
     )
 
 

@@ -1,13 +1,11 @@
 """Charts of what happens during training, over epochs, steps and time; None where nothing was recorded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ampcompare import metrics
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts.draw import (
     LINE_WIDTH,
     NUMBER,
@@ -20,9 +18,6 @@ from ampcompare.report.charts.draw import (
 )
 from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
 from ampcompare.report.words import capital
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed
 MARKED = 12  # points on a line up to which each is marked

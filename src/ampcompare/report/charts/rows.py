@@ -1,19 +1,15 @@
 """The lines of the charts: mean and range over the runs of each group, thinned for drawing, extremes kept."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
-
-if TYPE_CHECKING:
-    from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.groups import Group
 
 # A chart is some 300 pixels wide and has room for two points in three; a page of nine weighs 200 kB at most.
 LINE_POINTS, CHART_POINTS, FEWEST = 200, 1_000, 24

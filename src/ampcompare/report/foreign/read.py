@@ -18,9 +18,9 @@ from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.figures import OWN_STEP, step_key, take_figures
+from ampcompare.report.foreign.apart import tell_apart
 from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
-from ampcompare.report.foreign.settings import tell_apart
+from ampcompare.report.foreign.speed_memory import OWN_STEP, step_key, take_figures
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -33,7 +33,6 @@ from ampcompare.report.runs.metric import (
     says_direction,
 )
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.words import plural, printable, short, some
 
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
@@ -73,7 +72,7 @@ def _is_from_elsewhere(run: RunRecord) -> bool:
     """Whether the data are none that we know: samples, that need not be images."""
     source = run.option("data.source")
     named = isinstance(source, str) and bool(source)
-    return source not in sources.SOURCES if named else run.option("recorder") is not None
+    return source not in sources.SOURCES if named else run.is_recorded
 
 
 def _take_metric(reading: Reading) -> None:
@@ -108,7 +107,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
     """
     found: dict[str, list[str]] = {}
     for run in runs:
-        said, loss = lookup(environment_of(run), f"{metrics.TASK}.metric"), run.option("task.loss")
+        said, loss = lookup(run.environment, f"{metrics.TASK}.metric"), run.option("task.loss")
         key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) else None
         if isinstance(said, str) and said:
             key = said
@@ -126,7 +125,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
 def _told_of(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
     """What the runs call a metric that is not ours, and its goal; nothing where they do not say."""
     place = f"{metrics.TASK}.metrics.{key}"
-    for environment in () if metrics.find(key) else map(environment_of, runs):
+    for environment in () if metrics.find(key) else (run.environment for run in runs):
         if lookup(environment, place):
             words, better = (
                 as_text(lookup(environment, f"{place}.{name}", "")) for name in ("words", "better")
@@ -141,7 +140,7 @@ def _guess_metric(reading: Reading) -> str:
     """
     logged, keys = reading.logged, [*reading.logged.keys]
     if not reading.is_foreign:
-        if not any(run.option("recorder") is not None for run in logged.runs) or DEFAULT_METRIC in keys:
+        if not any(run.is_recorded for run in logged.runs) or DEFAULT_METRIC in keys:
             return ""
         keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
     for named in dict.fromkeys(as_text(run.option("metric_for_best_model")) for run in logged.runs):

@@ -55,9 +55,8 @@ class Asked:
 class Reading:
     """The runs on their way under our names, what they are compared by, and what has to be said of that.
 
-    `is_foreign`: another program recorded them. `settings` and `seeds` tell its runs apart, a value each in
-    order; None of our own, whose options say that. `aside` are settings beside these that tell nothing.
-    `picked` has what was taken by guess, and the option for another.
+    `is_foreign`: another program recorded them. `settings` and `seeds` tell the runs apart, a value each in
+    order. `picked` has what was taken by guess, and the option for another.
     """
 
     runs: list[RunRecord]
@@ -68,9 +67,8 @@ class Reading:
     metric: ComparedMetric = field(default_factory=ComparedMetric)
     keys: tuple[str, ...] = ()
     baseline: str = ""
-    settings: list[dict[str, str]] | None = None
-    seeds: list[str | None] | None = None
-    aside: frozenset[str] = frozenset()
+    settings: list[dict[str, str]] = field(default_factory=list)
+    seeds: list[Any] = field(default_factory=list)
     picked: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)

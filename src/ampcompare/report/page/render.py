@@ -18,17 +18,17 @@ import jinja2
 
 from ampcompare import __version__
 from ampcompare.program.files import cache_folder, replacing
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
+from ampcompare.report.cells import comparison_table, machines_table, runs_table
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.draw import VEGA_LITE, Spec, config
-from ampcompare.report.tables import comparison_table, machines_table, runs_table
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LOUD = 3  # remarks beside the answer; the rest is folded
-VERDICT_LOOKS = {REPRODUCED: "good", REFUTED: "bad"}
+TONES = {REPRODUCED: "good", REFUTED: "bad"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
@@ -38,7 +38,7 @@ def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
     charts, table = charts_of(analysis), comparison_table(analysis)
     colours = {label: f"var(--c{number})" for number, label in enumerate(analysis.styles)}
     library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
-    look = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
+    style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -60,14 +60,15 @@ def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
         published=PUBLISHED,
         colours=colours,
         loud=LOUD,
-        looks=VERDICT_LOOKS,
-        specifications=script_json({"config": look, "charts": drawn}),
+        tones=TONES,
+        specifications=script_json({"config": style, "charts": drawn}),
         policy=_policy(library, script),
         library=library,
         script=script,
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
+        numbers=numbers,
         words=words,
     )
     return html.encode("utf-8", "replace")

@@ -1,18 +1,19 @@
 """What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import combinations, permutations
 
 import numpy as np
 import pandas as pd
 
-from ampcompare.report.runs import table
+from ampcompare.report.runs.figures import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
-from ampcompare.report.runs.table import QUALITY, RUN, SPEED, STARTED, shares_machine
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import arm_of
+from ampcompare.report.runs.table import CARDS, RUN, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.samples import difference
 from ampcompare.report.words import plural
 
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
@@ -33,10 +34,10 @@ def learned_nothing(group: Group) -> str:
     top-k accuracy); constant one whose evaluations, three at least, all gave the same below 99.5 %. Of
     metrics other than accuracies only constancy can be told.
     """
-    metric, rows = group.metric, group.rows[group.rows[QUALITY].notna()]
-    p = chance_of(rows, metric)
-    errors = np.sqrt(p * (1 - p) / rows[table.IMAGES].where(rows[table.IMAGES] > 0)).fillna(0.0)
-    low = p[(p > 0) & (p < 1) & (rows[QUALITY] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
+    metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
+    p = rows[CHANCE]
+    errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0)).fillna(0.0)
+    low = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
     if len(low):
         return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low.iloc[0] * 100:g} % by guessing)"
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
@@ -45,20 +46,13 @@ def learned_nothing(group: Group) -> str:
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
 
 
-def chance_of(rows: pd.DataFrame, metric: ComparedMetric) -> pd.Series:
-    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
-    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
-    return (taken / rows[table.CLASSES].where(rows[table.CLASSES] >= 1)).clip(upper=1.0).fillna(0.0)
-
-
 def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     """The least by which the metric of two runs can differ, in the shown unit: one answer of the test set,
     else the last decimal that was logged; 0 of a metric that is continuous.
     """
-    known = rows[rows[QUALITY].notna()]
-    if metric.is_share and len(known) and known[table.IMAGES].notna().all():
-        return float(100 / known[table.IMAGES].min())
+    known = rows[rows[SCORE].notna()]
+    if metric.is_share and len(known) and known[IMAGES].notna().all():
+        return float(100 / known[IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
     for decimals in range(MOST_DECIMALS + 1) if len(values) else ():
@@ -74,10 +68,10 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     both = []
     for side in (group, base):
         rows = side.rows[~shares_machine(side.rows)]
-        rows = rows[(rows[SPEED] > 0) & (rows[table.STEPS] > 0) & (rows[table.SECONDS] > 1e-9)]
+        rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
         if rows.empty:
             return None
-        both.append((np.log(rows[SPEED]).mean(), np.log(rows[table.STEPS] / rows[table.SECONDS]).mean()))
+        both.append((np.log(rows[THROUGHPUT]).mean(), np.log(rows[STEPS] / rows[SECONDS]).mean()))
     by_median, by_seconds = (math.exp(both[0][i] - both[1][i]) for i in (0, 1))
     return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
 
@@ -88,7 +82,7 @@ def apart_in_time(groups: Sequence[Group]) -> list[str]:
     """
     known = [(g.label, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
     spans = [
-        (rows[STARTED].min(), (rows[STARTED] + rows[table.SECONDS].fillna(0.0) / 2).max(), label)
+        (rows[STARTED].min(), (rows[STARTED] + rows[SECONDS].fillna(0.0) / 2).max(), label)
         for label, rows in known
         if len(rows) > 1
     ]
@@ -98,11 +92,17 @@ def apart_in_time(groups: Sequence[Group]) -> list[str]:
 
 def on_other_cards(groups: Sequence[Group]) -> list[str]:
     """Labels of groups that have no card, or host, in common with another."""
-    known = {
-        g.label: frozenset().union(*g.rows[table.CARDS]) for g in groups if g.n and all(g.rows[table.CARDS])
-    }
+    known = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
     pairs = [pair for pair in combinations(known, 2) if not known[pair[0]] & known[pair[1]]]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
+
+
+def drift_of_control(control: Group, level: float) -> Estimate | None:
+    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
+    rows = control.rows[~shares_machine(control.rows)]
+    arms = rows[RUN].map(arm_of)
+    found = difference(*(rows[THROUGHPUT][arms == where].dropna() for where in ("last", "first")), log=True)
+    return found and found.at(level)
 
 
 def drift_of(groups: Sequence[Group]) -> Estimate | None:
@@ -112,10 +112,10 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
     if not groups:
         return None
     frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
-    frame = frame[(frame[SPEED] > 0) & np.isfinite(frame[STARTED]) & ~shares_machine(frame)]
-    level = ["group", table.CARDS]
-    frame = frame[frame.groupby(level)[SPEED].transform("size") > 1]
-    frame = frame.assign(x=frame[STARTED], y=np.log(frame[SPEED]))
+    frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~shares_machine(frame)]
+    level = ["group", CARDS]
+    frame = frame[frame.groupby(level)[THROUGHPUT].transform("size") > 1]
+    frame = frame.assign(x=frame[STARTED], y=np.log(frame[THROUGHPUT]))
     by = frame.groupby(level)
     df, span = len(frame) - by.ngroups - 1, float(np.ptp(frame["x"])) if len(frame) else 0.0
     if len(frame) < FEWEST_TO_DRIFT or df < 1 or span <= 0:
@@ -127,8 +127,3 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)
     ratio = math.exp(min(700.0, slope))
     return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)
-
-
-def leaves_out(found: Estimate | None, null: float) -> bool:
-    low, high = found.ends if found else (None, None)
-    return low is not None and high is not None and not low <= null <= high

@@ -13,20 +13,19 @@ from typing import Any
 
 import pandas as pd
 
-from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
 from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.figures import BEST, BY_COLUMN, FIGURES, FINAL, PEAK, SCORE, SECONDS, Figure
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
-from ampcompare.report.runs.table import OF_THE_SEED, OUTCOME, RUN, SEED, SETTINGS, TIMED, shares_machine
+from ampcompare.report.runs.table import OUTCOME, RUN, SEED, SETTINGS, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import plural
 
-RATIOS = (table.SPEED, table.STEP_TIME, table.MEMORY, table.ENERGY, table.SECONDS, table.TO_TARGET)
 Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
 
@@ -62,8 +61,7 @@ class Group:
     """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
     decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
     differs from others of the same value. `is_control`: the baseline once more (A/A). `metric` is the
-    compared one, `floor` the least that its spread is taken for, in its shown unit. `measured` are figures
-    that go before those of its runs.
+    compared one. `measured` are figures that go before those of its runs.
     """
 
     label: str
@@ -73,7 +71,6 @@ class Group:
     settings: Mapping[str, str] = field(default_factory=dict)
     apart: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
-    floor: float = 0.0
     measured: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,16 +93,16 @@ class Group:
     def figures(self) -> dict[str, Estimate]:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
         stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
-        every = {name: self._mean(name) for name in table.FIGURES}
+        every = {figure.column: self._mean(figure) for figure in FIGURES}
         return {name: found for name, found in every.items() if found} | dict(self.measured)
 
-    def _mean(self, name: str) -> Estimate | None:
-        values = self.sample(name)
+    def _mean(self, figure: Figure) -> Estimate | None:
+        values = self.sample(figure.column)
         if values.empty:  # shown, and not compared
-            values = self.sample(name, own_times=False)
-        if name != table.QUALITY:
-            return mean(values, log=name in RATIOS)
-        found = mean(values, resolution=self.floor)
+            values = self.sample(figure.column, own_times=False)
+        if figure.column != SCORE:
+            return mean(values, log=figure.is_ratio)
+        found = mean(values, resolution=self.metric.floor)
         return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
@@ -114,18 +111,18 @@ class Group:
         process is one, and its number among those of the same seed belongs to the index. Times are those of
         runs that had their machine to themselves; else of all.
         """
-        rows = self._by_start
+        rows, figure = self._by_start, BY_COLUMN[column]
         counts = rows[column].notna()
-        if column in OF_THE_SEED:
+        if figure.is_of_seed:
             counts &= rows[OUTCOME] != Outcome.FAILED.value
-        if column in TIMED and own_times:
+        if figure.is_timed and own_times:
             counts &= ~shares_machine(rows)
         rows = rows[counts]
         found: dict[str, list[float]] = {}
         for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
             # A run without a recorded seed is paired with none.
             found.setdefault(seed or "/".join(place), []).append(value)
-        if column in OF_THE_SEED:
+        if figure.is_of_seed:
             return pd.Series(
                 {key: math.fsum(values) / len(values) for key, values in found.items()}, dtype=float
             )
@@ -166,7 +163,7 @@ def group_runs(
         for label, own, places in zip(labels, settings, pools[value].values(), strict=True):
             apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
             members, is_control = rows[rows.index.isin(places)], value.endswith(AGAIN)
-            groups.append(Group(label, members, metric, value, own, apart, is_control, floor))
+            groups.append(Group(label, members, metric, value, own, apart, is_control))
     return groups
 
 
@@ -175,7 +172,7 @@ def again(value: str) -> str:
 
 
 # Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
-COLUMN_OF = {"seconds": table.SECONDS, "peak_memory": table.MEMORY}
+COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
 
 
 def measured(group: Group, what: str) -> pd.Series:
@@ -183,15 +180,7 @@ def measured(group: Group, what: str) -> pd.Series:
     seed.
     """
     values = group.sample(COLUMN_OF.get(what, what))
-    return 100 * values if what in (table.FINAL, table.BEST) else values
-
-
-def check_keys(option: str, keys: Sequence[str], settings: Sequence[Mapping[str, str]]) -> None:
-    known = dict.fromkeys([BACKEND, *(key for one in settings for key in one)])
-    for key in keys:
-        if key not in known:
-            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
-            raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
+    return 100 * values if what in (FINAL, BEST) else values
 
 
 def name_in(group: Group, row: pd.Series) -> str:

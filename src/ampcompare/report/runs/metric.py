@@ -9,7 +9,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.words import amount, in_percent, mib, number
+from ampcompare.report.numbers import amount, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -36,7 +36,9 @@ class ComparedMetric:
 
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
     tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
-    more is taken as better. `words` are what runs of a metric that is not ours call it.
+    more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
+    value, as shown, up to which training is timed, `floor` the least that its spread is taken for: what two
+    runs cannot differ in is no certainty.
     """
 
     key: str = DEFAULT_METRIC
@@ -44,6 +46,8 @@ class ComparedMetric:
     scale: Unit = Unit.FRACTION
     goal: str = MAXIMIZE
     words: str = ""
+    target: float | None = None
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
@@ -97,7 +101,7 @@ class Quantities:
 
     def show_memory(self, value: float) -> str:
         """A peak in a cell, without its unit."""
-        return mib(value) if self.memory == MIB else number(value)
+        return f"{value:,.0f}" if self.memory == MIB else number(value)
 
 
 OWN = Quantities()

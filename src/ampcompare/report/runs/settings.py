@@ -1,4 +1,4 @@
-"""What was run, on what data and on which machine, and the settings by which runs are told apart."""
+"""The settings by which runs are told apart, what a group is called for them, what all have in common."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
@@ -13,7 +13,8 @@ from ampcompare.data import sources
 from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text, flatten, is_number
-from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words, environment_of, label_of
+from ampcompare.report.runs.backend import label_of
+from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words
 from ampcompare.report.words import printable, short
 
 BACKEND = "backend"
@@ -52,7 +53,7 @@ def settings_of(
     Of our own runs the `canonical` options, and whatever else their config holds but `aside`; of another
     program's what its reading has `told`. With either the machine and the software.
     """
-    environment = environment_of(run)
+    environment = run.environment
     facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if sets_apart(k)}
     if told is not None:
         return facts | dict(told)

@@ -5,15 +5,14 @@ when its rows were logged. A sweep's next run starts while the last one finishes
 are no matter: what counts is the share of a run's time in which others went on too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.table import CARDS, DEVICE_TYPE, OVERLAP, RUN, STARTED, environment_of
 
 MOST = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
@@ -22,31 +21,33 @@ PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where
 TELLING = {"cpu": ("host",), "cuda": ("gpu", "gpu_uuid")}
 
 
-def with_overlap(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of runs with their cards, and with the share of each one's time in which others of the set
-    had one of its cards too. NaN where machine or times are not known.
+def at_work(
+    runs: Sequence[RunRecord], kinds: Iterable[str], starts: Iterable[float]
+) -> tuple[list[float], list[frozenset[str]]]:
+    """The share of each run's time in which others of the set had one of its cards too, NaN where machine or
+    times are not known; and its cards. `kinds` are the types of their devices, `starts` seconds since 1970.
     """
-    cards = [_cards_of(row) for _, row in rows.iterrows()]
-    spans = [_spans(row) for _, row in rows.iterrows()]
-    at_work: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run: one that is there twice is one
-    for run, own, when in zip(rows[RUN], cards, spans, strict=True):
+    cards = [_cards_of(run, kind) for run, kind in zip(runs, kinds, strict=True)]
+    spans = [_spans(run, start) for run, start in zip(runs, starts, strict=True)]
+    on_card: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run: one that is there twice is one
+    for run, own, when in zip(runs, cards, spans, strict=True):
         for card in own:
-            at_work.setdefault(card, {})[run.id] = when
-    crowds = {card: _crowd(np.concatenate([*runs.values()])) for card, runs in at_work.items()}
+            on_card.setdefault(card, {})[run.id] = when
+    crowds = {card: _crowd(np.concatenate([*those.values()])) for card, those in on_card.items()}
     shares = []
     for own, when in zip(cards, spans, strict=True):
         lasted = float((when[:, 1] - when[:, 0]).sum())
         crowded = [float(np.diff(np.interp(when, *crowds[card])).sum()) for card in own if lasted > 0]
         shares.append(max(crowded) / lasted if crowded else np.nan)
-    return rows.assign(**{OVERLAP: shares, CARDS: cards})
+    return shares, cards
 
 
-def _cards_of(row: pd.Series) -> frozenset[str]:
+def _cards_of(run: RunRecord, kind: str) -> frozenset[str]:
     """What a run, all its processes, computed on in the end: hashes of GPUs, of hosts where no GPU computes;
     empty if none is recorded.
     """
-    machine = environment_of(row[RUN]).get("machine")
-    telling = TELLING.get(row[DEVICE_TYPE], ("gpu", "gpu_uuid", "host"))
+    machine = run.environment.get("machine")
+    telling = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
     every = [one for one in (machine, *_listed(machine, "others")) if isinstance(one, Mapping)]
     told = (next((one[key] for key in telling if isinstance(one.get(key), str)), "") for one in every)
     return frozenset(as_text(name) for name in told if name)
@@ -57,14 +58,13 @@ def _listed(machine: Any, key: str) -> list[Any]:
     return several if isinstance(several, list) else []
 
 
-def _spans(row: pd.Series) -> np.ndarray:
+def _spans(run: RunRecord, start: float) -> np.ndarray:
     """When a run was at work, (begin, end) of each row in seconds since 1970, by their stamps, else by its
     start and its own clock; of one that went on elsewhere, when it was there.
     """
-    run = row[RUN]
     clock, ends = run.numbers(metrics.ELAPSED), run.numbers("_timestamp")
     if not (known := (np.abs(clock) < MOST) & (ends > 0) & (ends < MOST)).any():
-        ends = clock + (row[STARTED] if len(run.paths) < 2 else np.nan)
+        ends = clock + (start if len(run.paths) < 2 else np.nan)
         known = (np.abs(clock) < MOST) & np.isfinite(ends)
     if not known.any():
         return np.empty((0, 2))
@@ -72,7 +72,7 @@ def _spans(row: pd.Series) -> np.ndarray:
     begins = ends - np.diff(clock, prepend=min(0.0, clock[0]))
     went_on = np.append(False, begins[1:] > ends[:-1] + PAUSE)
     begins[1:] = np.where(went_on[1:], begins[1:], ends[:-1])
-    is_elsewhere = went_on.any() and _listed(environment_of(run).get("machine"), "earlier")
+    is_elsewhere = went_on.any() and _listed(run.environment.get("machine"), "earlier")
     return np.stack([begins, ends], axis=1)[np.flatnonzero(went_on)[-1] if is_elsewhere else 0 :]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 from scipy.special import stdtrit
@@ -39,14 +40,40 @@ class Estimate:
     bounds: tuple[float, float] = (-math.inf, math.inf)
     level: float = 1 - ALPHA
 
-    def __post_init__(self) -> None:
-        self.has_interval, self.paired = self.error is not None, bool(self.by)
-        self.center = self.on_scale(self.value)
-        self.ends: tuple[float, float] | tuple[None, None] = (None, None)
-        if self.error is not None:
-            self.ends = self._around(self.error, self.df)
-        self.low: float | None = self.ends[0]
-        self.high: float | None = self.ends[1]
+    @cached_property
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        return (None, None) if self.error is None else self._around(self.error, self.df)
+
+    @property
+    def low(self) -> float | None:
+        return self.ends[0]
+
+    @property
+    def high(self) -> float | None:
+        return self.ends[1]
+
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The interval, or what was seen where there is none."""
+        low, high = self.ends
+        return self.seen if low is None or high is None else (low, high)
+
+    def side_of(self, null: float) -> int:
+        """1 where the interval lies above, -1 where it lies below; 0 where it holds it, or there is none."""
+        low, high = self.ends
+        return 0 if low is None or high is None else int(low > null) - int(high < null)
+
+    @property
+    def paired(self) -> bool:
+        return bool(self.by)
+
+    @property
+    def center(self) -> float:
+        return self.on_scale(self.value)
 
     @property
     def basis(self) -> str:

@@ -26,16 +26,8 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.cluster.array import MARK, REPORT, Array, held
 from ampcompare.sweeps.cluster.task import RunTask, make_report
-from ampcompare.sweeps.prepare import Prepared, prepare
-from ampcompare.sweeps.process import Launch, of_others
-from ampcompare.sweeps.run import (
-    EXIT_FAILED_RUNS,
-    GRACE_SECONDS,
-    Request,
-    command_again,
-    make_output,
-    print_failed,
-)
+from ampcompare.sweeps.prepare import GRACE_SECONDS, Prepared, Request, prepare
+from ampcompare.sweeps.run import EXIT_FAILED_RUNS, launch_of, make_output, print_failed
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row
 
 MOST_TASKS = 1000  # at once: Slurm's own MaxArraySize is 1001
@@ -46,6 +38,8 @@ NEVER = 10**7  # minutes
 ONE_PROCESS = ("nodes", "ntasks_per_node", "use_srun")
 # The queue would not tell which jobs they are, or sbatch not what it has queued.
 OURS = ("array", "clusters", "job-name", "parsable", "quiet", "test-only")
+# What Slurm's clients say of trouble with the connection: the controller may have taken the jobs.
+UNHEARD = "timed out|conne|contact|communicat|socket|messag|receiv|send|bytes|pipe|shut|killed"
 READ: dict[str, type] = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 READ |= {"array_parallelism": int, "signal_delay_s": int}
 OF_RUNS = re.compile(r".*gpu|gres|tres|array_parallelism")  # not of the report
@@ -62,8 +56,8 @@ def submit_sweep(
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
     own, of_runs = split(words)
-    ready = prepare(path, of_runs, request.name, request.control)
-    _check(ready, request)
+    ready = prepare(path, of_runs, request)
+    _check(ready)
     options, array = parameters(own, request.workers), Array(ready.output.resolve())
     _executor(array, options)  # whether there is one, before anything is written
     make_output(ready.output)
@@ -95,10 +89,10 @@ def submit_sweep(
             most = options.get("array_parallelism", len(left))
             at_a_time = f", {most} at a time" if most < len(left) else ""
             time = f"time limit {options['additional_parameters'].get('time')}"
-            look = command_again(path, dataclasses.replace(request, workers=None), ready, "--missing")
+            alone = dataclasses.replace(ready, request=dataclasses.replace(request, workers=None))
             lines.append(f"{head}: {part} submitted as job {jobs[-1]}{at_a_time}, {time}")
             lines.append(f"logs: {array.folder / 'logs'}, those of the jobs in {array.jobs}")
-            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {look}")
+            lines.append(f"to look: squeue -j {','.join(jobs)}, or: {alone.again('--missing')}")
         else:
             lines.append(f"{head}; nothing {'new was submitted' if jobs else 'is left to run'}")
         for line in lines:
@@ -116,10 +110,7 @@ def submit_sweep(
 
 
 def _submit_runs(array: Array, ready: Prepared, options: Mapping[str, Any], left: Sequence[Row]) -> str:
-    words = (*ready.words, f"output_dir={array.folder}") if ready.here else ready.words
-    # The sweep anew, without its points: it travels with each run.
-    anew = dataclasses.replace(ready.sweep)
-    launch = Launch(anew, array.folder, words, {} if ready.here else of_others(), ready.here)
+    launch = launch_of(ready, array.folder)
     patience = max(1.0, options.get("signal_delay_s", 90) - END_SECONDS)
     tasks = [RunTask(launch, row, patience) for row in left]
     return _submit(array, ready.sweep.name, options, [row.run_id for row in left], tasks)
@@ -161,9 +152,8 @@ def _submit(
             jobs = executor.submit_array(tasks)
     except (FailedJobError, FailedSubmissionError) as problem:
         lines = [line for line in str(problem).splitlines() if line.strip()]
-        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")
-        # "Socket timed out on send/recv operation": the controller may have heard it nevertheless.
-        if isinstance(problem, FailedJobError) and "timed out" not in str(problem):
+        why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no word")
+        if isinstance(problem, FailedJobError) and lines and not re.search(UNHEARD, str(problem), re.I):
             note.unlink()
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
         todo = "the same command again submits what is neither done nor in the queue"
@@ -172,11 +162,11 @@ def _submit(
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _check(ready: Prepared, request: Request) -> None:
+def _check(ready: Prepared) -> None:
     """Raises UserError for what an array, whose jobs do not know of each other, cannot do, and for a folder
     in which the sweep was run without.
     """
-    sweep, output = ready.sweep, ready.output
+    sweep, output, request = ready.sweep, ready.output, ready.request
     needs = {
         "--storage": request.storage,
         "--until-decided": request.until_decided,
@@ -224,7 +214,8 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
         if not isinstance(found[name], READ.get(name, object)):
             todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
             raise UserError(f"{said}: expected JSON or a number, {todo}")
-    extra = {"requeue": True, "time": found.get("time", TIME), **found.get("additional_parameters", {})}
+    given_so = {str(name): value for name, value in found.get("additional_parameters", {}).items()}
+    extra = {"requeue": True, "time": found.get("time", TIME), **given_so}
     if taken := [key for key in extra if key.replace("_", "-") in OURS]:
         why = f"goes without {taken[0]}, which this command has to say"
         raise UserError(f"{PREFIX}additional_parameters: {why}")

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.sweeps.cluster.array import Array, held
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard, Launch, ended, note_end
+from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.table import Row
 from ampcompare.sweeps.worker import Stop, see_through
 
-ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 HELD_SECONDS = 150.0  # for the lock of a job whose machine has died: file servers keep it for a minute or two
 EXIT_HELD = 75  # EX_TEMPFAIL
 LOOK_SECONDS = 0.1
@@ -41,7 +40,7 @@ class RunTask:
     row: Row
     patience: float
     _stop: Stop | None = field(default=None, init=False, repr=False)
-    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+    _is_going_on: bool = field(default=False, init=False, repr=False)
 
     def __call__(self) -> int:
         """Run; returns 0, or ends the job with the exit code of the run."""
@@ -53,10 +52,9 @@ class RunTask:
             if ended(array.folder, run_id) == "finished":
                 print(f"run {run_id} is finished already", flush=True)
                 return 0
-            state, code = "lost", None
-            for _ in range(ATTEMPTS):
-                if state == "lost":
-                    state, code = self._attempt()
+            state, code = self._attempt()
+            if state == "lost":  # by a signal that is not for this job: somebody's, or for want of memory
+                state, code = self._attempt()
             if state == "interrupted":
                 # Not by us: whoever said so ends this job, and queues it again or does not.
                 time.sleep(WAIT_SECONDS)
@@ -85,14 +83,18 @@ class RunTask:
         how: list[tuple[str, int | None]] = []
 
         def see() -> None:
-            with contextlib.closing(Guard()) as guard:
-                how.append(see_through(row, launch, guard, stop))
+            try:
+                with contextlib.closing(Guard()) as guard:
+                    how.append(see_through(row, launch, guard, stop))
+            finally:
+                self._is_going_on = False
 
-        # A thread, as the handler of a signal waits for the run: no lock may be held by what it interrupts.
-        self._thread = threading.Thread(target=see, daemon=True)
+        # A thread and a flag, as the handler of a signal waits for the run: no lock may be held by what it
+        # interrupts.
+        self._is_going_on = True
         before = signal.signal(signal.SIGTERM, lambda number, frame: stop.asked.set())
+        threading.Thread(target=see, daemon=True).start()
         try:
-            self._thread.start()
             self._wait()
         finally:
             self._end(signal.SIGTERM)
@@ -109,8 +111,8 @@ class RunTask:
         self._wait()
 
     def _wait(self) -> None:
-        while self._thread and self._thread.is_alive():
-            self._thread.join(LOOK_SECONDS)
+        while self._is_going_on:
+            time.sleep(LOOK_SECONDS)
 
 
 def make_report(sweep: Sweep, folder: Path) -> int:

@@ -118,7 +118,7 @@ def _cell(text: str) -> Any:
         return {"": None, "true": True, "false": False}.get(word.lower(), word)
 
 
-def read_trainer_states(paths: Iterable[Path], step: str | None = None) -> list[RunRecord]:
+def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:
     """A run for each output folder: the state that got furthest, of those of its checkpoints and its own."""
     runs: dict[Path, RunRecord] = {}
     for path in sorted(paths):

@@ -14,7 +14,7 @@ from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
-from ampcompare.report.runs.settings import BACKEND, NOT_SET
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, settings_of
 from ampcompare.report.words import by_size, listed, printable, short, some
 
 JOINT = "+"  # between switches that are compared as one: fp16+bf16
@@ -52,12 +52,19 @@ def _tell_ours(reading: Reading, columns: Columns) -> None:
     reading.baseline = asked.baseline or (
         columns[ARM][0] if keys == (ARM,) and ARM in columns else _of_fp32(runs)
     )
-    if any(run.option("recorder") is not None for run in runs):
+    aside: list[str] = []
+    if any(run.is_recorded for run in runs):
         own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM, *keys, *asked.ignore)
         free = [k for k in _differing(columns) if find_option(k) is None and not k.startswith(own)]
         seeds = [key for key in free if names.is_seed(key)]
-        left_out = _leave_out(reading, columns, BACKEND, [key for key in free if key not in seeds])
-        reading.aside = frozenset([*seeds, *left_out])
+        aside = [*seeds, *_leave_out(reading, columns, BACKEND, [key for key in free if key not in seeds])]
+    reading.seeds = [run.option("seed") for run in runs]
+    reading.settings = [settings_of(run, aside=aside) for run in reading.runs]
+    known = [BACKEND, *dict.fromkeys(key for one in reading.settings for key in one)]
+    for option, asked_for in (("--group-by", keys), ("--ignore", asked.ignore)):
+        for key in (key for key in asked_for if key not in known):
+            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
+            raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -86,7 +93,8 @@ def _tell_theirs(reading: Reading, columns: Columns) -> None:
     dropped = {*seeds, *single, *left_out} - {*keys, *asked.ignore}
     kept = {key: column for key, column in columns.items() if key not in dropped}
     reading.keys = keys
-    reading.settings = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(every)]
+    told = [{k: v[n] for k, v in kept.items() if v[n] != NOT_SET} for n in range(every)]
+    reading.settings = [settings_of(run, own) for run, own in zip(reading.runs, told, strict=True)]
     paired_by = [key for key in seeds if key not in keys]
     paired_by = [key for key in paired_by if key in differing] or paired_by[:1]
     reading.seeds = [_seed_of([columns[key][n] for key in paired_by]) for n in range(every)]

@@ -6,28 +6,20 @@ axis.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ampcompare import metrics
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report import words
+from ampcompare.report import numbers, words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import (
     CANNOT_TELL,
-    COLUMNS,
-    ENERGY,
-    MEMORY,
     NOT_COMPARED,
-    QUALITY,
-    SPEED,
-    TIME,
     Comparison,
 )
-from ampcompare.report.axis import Axis, Mark, axis_of
-from ampcompare.report.runs import table
+from ampcompare.report.axis import Axis, axis_of
+from ampcompare.report.runs import figures, table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import DEFAULT_METRIC
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
@@ -38,14 +30,14 @@ TextRows = list[tuple[str, ...]]  # of a table of nothing but text, its heads fi
 @dataclass(frozen=True)
 class Cell:
     """`text` is the figure: of the baseline as it is, with its `unit`; else beside the baseline's, with its
-    interval as `span` and as `also` the group's own figure. `answer` is what that shows (`faster`), or
-    `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
+    interval as `span`, both as the `mark` on the axis, and as `also` the group's own figure. `answer` is what
+    that shows (`faster`), or `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
     """
 
     text: str
     unit: str = ""
     span: str = ""
-    mark: Mark | None = None
+    mark: Estimate | None = None
     also: str = ""
     answer: str = ""
     why: str = ""
@@ -53,56 +45,71 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One group. `chip` is the verdict in a few words, `look` its colour, `runs` how many there are of it."""
+class GroupRow:
+    """One group. `chip` is the verdict in a few words, `tone` its colour, `runs` how many there are of it."""
 
     label: str
     meaning: str
     cells: Mapping[str, Cell]
     chip: str
-    look: str
+    tone: str
     runs: str
 
 
 @dataclass(frozen=True)
+class Form:
+    """How a comparison is written: by `show`, the number that `shown` makes of it, with so many `digits` and
+    behind it a `sign`.
+    """
+
+    show: Callable[[float, int], str]
+    digits: Callable[[float], int]
+    sign: str = ""
+    shown: Callable[[float], float] = float
+
+
+TIMES = Form(numbers.number, lambda shown: 3, "×")
+CHANGE = Form(numbers.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100)
+POINTS = Form(numbers.signed, lambda shown: 2)
+
+
+@dataclass(frozen=True)
 class Column:
-    """One question, and how it is shown: a group's own figure by `own`, in its `unit`; a comparison by
-    `show`, of the number that `shown` makes of it, with so many `digits` and behind it a `sign`. `null` is no
-    change, `axis` that of the marks, None where no cell has one.
+    """One question, by its `key`, and how it is shown: a group's own figure by `own`, in its `unit`, a
+    comparison in its `form`. `axis` is that of the marks, None where no cell has one.
     """
 
     key: str
     head: str
     own: Callable[[float], str]
     unit: str
-    show: Callable[[float, int], str]
-    digits: Callable[[float], int]
-    sign: str = ""
-    shown: Callable[[float], float] = float
-    null: float = 1.0
+    form: Form = CHANGE
     margin: tuple[float, float] | None = None
     axis: Axis | None = None
 
+    @property
+    def figure(self) -> figures.Figure:
+        return figures.COMPARED[self.key]
+
     def text(self, value: float) -> str:
-        number = self.shown(value)
-        return f"{self.show(number, self.digits(number))}{self.sign}"
+        form, number = self.form, self.form.shown(value)
+        return f"{form.show(number, form.digits(number))}{form.sign}"
 
     def span(self, found: Estimate) -> str:
         """The interval, with the digits that tell its ends from each other and from no change and margin."""
-        ends = found.seen if found.low is None or found.high is None else (found.low, found.high)
-        low, high = map(self.shown, ends)
-        number = self.shown(found.value)
-        least = min(map(self.digits, (number, low, high)))
-        apart = (low, high, *map(self.shown, (self.null, *(self.margin or ()))))
-        digits = words.precision_apart((low, high), apart, self.show, max(least, self.digits(number)))
-        return words.interval(low, high, lambda end: self.show(end, digits))
+        form, number = self.form, self.form.shown(found.value)
+        low, high = map(form.shown, found.span)
+        least = min(map(form.digits, (number, low, high)))
+        apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
+        digits = numbers.precision_apart((low, high), apart, form.show, max(least, form.digits(number)))
+        return numbers.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
-        number, is_ratio = round(self.shown(tick), 9), self.sign == "×"
+        number, is_ratio = round(self.form.shown(tick), 9), self.form is TIMES
         plus = "" if is_ratio or not number else "+" if number > 0 else "−"
         size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
-        return f"{plus}{size}{self.sign if number or is_ratio else ''}"
+        return f"{plus}{size}{self.form.sign if number or is_ratio else ''}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class Table:
 
     head: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[GroupRow, ...]
     caption: str
 
 
@@ -120,18 +127,17 @@ def _columns(analysis: Analysis) -> list[Column]:
     metric, units = analysis.metric, analysis.quantities
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
-    target = words.NOTHING if analysis.target is None else metric.show_value(analysis.target)
-    change: Any = (words.signed, lambda shown: 0 if abs(shown) >= 9.95 else 1, " %", lambda v: (v - 1) * 100)
-    points: Any = (words.signed, lambda shown: 2, "", float, 0.0, margin)
+    target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
-        Column(SPEED, "speed", words.number, units.speed, words.number, lambda shown: 3, "×"),
-        Column(MEMORY, "peak memory", units.show_memory, units.memory, *change),
-        Column(QUALITY, quality, metric.show_value, "", *points),
-        Column(ENERGY, f"energy per {units.item}", words.number, "J", *change),
-        Column(TIME, f"time to {target}", words.duration, "", *change),
+        Column(figures.SPEED, "speed", numbers.number, units.speed, TIMES),
+        Column(figures.MEMORY, "peak memory", units.show_memory, units.memory),
+        Column(figures.QUALITY, quality, metric.show_value, "", POINTS, margin),
+        Column(figures.ENERGY, f"energy per {units.item}", numbers.number, "J"),
+        Column(figures.TIME, f"time to {target}", numbers.duration, ""),
     )
-    told = {SPEED, MEMORY, QUALITY}.union(*(found.estimates for found in analysis.comparisons))
+    claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
+    told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
     return [column for column in every if column.key in told]
 
 
@@ -142,50 +148,51 @@ def comparison_table(analysis: Analysis) -> Table:
     rows = tuple(_row(group, columns, analysis) for group in groups)
     for place, column in enumerate(columns):
         if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
-            is_ratio = column.key != QUALITY
-            axis = axis_of(marks, column.null, column.tick, log=is_ratio, margin=column.margin)
+            figure, margin = column.figure, column.margin
+            axis = axis_of(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
             columns[place] = replace(column, axis=axis)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
-def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> Row:
+def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     found = analysis.comparison(group.label)
     cells = {column.key: _cell(column, group, found) for column in columns}
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     meaning = analysis.styles[group.label].meaning
-    return Row(group.label, meaning, cells, analysis.chip(group), analysis.look(group), said)
+    return GroupRow(group.label, meaning, cells, analysis.chip(group), analysis.tone(group), said)
 
 
 def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
-    key = column.key
     text, unit = _own_figure(column, group)
-    estimate, claim = (found.estimates.get(key), found.claims.get(key)) if found else (None, None)
-    if found is None or estimate is None:
-        why = found.refusal or (claim.why if claim else "") if found and COLUMNS[key] in group.figures else ""
+    if found is None:
+        return Cell(text, unit)
+    claim = found.claims.get(column.key)
+    if (estimate := found.estimates.get(column.key)) is None:
+        is_known = column.figure.column in group.figures
+        why = (found.refusal or (claim.why if claim else "")) if is_known else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
-    low, high = estimate.ends if estimate.has_interval else estimate.seen
     span = column.span(estimate)
     if not estimate.has_interval:
-        span = f"seen {span}" if low != high else ""
-    mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
+        span = f"seen {span}" if len({*estimate.span}) > 1 else ""
     if claim is None:  # of energy, time and the control nothing is claimed
         is_open = bool(found.claims) and not estimate.has_interval
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
-    return Cell(column.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), answer, why, is_open)
+    shown, own = column.text(estimate.value), f"{text} {unit}".strip()
+    return Cell(shown, "", span, estimate, own, answer, why, is_open)
 
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(COLUMNS[column.key])) is not None:
+    if (found := group.figures.get(column.figure.column)) is not None:
         return column.own(found.value), column.unit
-    rows = group.rows
-    is_missed = column.key == TIME and rows[table.SECONDS].notna().any() and not rows[table.JUMPS].any()
-    return (NOT_REACHED if is_missed and not group.is_unfinished else words.NOTHING), ""
+    has_clock = group.rows[figures.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
+    is_missed = column.key == figures.TIME and has_clock and not group.is_unfinished
+    return (NOT_REACHED if is_missed else numbers.NOTHING), ""
 
 
 def runs_table(analysis: Analysis) -> TextRows:
@@ -198,13 +205,13 @@ def runs_table(analysis: Analysis) -> TextRows:
         cells = (
             f"{run[table.NAME]} ({run[table.RUN].id})",
             run[table.GROUP],
-            run[table.SEED] or words.NOTHING,
+            run[table.SEED] or numbers.NOTHING,
             f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
-            _known(words.count, run[table.EPOCHS]),
-            _known(words.number, run[table.SPEED]),
-            _known(units.show_memory, run[table.MEMORY]),
-            _known(metric.show_value, run[table.QUALITY]),
-            _known(words.duration, run[table.SECONDS]),
+            _known(numbers.count, run[figures.EPOCHS]),
+            _known(numbers.number, run[figures.THROUGHPUT]),
+            _known(units.show_memory, run[figures.PEAK]),
+            _known(metric.show_value, run[figures.SCORE]),
+            _known(numbers.duration, run[figures.SECONDS]),
             " ".join(run[table.PROBLEMS]),
         )
         rows.append(cells)
@@ -212,14 +219,14 @@ def runs_table(analysis: Analysis) -> TextRows:
 
 
 def _known(show: Callable[[float], str], value: float) -> str:
-    return show(value) if value == value else words.NOTHING  # NaN: not recorded
+    return show(value) if value == value else numbers.NOTHING  # NaN: not recorded
 
 
 def machines_table(analysis: Analysis) -> TextRows:
     """What was recorded of machine and packages, a row a fact, with every value that it has."""
     facts: dict[str, dict[str, None]] = {}
     for run in analysis.table[table.RUN]:
-        for key, value in flatten(environment_of(run)):
+        for key, value in flatten(run.environment):
             if value is not None and key.partition(".")[0] != metrics.TASK:
                 facts.setdefault(key, {})[words.short(words.printable(as_text(value)))] = None
     told = [

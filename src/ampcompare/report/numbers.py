@@ -1,0 +1,116 @@
+"""Numbers as a reader wants them: few digits, units, and a dash for what is not recorded."""
+
+import math
+from collections.abc import Callable, Sequence
+
+NOTHING = "–"
+NO_SPREAD = "no spread"  # of figures that are all the same
+MOST_WHOLE = 9  # digits after the first, before the point: what is larger is told in powers of ten
+MOST_DIGITS = 7  # that are shown to tell a figure from another
+ROUNDING = 1e-9  # a difference below it is none
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):  # the end of an interval that no number can hold
+        return "∞" if value > 0 else "−∞"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
+    if not -4 <= exponent <= MOST_WHOLE:
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def count(value: float) -> str:
+    """A whole number; what is not whole keeps two decimals."""
+    if not math.isfinite(value):
+        return number(value)
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def in_percent(value: float) -> str:
+    """A figure that is in percent already, as `93.62 %`."""
+    return f"{value:.2f} %"
+
+
+def ratio(value: float) -> str:
+    """A ratio: `1.90×`."""
+    return f"{number(value)}×"
+
+
+def change(ratio: float) -> str:
+    """A ratio as the change that it is: `−41 %` for 0.59, `±0.0 %` for 1."""
+    return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
+    if abs(value) < ROUNDING or abs(value) >= 0.005:
+        return _signed(value, decimals)
+    return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
+
+
+def precision_apart(
+    ends: Sequence[float | None], marks: Sequence[float], show: Callable[[float, int], str], least: int
+) -> int:
+    """The digits, `least` or more, at which `show` tells each of the ends from each of the marks, so that an
+    interval that leaves a mark out is seen to; MOST_DIGITS where they are closer than that.
+    """
+    pairs = [(end, mark) for end in ends for mark in marks if end is not None and end != mark]
+    for digits in range(least, MOST_DIGITS):
+        if all(show(end, digits) != show(mark, digits) for end, mark in pairs):
+            return digits
+    return MOST_DIGITS
+
+
+def amount(value: float, decimals: int) -> str:
+    return f"{abs(value):.{decimals}f}"
+
+
+def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """`1.88 to 1.92`; nothing without an interval, `no spread` where nothing varied at all."""
+    if low is None or high is None:
+        return ""
+    return f"{show(low)} to {show(high)}" if low != high else NO_SPREAD
+
+
+def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """` (1.88 to 1.92)`, to follow a value; nothing without an interval."""
+    span = interval(low, high, show)
+    return f" ({span})" if span else ""
+
+
+def level(confidence: float) -> str:
+    """The level of an interval: `95 %`, `98.33 %`."""
+    return f"{round(confidence * 100, 2):g} %"
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `12 min 5 s`, `2 h 3 min`."""
+    if seconds < 0:
+        return NOTHING
+    if not math.isfinite(seconds):
+        return f"{number(seconds)} s"
+    whole = round(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def of_all(share: float) -> str:
+    """A share in whole percent: `36 %`, and `below 1 %` of what is there at all."""
+    return "below 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0:
+        return f"±{text}"
+    return f"{'+' if value > 0 else '−'}{text}"

@@ -1,0 +1,49 @@
+"""What a record says of the backend of its run."""
+
+from collections.abc import Mapping
+
+from ampcompare import metrics
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.records import RunRecord
+from ampcompare.report.words import printable, short
+
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+
+
+def label_of(run: RunRecord) -> str:
+    """The name under which a run is compared: its backend, a plug-in's by its own label."""
+    # Records of others may hold anything.
+    said = (run.environment.get("backend_label"), run.option("backend"), "unknown")
+    return next(printable(text) for text in said if isinstance(text, str) and text.strip())
+
+
+def _dtype_of(run: RunRecord) -> str:
+    """The type that a run computed in, as far as record or backend say; else nothing."""
+    if declared := REGISTRY.get(str(run.option("backend"))):
+        return declared.dtype
+    recorded = run.environment
+    said = (recorded.get(metrics.PRECISION_DTYPE), recorded.get("backend_type"))
+    return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
+
+
+def half_of(run: RunRecord) -> str:
+    """Its type of less than 32 bits (`bf16`); nothing for fp32, and where none is known."""
+    return SHORT.get(_dtype_of(run), "")
+
+
+def arithmetic_of(run: RunRecord) -> str:
+    """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
+    recorded = run.environment.get(metrics.ARITHMETIC)
+    found = recorded.get(_dtype_of(run)) if isinstance(recorded, Mapping) else None
+    return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
+
+
+def words_of(run: RunRecord) -> str:
+    """What the backend of a run says of itself, as far as that is known."""
+    words, dtype = run.environment.get("backend_words"), _dtype_of(run)
+    if built_in := REGISTRY.get(str(run.option("backend"))):
+        words = built_in.words
+        if built_in.is_fp32:
+            return built_in.words
+    short = SHORT.get(dtype, dtype)
+    return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""

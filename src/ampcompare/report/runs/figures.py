@@ -1,0 +1,185 @@
+"""The figures of a run, each declared once: how it is taken from a record, how groups are compared by it."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.data.sources import SOURCES
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import is_number, lookup
+from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
+
+LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
+SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups
+THROUGHPUT, PEAK, SKIPPED, SECONDS = "images_per_second", "peak_mib", "skipped_steps", "train_seconds"
+SCORE, BEST, TO_TARGET, FINAL = "quality", "best_accuracy", "seconds_to_target", "final_accuracy"
+EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "classes", "chance"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of each run; `column` is its name in the table of runs and in files.
+
+    `of` takes it from a record, NaN where nothing was recorded. Groups are compared by the `question`, where
+    there is one, and `sides` are the words for an interval above and below no change, where something is
+    claimed of it: of figures that are ratios (`is_ratio`) by that of geometric means, else by the difference.
+    In `is_timed` figures others at work on the machine tell; `is_of_seed`: run again with the same seed is no
+    second measurement.
+    """
+
+    column: str
+    of: Callable[[RunRecord, ComparedMetric], float]
+    question: str = ""
+    sides: tuple[str, str] | None = None
+    is_ratio: bool = True
+    is_timed: bool = False
+    is_of_seed: bool = False
+
+    @property
+    def null(self) -> float:
+        """What a comparison comes to where nothing changes."""
+        return 1.0 if self.is_ratio else 0.0
+
+    def taken(self, run: RunRecord, metric: ComparedMetric) -> float:
+        value, least = self.of(run, metric), 1 / LARGEST if self.question and self.is_ratio else -LARGEST
+        return value if least <= value <= LARGEST else math.nan
+
+
+def largest(run: RunRecord, key: str, logged: str = "") -> float:
+    """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
+    value = summary(run, key)
+    return value if abs(value) <= LARGEST else _maximum(run, logged or key)
+
+
+def summary(run: RunRecord, key: str) -> float:
+    told = run.summary_number(key)
+    return math.nan if told is None else told
+
+
+def _maximum(run: RunRecord, key: str) -> float:
+    return float(np.max(values)) if len(values := _sound(run.values(key))) else math.nan
+
+
+def _median(run: RunRecord, key: str) -> float:
+    return float(np.median(values)) if len(values := _sound(run.values(key))) else math.nan
+
+
+def _sound(values: np.ndarray) -> np.ndarray:
+    return values[np.abs(values) <= LARGEST]
+
+
+def _last(run: RunRecord, key: str) -> float:
+    """The last value logged; NaN where it was, however good the one before."""
+    told = lookup(run.summary, key)
+    if is_number(told) or key not in run.logged:  # not `{"max": ...}`, which is not the last
+        return summary(run, key)
+    _, numbers = run.logged_numbers(key)
+    return float(numbers[-1]) if len(numbers) else math.nan
+
+
+def _throughput(run: RunRecord) -> float:
+    """Of all processes together: the median as recorded, else of the rows after warm-up."""
+    found, warmup = summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
+    if abs(found) <= LARGEST:
+        return found
+    windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
+    if is_number(warmup) and abs(warmup) <= LARGEST:  # others' runs may log these, too
+        windows = windows[~(steps <= warmup)]
+    return float(np.median(windows)) if len(windows := _sound(windows)) else math.nan
+
+
+def _best(run: RunRecord) -> float:
+    found = largest(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
+    return found if 0 <= found <= 1 else math.nan  # another program's may be in percent
+
+
+def _seconds_in_all(run: RunRecord) -> float:
+    return math.nan if clock_jumps(run) else _maximum(run, metrics.ELAPSED)
+
+
+def _seconds_per_epoch(run: RunRecord) -> float:
+    epochs = _maximum(run, metrics.EPOCH)
+    return largest(run, metrics.TRAIN_SECONDS) / epochs if epochs >= 1 else math.nan
+
+
+def _of_data(run: RunRecord, key: str, known: str) -> float:
+    """A count as recorded, else what is known of the source; NaN if neither."""
+    if 1 <= (told := summary(run, key)) <= LARGEST:
+        return float(math.floor(told))
+    named, limit = run.option("data.source"), run.option("data.test_limit")
+    count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
+    is_limit = known == "test_images" and is_number(limit) and limit > 0
+    return (min(count, limit) if is_limit else count) or math.nan
+
+
+def _chance(run: RunRecord, metric: ComparedMetric) -> float:
+    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
+    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
+    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
+    classes = _of_data(run, metrics.CLASSES, "classes")
+    return min(1.0, taken / classes) if classes >= 1 else 0.0
+
+
+def clock_jumps(run: RunRecord) -> int:
+    """How often its clock went backwards."""
+    clock = run.values(metrics.ELAPSED)
+    return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
+
+
+def seconds_to(run: RunRecord, metric: ComparedMetric) -> float:
+    """The training seconds at which the metric was at its target or better; NaN of a run that did not reach
+    it, and where its clock went backwards.
+    """
+    there, clock = reaching(run, metric), run.numbers(metrics.TRAIN_SECONDS)
+    known = clock[: there[0] + 1] if len(there) and not clock_jumps(run) else clock[:0]
+    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
+    return float(known[-1]) if len(known) else math.nan
+
+
+def reaching(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
+    """The numbers of the rows in which the metric is at its target or better."""
+    if (target := metric.target) is None:
+        return np.empty(0, int)
+    values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
+    return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+
+
+# In the order of files. Memory is the device's peak allocation, on a CPU the process's resident memory; the
+# score the last value of the compared metric in the unit in which it is shown.
+FIGURES = (
+    Figure(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
+    Figure("step_time_ms_p50", lambda run, _: summary(run, metrics.STEP_TIME_P50), is_timed=True),
+    Figure(PEAK, lambda run, _: largest(run, metrics.PEAK_MEMORY), MEMORY, ("larger", "smaller")),
+    Figure("joules_per_image", lambda run, _: _median(run, metrics.ENERGY), ENERGY, is_timed=True),
+    Figure(SKIPPED, lambda run, _: largest(run, metrics.SKIPPED), is_ratio=False, is_of_seed=True),
+    Figure(SECONDS, lambda run, _: largest(run, metrics.TRAIN_SECONDS), is_timed=True),
+    Figure(
+        SCORE,
+        lambda run, metric: _last(run, metric.key) * metric.factor,
+        QUALITY,
+        ("better", "worse"),
+        is_ratio=False,
+        is_of_seed=True,
+    ),
+    Figure(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
+    Figure(TO_TARGET, seconds_to, TIME, is_timed=True),
+)
+# What is known of a run besides, and in part what publications have: the time with evaluations, that of an
+# epoch, the last accuracy (0..1).
+MORE = (
+    Figure("step_time_ms_p95", lambda run, _: summary(run, metrics.STEP_TIME_P95), is_timed=True),
+    Figure(EPOCHS, lambda run, _: _maximum(run, metrics.EPOCH)),
+    Figure(STEPS, lambda run, _: _maximum(run, metrics.STEP)),
+    Figure(IMAGES, lambda run, _: _of_data(run, metrics.TEST_IMAGES, "test_images")),
+    Figure(CLASSES, lambda run, _: _of_data(run, metrics.CLASSES, "classes")),
+    Figure(CHANCE, _chance),
+    Figure("seconds_in_all", lambda run, _: _seconds_in_all(run), is_timed=True),
+    Figure("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
+    Figure(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
+)
+BY_COLUMN = {figure.column: figure for figure in (*FIGURES, *MORE)}
+COMPARED = {figure.question: figure for figure in FIGURES if figure.question}

@@ -1,1 +1,0 @@
-"""`ampcompare reproduce`: what others have published, listed, run again in their setting, judged."""

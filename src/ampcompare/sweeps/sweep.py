@@ -1,0 +1,232 @@
+"""A sweep: what its file says, and the runs of a grid in their order, its control around them.
+
+Seeds can be added to a sweep that has begun: each group of them comes behind all that was there, with a
+control of its own, so that a run keeps its number for good.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ampcompare.program.checked import Checked, Number, Text, refused
+from ampcompare.sweeps.command import DEFAULT_COMMAND
+from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.order import orders
+
+SEED = "seed"
+BACKEND, BASELINE = "backend", "none"
+FIRST, LAST = "first", "last"
+HYPERBANDS = 20  # of min_iter, which has no last one
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Objective(Checked):
+    """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
+
+    name: Text
+    goal: Literal["minimize", "maximize"] = "minimize"
+    target: Number | None = None
+    impute: Any = None  # for W&B's own search; TPE learns from finished runs alone
+    impute_while_running: Any = None
+
+    @property
+    def maximize(self) -> bool:
+        """Whether more is better."""
+        return self.goal == "maximize"
+
+    def is_reached(self, value: float) -> bool:
+        """Whether the value is as good as the target; never where there is none."""
+        return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
+
+
+class Hyperband(Checked):
+    """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
+
+    Unless `strict`, a run is judged by its best value so far rather than by its newest.
+    """
+
+    type: Literal["hyperband"]
+    min_iter: Count | None = None
+    max_iter: Count | None = None
+    s: Count | None = None
+    eta: Annotated[int, Field(ge=2)] = 3
+    strict: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two_ways(self) -> Self:
+        if (self.min_iter is None) == (self.max_iter is None) or (self.max_iter is None) != (self.s is None):
+            raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
+        return self
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """In their order."""
+        if self.min_iter is not None:
+            return tuple(self.min_iter * self.eta**i for i in range(HYPERBANDS))
+        found = {(self.max_iter or 0) // self.eta**i for i in range(1, (self.s or 0) + 1)}
+        return tuple(sorted(found - {0})) or (1,)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run to be made: its parameters as a tree, and where in the sweep it belongs.
+
+    `place` is its number in the sweep, `block` that of its block, None where the order has none. `arm` is
+    `first` or `last` for a run of the control: the baseline once more, before or behind the others.
+    """
+
+    parameters: dict[str, Any]
+    place: int
+    block: int | None = None
+    arm: str | None = None
+
+
+Cell = Mapping[str, int]  # a run but for its seed: the number of each parameter's value, by its key
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Which points are runs of their own, where not every one is (check.py): the combinations of values of
+    `keys`, by number, that are `kept`. A block has all of them.
+    """
+
+    keys: tuple[str, ...]
+    kept: frozenset[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep file says."""
+
+    path: Path
+    name: str
+    method: str
+    parameters: tuple[Parameter, ...]
+    program: str | None = None
+    command: tuple[str, ...] = DEFAULT_COMMAND
+    metric: Objective | None = None
+    run_cap: int | None = None
+    hyperband: Hyperband | None = None
+    project: str | None = None
+    entity: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    control: bool = False  # the baseline once more, before and behind the others
+    added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
+    cells: Cells | None = None  # which points are runs, where not each is one of its own
+    on_server: bool = False  # whether W&B's server knows it under its name
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
+        return self.method == "grid"
+
+    @property
+    def learns(self) -> bool:
+        """Whether its points follow from what the ones before came to; else from the file alone."""
+        return self.method == "bayes"
+
+    @cached_property
+    def seed(self) -> Parameter | None:
+        """The repetition, if it is varied or named at all."""
+        return next((p for p in self.parameters if p.key == SEED), None)
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds each value of a grid has, those that were added included."""
+        return (self.seed.grid_size() if self.seed else 1) + sum(map(len, self.added))
+
+    @cached_property
+    def compared(self) -> Parameter | None:
+        """What a grid compares: the backend where it is varied, else the first that is; None where only the
+        seed is.
+        """
+        varied = [p for p in self.parameters if p.key != SEED and p.grid_size() > 1]
+        return min(varied, key=lambda p: p.key != BACKEND, default=None)
+
+    def total(self) -> int | None:
+        """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
+        return len(self.points) if self.is_grid else self.run_cap
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
+        coming. `run_cap` leaves out the last points of the grid, not its control.
+        """
+        found: list[Point] = []
+        blocks = self._blocks()
+        cells = [cell for block in blocks for cell in block]
+        baseline = cells[0]
+        if (of := self.compared) is not None:
+            baseline = next((cell for cell in cells if cell[of.key] == baseline_of(of)), baseline)
+
+        def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
+            values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
+            found.append(Point(nested(self.parameters, values), len(found), block, arm))
+
+        drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
+        for seeds in [self.seed.values() if self.seed else [None], *self.added]:
+            grid = [*self._ordered(len(seeds), blocks, drawn)]
+            around = seeds if self.control else ()
+            room = None if self.run_cap is None else self.run_cap - len(found) - 2 * len(around)
+            if room is not None and room <= 0:
+                break
+            for seed in around:
+                add(seed, baseline, arm=FIRST)
+            for n, cell, at in grid[:room]:
+                add(seeds[n], cell, at)
+            for seed in around:
+                add(seed, baseline, arm=LAST)
+        return found
+
+    def _ordered(
+        self, seeds: int, blocks: Sequence[Sequence[Cell]], drawn: Iterator[tuple[int, Sequence[int]]]
+    ) -> Iterator[tuple[int, Cell, int | None]]:
+        """The runs of so many seeds: the number of the seed, the run, its block. Hyperband compares runs in
+        passing: its are in the file's order.
+        """
+        if self.hyperband is None:
+            for (n, block), (number, order) in zip(product(range(seeds), blocks), drawn, strict=False):
+                yield from ((n, block[arm], number) for arm in order)
+        else:
+            keys = [p.key for p in reversed(self.parameters)]
+            runs = [(n, cell) for n in range(seeds) for block in blocks for cell in block]
+            runs.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
+            yield from ((n, cell, None) for n, cell in runs)
+
+    def _blocks(self) -> list[list[Cell]]:
+        """The runs of one seed in blocks, one for each combination of what is neither compared nor in
+        `cells`, the first of that changing fastest.
+        """
+        keys = self.cells.keys if self.cells else ()
+        others = [p for p in self.parameters if p not in (self.seed, self.compared)]
+        within = [p for p in others if p.key in keys] + ([self.compared] if self.compared else [])
+        apart = [p for p in reversed(others) if p.key not in keys]
+        blocks: list[list[Cell]] = [[{**at, **cell} for cell in _numbered(within)] for at in _numbered(apart)]
+        if self.cells is None:
+            return blocks
+        kept = self.cells.kept
+        return [[cell for cell in block if tuple(cell[key] for key in keys) in kept] for block in blocks]
+
+
+def _numbered(parameters: Sequence[Parameter]) -> Iterator[Cell]:
+    """Every combination of their values, by number; the last changes fastest."""
+    for numbers in product(*(range(p.grid_size()) for p in parameters)):
+        yield dict(zip((p.key for p in parameters), numbers, strict=True))
+
+
+def count_of(parameters: Sequence[Parameter]) -> int:
+    """How many combinations of their values there are."""
+    return math.prod(p.grid_size() for p in parameters)
+
+
+def baseline_of(compared: Parameter) -> int:
+    """The number of the value that the others are compared with: of backends `none`, or the first."""
+    values = compared.values() if compared.key == BACKEND else []
+    return values.index(BASELINE) if BASELINE in values else 0
