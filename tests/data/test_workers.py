@@ -17,6 +17,7 @@ from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.data.host import SampleLoader
+from ampcompare.data.reading import read
 from ampcompare.data.splits import SampleSet
 from ampcompare.data.workers import begin
 from ampcompare.errors import UserError, what_happened
@@ -78,6 +79,12 @@ class Leaves(Signalled):
 def test_a_worker_that_wants_to_leave_is_told_of():
     with pytest.raises(UserError, match=r"no batch 0 of epoch 0 .*SystemExit: 0"):
         next(ours(Leaves()).epoch(0))
+
+
+@pytest.mark.slow
+def test_a_worker_of_somebodys_own_loader_that_leaves_in_silence_is_lost():
+    with pytest.raises(RuntimeError, match=r"^DataLoader worker .* exited unexpectedly"):
+        next(read(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
 
 
 def test_what_a_worker_raises_is_told_as_it_was_there():

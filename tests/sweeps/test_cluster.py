@@ -107,7 +107,7 @@ NO_ARRAY = [  # of this file, with this word
     ({}, "--cluster=local", "expected slurm"),
     ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
-    ({}, 'slurm.additional_parameters={"job_name": "x"}', "goes without job_name"),
+    ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "goes without job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
     ({}, "--missing", "leave --cluster out"),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),

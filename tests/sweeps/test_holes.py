@@ -184,6 +184,15 @@ def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, sai
     assert {*shlex.split(hint)} >= words
 
 
+def test_a_database_that_is_none_is_a_line(place, said):
+    place.file(**XS)
+    place.out.mkdir()
+    (place.out / "sweep.db").write_bytes(b"no database" * 1000)
+    code, told = said("--missing")
+    assert (code, told.count("\n")) == (2, 1)
+    assert "cannot be used (file is not a database)" in told
+
+
 @pytest.mark.parametrize("word", ["interrupted", "lost"])
 def test_a_run_that_is_queued_again_is_not_missing(place, said, word):
     found = read_sweep(place.file(**XS))

@@ -35,7 +35,8 @@ def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator
         yield
     except (Exception, SystemExit) as problem:
         if is_loss_of_worker(problem):
-            raise problem.__cause__ or problem from None  # of two words the one that says of what it died
+            cause = problem.__cause__  # of two words the one that says of what it died
+            raise (cause if cause and is_loss_of_worker(cause) else problem) from None
         if workers and isinstance(problem, ConnectionError | EOFError):
             time.sleep(SECONDS)  # PyTorch raises the loss of a worker here, when the system says so
         with plugins.blame(plugins.DATA, name, f"no {what}", file):

@@ -16,8 +16,6 @@ curves: [eval/accuracy]  # metrics of which a curve alone was drawn
 gflop: 7.78           # counted work of forward and backward, an image
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +127,7 @@ class Figure(Checked):
             raise refused(f"expected one of {', '.join(units)}, which fit {measured}")
         return unit
 
-    def named(self, name: str) -> Figure:
+    def named(self, name: str) -> Self:
         """The same under this name, its values in the unit of `measured`."""
         ends = ("value", "low", "high")
         values = {

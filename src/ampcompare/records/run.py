@@ -75,6 +75,11 @@ class RunRecord:
         told = (of.get(metrics.ENVIRONMENT) for of in (self.summary, self.config))
         return next((found for found in told if isinstance(found, Mapping) and found), {})
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a loop of somebody's own logged it, under our recorder."""
+        return self.option("recorder") is not None
+
     @cached_property
     def history(self) -> pd.DataFrame:
         """One row per logged row and one column per key: float64 where all values are numbers, with NaN where

@@ -125,8 +125,8 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
             found.setdefault(kind, {}).setdefault(os.path.realpath(path), path)
     named = {os.path.realpath(source) for source in given}
     parts = []
-    for kind, files in sorted(found.items(), key=lambda item: [*READERS].index(item[0])):
-        reader = partial(read_csv_files, step=step) if kind == TABLES else READERS[kind]
+    for kind, files in sorted(found.items(), key=lambda item: [*KINDS].index(item[0])):
+        reader = partial(read_csv_files, step=step) if kind == TABLES else KINDS[kind][1]
         read = reader([*files.values()])
         for part in read:
             is_empty = not part.rows and (kind != WANDB or not part.is_named)
@@ -157,13 +157,14 @@ def _read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     return read
 
 
-# What is read as runs, in order of preference: by the words for it what reads files of the kind.
+# What is read as runs, in order of preference: by the words for it whether a file is such by its name, and
+# what reads these.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-READERS: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
-    WANDB: _read_wandb_files,
-    EVENTS: read_event_files,
-    TABLES: read_csv_files,
-    STATE: read_trainer_states,
+KINDS: Mapping[str, tuple[Callable[[str], bool], Callable[[Sequence[Path]], list[RunRecord]]]] = {
+    WANDB: (lambda name: name.startswith("run-") and name.endswith(".wandb"), _read_wandb_files),
+    EVENTS: (is_event_file, read_event_files),
+    TABLES: (lambda name: name.lower().endswith(".csv"), read_csv_files),
+    STATE: (lambda name: name == STATE, read_trainer_states),
 }
 
 
@@ -246,7 +247,7 @@ def _files(source: str, step: str | None, say: Say) -> tuple[str, list[Path]]:
         more = f"also for {', '.join([EVENTS, TABLES, STATE])})"
         todo = "name the output_dir of a run that was recorded with wandb.mode=offline or online"
         raise UserError(f"{source}: {what}; {more}; {todo}")
-    first, *others = (kind for kind in READERS if kind in found)
+    first, *others = (kind for kind in KINDS if kind in found)
     for kind in others:
         count = len(found[kind])
         there = "is 1 file" if count == 1 else f"are {count:,} files"
@@ -272,18 +273,13 @@ def _search(top: Path, step: str | None) -> dict[str, list[Path]]:
         is_run = os.path.basename(real).startswith(("offline-run-", "run-"))
         for name in files:
             path, kind = Path(folder, name), _kind_of(name)
-            if is_run and name.startswith("run-") and name.endswith(".wandb"):
-                found.setdefault(WANDB, []).append(path)
-            elif kind and (kind != TABLES or is_table(path, step)):
+            if kind and (kind != WANDB or is_run) and (kind != TABLES or is_table(path, step)):
                 found.setdefault(kind, []).append(path)
     return found
 
 
 def _kind_of(name: str) -> str | None:
-    """What else than W&B's a file is by its name."""
-    if is_event_file(name):
-        return EVENTS
-    return TABLES if name.lower().endswith(".csv") else STATE if name == STATE else None
+    return next((kind for kind, (is_one, _) in KINDS.items() if is_one(name)), None)
 
 
 def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

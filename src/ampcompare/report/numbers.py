@@ -31,10 +31,6 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
-def mib(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 def in_percent(value: float) -> str:
     """A figure that is in percent already, as `93.62 %`."""
     return f"{value:.2f} %"

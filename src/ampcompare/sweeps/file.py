@@ -118,15 +118,9 @@ def sweep_of(path: Path, content: Any) -> Sweep:
     UserError as `read_sweep`.
     """
     file = checked(_File, content, path)
-    as_written = ("method", "parameters", "program", "metric", "run_cap", "project", "entity")
-    return Sweep(
-        path=path,
-        name=file.name or path.stem,
-        command=tuple(file.command or DEFAULT_COMMAND),
-        hyperband=file.early_terminate,
-        raw=content,
-        **{key: getattr(file, key) for key in as_written},
-    )
+    shared = {key: value for key, value in file if key in Sweep.__dataclass_fields__}
+    shared |= {"name": file.name or path.stem, "command": tuple(file.command or DEFAULT_COMMAND)}
+    return Sweep(path=path, hyperband=file.early_terminate, raw=content, **shared)
 
 
 def key_of(word: str) -> str:

@@ -82,7 +82,7 @@ class Queue:
         self.grace_seconds = grace_seconds
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self.added: list[Added] = []
-        self._rows = R.sweep == name
+        self._own, self._rows = SWEEPS.c.name == name, R.sweep == name
         self._seen: dict[tuple[str, int], float] = {}  # of others' rows: owner and beat, since when
         self._looked = time.monotonic()
         self.database = Database(storage, TABLES)
@@ -96,27 +96,18 @@ class Queue:
             assert found
             return found["sweep"]
 
-        def agree(connection: Connection) -> tuple[Sweep, list[Any]]:
-            written = self._locked(connection)
-            groups = written["groups"]
-            found, more = agreed(sweep, words, began, [group[0] for group in groups], shown(storage))
-            if more:
-                groups.append([[*more], None, []])
-                self._write(connection, written)
-            return found, groups
-
         began = self.database.wait(begin)
         self._seed = seed_of(sweep, began)
-        self.sweep, groups = self.database.wait(agree)
-        self._hear(groups)
+        is_agreed = False
+        while not is_agreed:  # another may add seeds just now
+            groups = [group.seeds for group in self.read_added()]
+            self.sweep, more = agreed(sweep, words, began, groups, shown(storage))
+            is_agreed = not more or self.add(Added(more))
 
     def _locked(self, connection: Connection) -> dict[str, Any]:
         """What is written of the sweep; until the end of this transaction nobody else is at it."""
-        query = select(SWEEPS.c.definition).where(SWEEPS.c.name == self.name).with_for_update()
+        query = select(SWEEPS.c.definition).where(self._own).with_for_update()
         return dict(connection.execute(query).scalar_one())
-
-    def _write(self, connection: Connection, written: Mapping[str, Any]) -> None:
-        connection.execute(SWEEPS.update().where(SWEEPS.c.name == self.name).values(definition=written))
 
     def _alone(self, act: Callable[[Connection], T]) -> T:
         """What `act` does with the database, with nobody else at it, when it answers. The seeds that others
@@ -148,7 +139,7 @@ class Queue:
             groups: list[Any] = written["groups"]
             if len(groups) == number:
                 groups.append(mine)
-                self._write(connection, written)
+                connection.execute(SWEEPS.update().where(self._own).values(definition=written))
             return groups
 
         groups = self.database.wait(write)

@@ -158,8 +158,9 @@ def sqlite_url(folder: Path) -> URL:
 def sqlite_path(url: Address) -> Path | None:
     """The file of an SQLite database; None of any other."""
     given = _parsed(url)
-    is_file = given is not None and given.get_backend_name() == "sqlite" and given.database
-    return Path(given.database) if is_file else None
+    if given is None or given.get_backend_name() != "sqlite" or not given.database:
+        return None
+    return Path(given.database)
 
 
 def shown(url: Address) -> str:

@@ -157,32 +157,22 @@ class Sweep:
     @cached_property
     def points(self) -> list[Point]:
         """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
-        coming. `run_cap` leaves out the last points of the grid, not its control. Hyperband compares runs in
-        passing: its are in the file's order.
+        coming. `run_cap` leaves out the last points of the grid, not its control.
         """
         found: list[Point] = []
         blocks = self._blocks()
-        drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
-        runs = [cell for block in blocks for cell in block]
-        baseline = runs[0]
+        cells = [cell for block in blocks for cell in block]
+        baseline = cells[0]
         if (of := self.compared) is not None:
-            baseline = next((cell for cell in runs if cell[of.key] == baseline_of(of)), baseline)
+            baseline = next((cell for cell in cells if cell[of.key] == baseline_of(of)), baseline)
 
         def add(seed: Any, cell: Cell, block: int | None = None, arm: str | None = None) -> None:
             values = [seed if p.key == SEED else p.grid_value(cell[p.key]) for p in self.parameters]
             found.append(Point(nested(self.parameters, values), len(found), block, arm))
 
+        drawn = enumerate(orders(self.name, len(blocks[0]), len(blocks)))
         for seeds in [self.seed.values() if self.seed else [None], *self.added]:
-            grid: list[tuple[int, Cell, int | None]] = []
-            if self.hyperband is None:
-                for (n, block), (number, order) in zip(
-                    product(range(len(seeds)), blocks), drawn, strict=False
-                ):
-                    grid += [(n, block[arm], number) for arm in order]
-            else:
-                grid = [(n, cell, None) for n in range(len(seeds)) for cell in runs]
-                keys = [p.key for p in reversed(self.parameters)]
-                grid.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
+            grid = [*self._ordered(len(seeds), blocks, drawn)]
             around = seeds if self.control else ()
             room = None if self.run_cap is None else self.run_cap - len(found) - 2 * len(around)
             if room is not None and room <= 0:
@@ -194,6 +184,21 @@ class Sweep:
             for seed in around:
                 add(seed, baseline, arm=LAST)
         return found
+
+    def _ordered(
+        self, seeds: int, blocks: Sequence[Sequence[Cell]], drawn: Iterator[tuple[int, Sequence[int]]]
+    ) -> Iterator[tuple[int, Cell, int | None]]:
+        """The runs of so many seeds: the number of the seed, the run, its block. Hyperband compares runs in
+        passing: its are in the file's order.
+        """
+        if self.hyperband is None:
+            for (n, block), (number, order) in zip(product(range(seeds), blocks), drawn, strict=False):
+                yield from ((n, block[arm], number) for arm in order)
+        else:
+            keys = [p.key for p in reversed(self.parameters)]
+            runs = [(n, cell) for n in range(seeds) for block in blocks for cell in block]
+            runs.sort(key=lambda run: [run[0] if key == SEED else run[1][key] for key in keys])
+            yield from ((n, cell, None) for n, cell in runs)
 
     def _blocks(self) -> list[list[Cell]]:
         """The runs of one seed in blocks, one for each combination of what is neither compared nor in

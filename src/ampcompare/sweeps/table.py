@@ -92,10 +92,13 @@ def read_sweep_of(url: Address, name: str) -> tuple[dict[str, Any] | None, list[
     path = sqlite_path(url)
     if path is not None and not path.is_file():  # it would be made
         return None, []
+
+    def read(connection: Connection) -> tuple[dict[str, Any] | None, list[Row]]:
+        found = find_definition(connection, name, url)
+        return found, rows_of(connection, R.sweep == name) if found else []
+
     database = Database(url)
     try:
-        with database.engine.connect() as connection:
-            found = find_definition(connection, name, url)
-            return found, rows_of(connection, R.sweep == name) if found else []
+        return database.once(read)
     finally:
         database.engine.dispose()

@@ -41,10 +41,11 @@ def test_disabled_inside_and_enabled_inside_that():
 def test_threads_open_and_close_contexts_of_their_own_at_once():
     """Each has the casts within its own, nobody outside, and in the end no function is wrapped."""
     found: set[tuple[torch.dtype, torch.dtype]] = set()
-    plain = vars(torch)["mm"]
+    plain, together = vars(torch)["mm"], threading.Barrier(3)
 
     def work() -> None:
-        for _ in range(100):
+        for _ in range(40):
+            together.wait()
             with casts(device_type="cpu"):
                 inside = _dtype()
             found.add((inside, _dtype()))

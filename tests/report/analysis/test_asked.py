@@ -67,6 +67,11 @@ def test_nothing_of_quality_is_shown_of_a_group_with_failures():
         "failures <= 2": False,
     }
     assert shown("fp16: failures <= 3") == {"failures <= 3": True}
+    one_failed = [*runs("none", BASE), *runs("native", SAME, FAST, failed=(4,))]  # four are left to compare
+    assert shown("native: equivalent within 0.5, speedup >= 1.5", one_failed) == {
+        "equivalent within 0.5": False,
+        "speedup >= 1.5": True,
+    }
 
 
 @pytest.mark.parametrize(

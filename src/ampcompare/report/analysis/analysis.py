@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load
@@ -17,7 +16,7 @@ from ampcompare.report.analysis.best import best_of_each
 from ampcompare.report.analysis.cautions import cautions, deviations
 from ampcompare.report.analysis.comparison import compare_all
 from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.analysis.judged import POINTS, WITHIN, set_beside
+from ampcompare.report.analysis.judged import WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
@@ -27,9 +26,9 @@ from ampcompare.report.foreign.reading import Asked
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
-from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
+from ampcompare.report.runs.checks import resolution_of
 from ampcompare.report.runs.ending import Outcome, outcome_of
-from ampcompare.report.runs.figures import BY_COLUMN, CLASSES
+from ampcompare.report.runs.figures import BY_COLUMN, CHANCE
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
@@ -69,7 +68,7 @@ class Analysis(Findings):
     @cached_property
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
-        drifts = [c.drift for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)]
+        drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
         off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
@@ -177,12 +176,7 @@ def analyse_runs(
     level = joint_level(others, len(plan.looks) or 1)
     published = None
     if reproduce is not None:
-        points = compared.margin if compared.is_share and compared.margin else POINTS
-
-        def pool(numbers: list[int]) -> list[Group]:
-            return group_runs(rows.iloc[numbers], compared, (BACKEND,), ignored)
-
-        published = set_beside(load(reproduce), list(rows[RUN]), pool, within=within, points=points)
+        published = set_beside(load(reproduce), rows, compared, ignored, within)
     return Analysis(
         table=rows.assign(**{GROUP: [group_of[place] for place in rows.index]}),
         setting=describe(rows),
@@ -222,8 +216,8 @@ def _target(
     known = [values[np.isfinite(values)] * metric.factor for values in every]
     best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
     worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    classes = pd.Series([BY_COLUMN[CLASSES].taken(run, metric) for run in bases], dtype=float)
-    if not best or (not metric.falls and worst <= 100 * chance_of(classes, metric).max() + 1):
+    guessing = max((BY_COLUMN[CHANCE].taken(run, metric) for run in bases), default=0.0)
+    if not best or (not metric.falls and worst <= 100 * guessing + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step

@@ -90,7 +90,7 @@ def _machine(compared: Sequence[Group]) -> Iterator[str]:
     if apart := listed(checks.on_other_cards(compared)):
         yield f"{apart} ran on different cards: what differs between these counts as difference."
     drift = checks.drift_of(compared)
-    if drift and checks.leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= DRIFT_SAID:
         change = numbers.change(drift.value) + numbers.between(drift.low, drift.high, numbers.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
@@ -132,7 +132,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
-        own = any(run.option("recorder") is not None for run in rows[RUN])
+        own = any(run.is_recorded for run in rows[RUN])
         code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 

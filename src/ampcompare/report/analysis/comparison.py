@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from ampcompare.metrics import EMULATED
 from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
-from ampcompare.report.runs.checks import learned_nothing
-from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, THROUGHPUT, Figure
+from ampcompare.report.runs.checks import drift_of_control, learned_nothing
+from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, Figure
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, arm_of, differing_keys, follows
-from ampcompare.report.runs.table import RUN, shares_machine
+from ampcompare.report.runs.settings import NOT_SET, differing_keys, follows
+from ampcompare.report.runs.table import shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import more_seeds
 from ampcompare.report.statistics.samples import FEWEST, difference
@@ -27,7 +27,6 @@ EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
 ENVIRONMENT = "environment."
 MAX_KEYS = 6
-FIRST, LAST = "first", "last"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
@@ -173,7 +172,7 @@ def compare(
         if control and control.outcomes.finished
         else {},
         has_control=control is not None,
-        drift=_drift(group, level) if group.is_control else None,
+        drift=drift_of_control(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group),
     )
@@ -198,15 +197,6 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
             bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
     return found
-
-
-def _drift(control: Group, level: float) -> Estimate | None:
-    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
-    rows = control.rows[~shares_machine(control.rows)]
-    speeds = rows[THROUGHPUT].dropna()
-    arms = rows.loc[speeds.index, RUN].map(arm_of)
-    found = difference(speeds[arms == LAST], speeds[arms == FIRST], log=True)
-    return found and found.at(level)
 
 
 def _claim(of: Comparison, base: Group, figure: Figure) -> Claim:
@@ -267,10 +257,8 @@ def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str
     above, below = figure.sides or ("", "")
     if figure.question == QUALITY and metric.falls:
         above, below = below, above
-    low, high = found.ends
-    if low is None or high is None:
-        return ()
-    return (above,) if low > figure.null else (below,) if high < figure.null else ()
+    side = found.side_of(figure.null)
+    return ((above,) if side > 0 else (below,)) if side else ()
 
 
 def emulated(groups: Sequence[Group]) -> str:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
+import pandas as pd
+
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
-from ampcompare.records import RunRecord
 from ampcompare.report import numbers, words
-from ampcompare.report.runs.arms import Matched, Pool, match
+from ampcompare.report.runs.arms import Matched, match
 from ampcompare.report.runs.groups import Group, measured
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import ON_CPU
 from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
 from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
@@ -126,14 +128,18 @@ class Reproduction:
 
 
 def set_beside(
-    publication: Publication, runs: Sequence[RunRecord], pool: Pool, *, within: float, points: float
+    publication: Publication,
+    runs: pd.DataFrame,
+    metric: ComparedMetric,
+    ignored: frozenset[str],
+    within: float,
 ) -> Reproduction:
-    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios
-    (0.1: 10 %), `points` that of accuracies. Raises UserError where no run is of its model, its data and one
-    of its arms.
+    """The table of runs beside the publication. `within` is the margin of ratios (0.1: 10 %); that of
+    accuracies is the metric's. Raises UserError where no run is of its model, its data and one of its arms.
     """
-    matched = match(publication, runs, pool)
+    matched = match(publication, runs, metric, ignored)
     rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]
+    points = metric.margin if metric.is_share and metric.margin else POINTS
     judged = with_verdicts(rows, within, points)
     return Reproduction(publication, matched, tuple(judged), tuple(_differences(publication, matched)))
 

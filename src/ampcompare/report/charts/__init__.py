@@ -23,11 +23,8 @@ PUBLISHED = "published"
 
 def charts_of(analysis: Analysis) -> dict[str, Spec]:
     """The charts for which something was recorded, those of numerics where there is something to be seen."""
-    made = dict(TRAINING) | {
-        name: make for key, (name, make) in NUMERICS.items() if key in analysis.sentences
-    }
-    found = {name: make(analysis) for name, make in made.items()}
-    if analysis.published is not None:
-        found[PUBLISHED] = published_ratios(analysis.published)
+    seen = dict(made for key, made in NUMERICS.items() if key in analysis.sentences)
+    every = {**TRAINING, **seen, PUBLISHED: published_ratios}
+    found = {name: make(analysis) for name, make in every.items()}
     setting = {"description": f"{analysis.setting.words} · {analysis.setting.machine}"}
     return {name: spec | setting for name, spec in found.items() if spec is not None}

@@ -7,7 +7,6 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.charts import draw
 from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.charts.rows import shortened
@@ -58,10 +57,10 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
 
 
-def published_ratios(beside: Reproduction) -> Spec | None:
+def published_ratios(of: Analysis) -> Spec | None:
     """Each published ratio with its rounding, ours with its interval, whole, on one log axis."""
     rows = []
-    for row in beside.rows:
+    for row in of.published.rows if of.published else ():
         if not row.relation.is_ratio:  # differences in accuracy have another axis; the table has them
             continue
         head = {"row": f"{row.arm}: {row.relation.figure}", "verdict": row.verdict}

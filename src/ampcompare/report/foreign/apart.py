@@ -53,7 +53,7 @@ def _tell_ours(reading: Reading, columns: Columns) -> None:
         columns[ARM][0] if keys == (ARM,) and ARM in columns else _of_fp32(runs)
     )
     aside: list[str] = []
-    if any(run.option("recorder") is not None for run in runs):
+    if any(run.is_recorded for run in runs):
         own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM, *keys, *asked.ignore)
         free = [k for k in _differing(columns) if find_option(k) is None and not k.startswith(own)]
         seeds = [key for key in free if names.is_seed(key)]

@@ -72,7 +72,7 @@ def _is_from_elsewhere(run: RunRecord) -> bool:
     """Whether the data are none that we know: samples, that need not be images."""
     source = run.option("data.source")
     named = isinstance(source, str) and bool(source)
-    return source not in sources.SOURCES if named else run.option("recorder") is not None
+    return source not in sources.SOURCES if named else run.is_recorded
 
 
 def _take_metric(reading: Reading) -> None:
@@ -140,7 +140,7 @@ def _guess_metric(reading: Reading) -> str:
     """
     logged, keys = reading.logged, [*reading.logged.keys]
     if not reading.is_foreign:
-        if not any(run.option("recorder") is not None for run in logged.runs) or DEFAULT_METRIC in keys:
+        if not any(run.is_recorded for run in logged.runs) or DEFAULT_METRIC in keys:
             return ""
         keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
     for named in dict.fromkeys(as_text(run.option("metric_for_best_model")) for run in logged.runs):

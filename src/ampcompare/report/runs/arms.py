@@ -1,9 +1,11 @@
 """Which runs are of which arm of a publication: those whose `canonical` settings are the arm's."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.options import Role
@@ -12,9 +14,10 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.groups import Group, group_runs
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import device_words
+from ampcompare.report.runs.table import RUN, device_words
 from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
@@ -30,14 +33,24 @@ MAKERS = frozenset(
 )
 _MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
-Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
-# To what runs were shrunk, their device, their deviations: (key, `batch_size 128 (published 256)`).
-Setting = tuple[str, str, tuple[tuple[str, str], ...]]
+
+class Place(NamedTuple):
+    """Where runs of an arm stand: to what they were shrunk, on which device, and what of them is not as
+    published, a key and `batch_size 128 (published 256)` each.
+    """
+
+    scaled: str
+    device: str
+    deviations: tuple[tuple[str, str], ...]
+
+    @property
+    def words(self) -> str:
+        return some([text for _, text in self.deviations] or [*filter(None, (self.scaled, self.device))], 3)
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The runs by arm, all of one setting; what was left out, and why.
+    """The runs by arm, all of one place; what was left out, and why.
 
     `scaled` says to what they were shrunk, empty where they were not; `deviations` are the options that are
     not as published, in words by key. `same_card`: all ran on theirs.
@@ -55,34 +68,38 @@ class Matched:
         return tuple(dict.fromkeys(map(device_words, rows)))
 
 
-def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Matched:
-    """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
-    published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
+def match(
+    publication: Publication, rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]
+) -> Matched:
+    """The runs of each arm, of the table of runs. Where they are of several places, those of the one that
+    has the baseline, the published card, and most of the arms. Raises UserError where none is of this model,
+    these data and an arm.
     """
     theirs = {arm: canonical({**publication.setting, **own}) for arm, own in publication.arms.items()}
-    settings: dict[Setting, dict[str, list[int]]] = {}
+    places: dict[Place, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
-    for number, run in enumerate(runs):
-        setting, arm, why = _place_of(run, publication, theirs)
+    for number, run in enumerate(rows[RUN]):
+        place, arm, why = _place_of(run, publication, theirs)
         if why:
             refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
         else:
-            settings.setdefault(setting, {}).setdefault(arm, []).append(number)
-    if not settings:
+            places.setdefault(place, {}).setdefault(arm, []).append(number)
+    if not places:
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
 
-    def rank(setting: Setting) -> tuple[Any, ...]:
-        arms, is_same = settings[setting], is_same_card(publication.hardware, [setting[1]])
+    def rank(place: Place) -> tuple[Any, ...]:
+        arms, is_same = places[place], is_same_card(publication.hardware, [place.device])
         count = sum(map(len, arms.values()))
-        return not setting[0], publication.baseline in arms, is_same, len(arms), count
+        return not place.scaled, publication.baseline in arms, is_same, len(arms), count
 
-    best = max(settings, key=rank)
-    others = [(arm, len(n), s) for s, arms in settings.items() if s != best for arm, n in arms.items()]
-    aside = [(arm, n, some([text for _, text in s[2]] or [*filter(None, s[:2])], 3)) for arm, n, s in others]
+    best = max(places, key=rank)
+    others = [(place, arms) for place, arms in places.items() if place != best]
+    aside = [(arm, len(n), place.words) for place, arms in others for arm, n in arms.items()]
     arms: dict[str, Group] = {}
-    for arm in (name for name in publication.arms if name in settings[best]):
-        groups = [group for group in pool(settings[best][arm]) if group.n and not group.is_control]
+    for arm in (name for name in publication.arms if name in places[best]):
+        pooled = group_runs(rows.iloc[places[best][arm]], metric, (BACKEND,), ignored)
+        groups = [group for group in pooled if group.n and not group.is_control]
         for group in sorted(groups, key=lambda group: -group.n):
             if arms.setdefault(arm, group) is not group:
                 aside.append((arm, len(group.all_rows), group.label))
@@ -91,13 +108,13 @@ def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Ma
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
     left_out += [f"{plural(n, 'run')} of {arm}: in another setting ({why})" for arm, n, why in aside]
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
-    return Matched(arms, best[0], dict(best[2]), tuple(map(printable, left_out)), is_same)
+    return Matched(arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same)
 
 
 def _place_of(
     run: RunRecord, publication: Publication, theirs: Mapping[str, Mapping[str, Any]]
-) -> tuple[Setting, str, str]:
-    """A run's setting and its arm, or why it is of none."""
+) -> tuple[Place, str, str]:
+    """A run's place and its arm, or why it is of none."""
     environment, scaled = run.environment, _scale_of(publication, run)
     ours, base = canonical(run.config, environment), theirs[publication.baseline]
     ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
@@ -105,16 +122,16 @@ def _place_of(
     off = {key: text for key, text in _unlike(ours, base, {**ours, **base}) if key not in of_arms}
     aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     deviations = [(k, text) for k, text in off.items() if k not in PASSING and not k.startswith(aside)]
-    setting = (scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
+    place = Place(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
     if scaled:  # what was shrunk is as it is on purpose
         of_arms = {key for key in of_arms if not key.startswith(SHRUNK)}
     elif others := [text for key, text in off.items() if key.startswith(IDENTITY)]:
-        return setting, "", some(others, 3)
+        return place, "", some(others, 3)
     for arm in sorted(theirs, key=lambda arm: arm != run.option("published.arm")):
         if not any(_unlike(ours, theirs[arm], of_arms)):
-            return setting, arm, ""
+            return place, arm, ""
     told = some([f"{key} {_shown(ours[key])}" for key in sorted(of_arms) if key in ours], 3)
-    return setting, "", f"{told} is none of its arms ({some(list(theirs), 6)})"
+    return place, "", f"{told} is none of its arms ({some(list(theirs), 6)})"
 
 
 def _unlike(

@@ -1,18 +1,19 @@
 """What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
 
 import math
-import re
 from collections.abc import Sequence
 from itertools import combinations, permutations
 
 import numpy as np
 import pandas as pd
 
-from ampcompare.report.runs.figures import CLASSES, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
+from ampcompare.report.runs.figures import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import arm_of
 from ampcompare.report.runs.table import CARDS, RUN, STARTED, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.samples import difference
 from ampcompare.report.words import plural
 
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
@@ -34,7 +35,7 @@ def learned_nothing(group: Group) -> str:
     metrics other than accuracies only constancy can be told.
     """
     metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
-    p = chance_of(rows[CLASSES], metric)
+    p = rows[CHANCE]
     errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0)).fillna(0.0)
     low = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
     if len(low):
@@ -43,13 +44,6 @@ def learned_nothing(group: Group) -> str:
     every = [run.values(metric.key) * metric.factor for run in rows[RUN]]
     stuck = [v for v in every if len(v) >= FEWEST_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
-
-
-def chance_of(classes: pd.Series, metric: ComparedMetric) -> pd.Series:
-    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
-    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
-    return (taken / classes.where(classes >= 1)).clip(upper=1.0).fillna(0.0)
 
 
 def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
@@ -103,6 +97,14 @@ def on_other_cards(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
+def drift_of_control(control: Group, level: float) -> Estimate | None:
+    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
+    rows = control.rows[~shares_machine(control.rows)]
+    arms = rows[RUN].map(arm_of)
+    found = difference(*(rows[THROUGHPUT][arms == where].dropna() for where in ("last", "first")), log=True)
+    return found and found.at(level)
+
+
 def drift_of(groups: Sequence[Group]) -> Estimate | None:
     """The throughput of the last run to that of the first by a straight line of its logarithm over the
     starting times, with a level for each group on each of its cards; at 99 %. None where it cannot be told.
@@ -125,8 +127,3 @@ def drift_of(groups: Sequence[Group]) -> Estimate | None:
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)
     ratio = math.exp(min(700.0, slope))
     return Estimate(ratio, (ratio, ratio), len(frame), error, float(df), log=True, level=DRIFT_LEVEL)
-
-
-def leaves_out(found: Estimate | None, null: float) -> bool:
-    low, high = found.ends if found else (None, None)
-    return low is not None and high is not None and not low <= null <= high

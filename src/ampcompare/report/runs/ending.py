@@ -44,9 +44,9 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
     if why := _refusal(run):
         return Outcome.REFUSED, why
     # In a loop under the recorder each row of its steps has a loss scale.
-    is_recorded, scale = run.option("recorder") is not None, run.summary_number(metrics.SCALE)
+    scale = run.summary_number(metrics.SCALE)
     is_whole = run.exit_code == 0 or word == "finished"
-    if is_whole and is_recorded and scale is None and not len(run.values(metrics.SCALE)):
+    if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
         return Outcome.REFUSED, NO_STEP
     if spoiled := _last_not_finite(run, metric):
         return Outcome.FAILED, spoiled

@@ -1,6 +1,7 @@
 """The figures of a run, each declared once: how it is taken from a record, how groups are compared by it."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,13 +11,13 @@ from ampcompare import metrics
 from ampcompare.data.sources import SOURCES
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import is_number, lookup
-from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups
 THROUGHPUT, PEAK, SKIPPED, SECONDS = "images_per_second", "peak_mib", "skipped_steps", "train_seconds"
 SCORE, BEST, TO_TARGET, FINAL = "quality", "best_accuracy", "seconds_to_target", "final_accuracy"
-EPOCHS, STEPS, IMAGES, CLASSES = "epochs", "steps", "test_images", "classes"
+EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "classes", "chance"
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,14 @@ def _of_data(run: RunRecord, key: str, known: str) -> float:
     return (min(count, limit) if is_limit else count) or math.nan
 
 
+def _chance(run: RunRecord, metric: ComparedMetric) -> float:
+    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
+    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
+    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
+    classes = _of_data(run, metrics.CLASSES, "classes")
+    return min(1.0, taken / classes) if classes >= 1 else 0.0
+
+
 def clock_jumps(run: RunRecord) -> int:
     """How often its clock went backwards."""
     clock = run.values(metrics.ELAPSED)
@@ -167,6 +176,7 @@ MORE = (
     Figure(STEPS, lambda run, _: _maximum(run, metrics.STEP)),
     Figure(IMAGES, lambda run, _: _of_data(run, metrics.TEST_IMAGES, "test_images")),
     Figure(CLASSES, lambda run, _: _of_data(run, metrics.CLASSES, "classes")),
+    Figure(CHANCE, _chance),
     Figure("seconds_in_all", lambda run, _: _seconds_in_all(run), is_timed=True),
     Figure("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
     Figure(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),

@@ -9,7 +9,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.numbers import amount, in_percent, mib, number
+from ampcompare.report.numbers import amount, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -101,7 +101,7 @@ class Quantities:
 
     def show_memory(self, value: float) -> str:
         """A peak in a cell, without its unit."""
-        return mib(value) if self.memory == MIB else number(value)
+        return f"{value:,.0f}" if self.memory == MIB else number(value)
 
 
 OWN = Quantities()

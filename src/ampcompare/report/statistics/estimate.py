@@ -62,6 +62,11 @@ class Estimate:
         low, high = self.ends
         return self.seen if low is None or high is None else (low, high)
 
+    def side_of(self, null: float) -> int:
+        """1 where the interval lies above, -1 where it lies below; 0 where it holds it, or there is none."""
+        low, high = self.ends
+        return 0 if low is None or high is None else int(low > null) - int(high < null)
+
     @property
     def paired(self) -> bool:
         return bool(self.by)

@@ -214,7 +214,8 @@ def parameters(given: Mapping[str, str], workers: int | None = None) -> dict[str
         if not isinstance(found[name], READ.get(name, object)):
             todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
             raise UserError(f"{said}: expected JSON or a number, {todo}")
-    extra = {"requeue": True, "time": found.get("time", TIME), **found.get("additional_parameters", {})}
+    given_so = {str(name): value for name, value in found.get("additional_parameters", {}).items()}
+    extra = {"requeue": True, "time": found.get("time", TIME), **given_so}
     if taken := [key for key in extra if key.replace("_", "-") in OURS]:
         why = f"goes without {taken[0]}, which this command has to say"
         raise UserError(f"{PREFIX}additional_parameters: {why}")
