@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.quick import ROOT
 from torch.utils.data import DataLoader, TensorDataset
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report.analysis.analysis import analyse_runs
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 HOW: dict[str, Any] = {"every": 5, "warmup_steps": 4, "diagnostics": 4, "quiet": True}
 # What every run of ours has, whatever it trains.

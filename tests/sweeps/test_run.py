@@ -232,6 +232,7 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
     [
         ("random", {"lr": {"min": 0.0, "max": 1.0}, "kind": {"values": ["a", "b"]}}, "kind", "a"),
         ("random", {"lr": {"min": 0.0, "max": 1.0}}, "lr", None),
+        ("random", {"lr": {"min": 0.0, "max": 1.0}, "backend": {"values": ["a", "none"]}}, "backend", "none"),
         ("grid", {"lr": {"values": [0.1, 0.2]}, "seed": {"values": [0, 1]}}, "lr", "0.1"),
     ],
 )

@@ -125,7 +125,7 @@ def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles(monkeypat
     made = Made(monkeypatch, warmup_steps=2, every=3)
     made.row_seconds = 1.0
     for number in range(6):
-        made.step(seconds=0.2 if number == 3 else 0.01, cold=number == 3)
+        made.step(seconds=0.2 if number == 4 else 0.01, cold=number == 4)
     made.meter.pause()
     made.clock.now += 5  # an evaluation
     made.meter.resume()

@@ -131,9 +131,12 @@ def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autoc
     made, seen = trainer("native", network(batch_norm=True)), set()
     made.model[0].register_forward_hook(lambda module, args, output: seen.add(output.dtype))
     loader = TensorLoader(data, batch_size=12, device="cpu")
-    evaluation = Evaluation(made.model, loader, made.precision, task=task_of(), autocast=autocast)
-    assert evaluation.run() == evaluation.run()
+    how = {"task": task_of(), "autocast": autocast}
+    evaluation = Evaluation(made.model, loader, made.precision, **how)
+    before = evaluation.run()
     assert seen == {torch.float16 if autocast else torch.float32}
+    made.step([batch()])
+    assert evaluation.run() == Evaluation(made.model, loader, made.precision, **how).run() != before
 
 
 @pytest.mark.parametrize("images", [1, 3, 8, 9, 24])

@@ -18,6 +18,7 @@ from ampcompare.wandb_client.protocol import SCHEMA
 SIZES = random.Random(0)
 PAYLOADS = [SIZES.randbytes(SIZES.choice((0, 1, 50, 300, 7000, 40_000))) for _ in range(40)]
 FILE = frame(PAYLOADS)
+SPANNING = frame([bytes(80_000), b"end"])  # a record over three blocks, and another
 
 
 def read(data: bytes) -> tuple[list[bytes], list[str]]:
@@ -81,6 +82,7 @@ def test_noise_raises_nothing_but_not_wandb_file(noise):
         (HEADER + chunk(1, b"a") + bytes(40_000), [b"a"], "2 places", 40_000),
         (HEADER + chunk(2, b"no end") + chunk(1, b"next"), [b"next"], "1 place", 13),
         (HEADER + chunk(4, b"no beginning") + chunk(1, b"next"), [b"next"], "1 place", 19),
+        (SPANNING[:99] + b"x" + SPANNING[100:], [b"end"], "1 place", BLOCK_BYTES - len(HEADER)),
         (b"XXXX" + FILE[4:], PAYLOADS, "1 place", 7),
         (FILE[:6] + b"\x07" + FILE[7:], PAYLOADS, "1 place", 7),  # another version
     ],
