@@ -209,6 +209,27 @@ def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPat
     assert second.meter.summary()[metrics.SCALE_COLLAPSED] == 1
 
 
+def test_the_peak_is_that_of_training_behind_its_first_steps(monkeypatch: pytest.MonkeyPatch):
+    """A fault of before: an evaluation's batch in fp32 was the peak under every backend."""
+    peak = 0.0
+
+    def forget(device: torch.device) -> None:
+        nonlocal peak
+        peak = 100.0  # what is held
+
+    monkeypatch.setattr(room, "reset_peak", forget)
+    monkeypatch.setattr(room, "peak_mib", lambda device: peak)
+    made = Made(monkeypatch, warmup_steps=1, every=1)
+    for taken in (700.0, 300.0, 400.0, 200.0):
+        peak = max(peak, taken)
+        made.step()
+        made.meter.pause()
+        peak = 5000.0  # an evaluation
+        made.meter.resume()
+    made.meter.flush()
+    assert [row[metrics.PEAK_MEMORY] for row in made.rows] == [100, 300, 400, 400]
+
+
 class Energy:
     """10 J each step, as the clock goes."""
 

@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured, the baseline as the first of the arms."""
+    """What was measured within the `minutes` that were given, the baseline as the first of the arms."""
 
     level: float
     minutes: float
@@ -190,7 +190,7 @@ def compare(arms: Sequence[Arm], minutes: float, say: Callable[[str], None]) -> 
     let_threads_sleep()
     level = 1 - 0.05 / (len(arms) * len(LOOKS))
     control = dataclasses.replace(arms[0], label=CONTROL)
-    began, is_over = time.monotonic(), False
+    is_over = False
     children: list[Child] = []
     try:
         _in_turns([arms[0], control, *arms[1:]], children, minutes, level, say)
@@ -210,7 +210,7 @@ def compare(arms: Sequence[Arm], minutes: float, say: Callable[[str], None]) -> 
                 is_over = True
         alone, again = pair if len(pair) == 2 and pair[0].first else (base, child)
         rows.append(again.beside(alone, level))
-    return Benchmark(level, (time.monotonic() - began) / 60, rows[1], [rows[0], *rows[2:]])
+    return Benchmark(level, minutes, rows[1], [rows[0], *rows[2:]])
 
 
 def _in_turns(

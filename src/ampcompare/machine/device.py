@@ -108,9 +108,9 @@ def wait_for(device: torch.device) -> None:
 def reset_peak(device: torch.device) -> None:
     """Forget the peak of allocated memory so far, where the device has one.
 
-    Of a training once, before warm-up ends, and never behind the capture of a step: PyTorch's allocator
-    counts the tensors of a captured step within the capture alone (a launch allocates nothing), so that the
-    capture's peak is the step's. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    Behind the capture of a step the peak before is to be kept: PyTorch's allocator counts the tensors of a
+    captured step within the capture alone (a launch allocates nothing), so that the capture's peak is the
+    step's. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
     """
     if is_cuda(device):
         torch.cuda.reset_peak_memory_stats(device)

@@ -148,8 +148,7 @@ class Meter:
         self.lag = is_cuda(self.device) if lag is None else lag
         self._mark, self._on_host = marker(self.device), is_host(self.device)
         self._warmup, self._steps = warmup_steps, 0
-        if not warmup_steps:
-            reset_peak(self.device)
+        self._peak = 0.0  # MiB, of training before the last pause
         self._open, self._waiting = _Interval(), list[_Interval]()
         # Of the last step.
         self.number = start
@@ -180,6 +179,7 @@ class Meter:
         self._open.seen = [self.scaling.look()]
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
         self.is_paused = False
+        reset_peak(self.device)
         self._begin_energy()
 
     def fetched(self) -> None:
@@ -195,6 +195,7 @@ class Meter:
         self._steps += 1
         if self._steps == min(self._warmup, FIRST_STEPS):
             reset_peak(self.device)
+            self._peak = 0.0
         if is_cold or self._steps == self._warmup:
             self._begin_energy()
         elif self._steps > self._warmup:
@@ -236,6 +237,7 @@ class Meter:
         """
         if self.is_paused:
             return
+        self._peak = self._peak_mib(self.device) or 0.0
         if self._has_energy and self._energy_samples and self._energy.counts:
             self.read_all()
             wait_for(self.device)  # sync: the energy ends with the last step
@@ -244,6 +246,11 @@ class Meter:
         if not since_step:
             self._train_seconds += time.perf_counter() - self._since
         self.is_paused = True
+
+    def _peak_mib(self, device: torch.device) -> float | None:
+        """Of training alone: an evaluation's is its own batch's, under most backends in fp32."""
+        peak = peak_mib(device)
+        return None if peak is None else max(peak, self._peak)
 
     def _begin_energy(self) -> None:
         self._energy.start()
@@ -258,7 +265,7 @@ class Meter:
             return
         self._open = _Interval(seen=done.seen[-1:])
         done.row = self.row_at()
-        for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
+        for key, mib in ((metrics.PEAK_MEMORY, self._peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
             if (value := mib(self.device)) is not None:
                 done.row[key] = value
         tensors, done.tree = tree_flatten(self._gather(done))
