@@ -52,7 +52,7 @@ rehearse: setup
 	$(PYTEST) -n 2 tests/rehearsal $(ARGS)
 
 rehearse-oldest: $(OLDEST_VENV)/.installed
-	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not slow" tests/rehearsal tests/precision $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not slow" tests/rehearsal tests/precision/apex $(ARGS)
 
 # PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
 $(OLDEST_VENV)/.installed: | setup

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What half an hour on a GPU is for, in this order, each part within nine minutes:
+# What to do with a GPU, in this order, each part within nine minutes:
 #   benchmarks/gpu.sh tests|speed|compare|half|published|long [FOLDER]
 # Results lie in FOLDER (gpu-results); what they need beside torch is installed from .whl/ where that is there,
 # the images are the archive in .data/, else CIFAR-10 as it is fetched. Started again, a training goes on.
@@ -29,13 +29,16 @@ compare() {  # BACKEND...: three seeds of the strong recipe, shortened, the orde
 }
 
 case $part in
-  tests) "$python" -m pytest -q -m gpu tests/gpu -p no:cacheprovider | tee "$out/tests.log" ;;
+  tests) "$python" -m pytest -q -m gpu tests/gpu -n 8 -p no:cacheprovider | tee "$out/tests.log" ;;
   speed)
-    for execution in eager cuda_graph compile compile_graph; do
-      "$python" benchmarks/loops.py --minutes 1 --executions "$execution" --json "$out/speed-$execution.json" \
-        device=cuda batch_size=128 | tee -a "$out/speed.log"
+    # Each of what is compiled has a fifth of the minutes for its first steps.
+    for executions in eager,cuda_graph=1.5 compile,compile_graph=5; do
+      "$python" benchmarks/loops.py --backends none,native,apex_o1 --minutes "${executions#*=}" \
+        --executions "${executions%=*}" --json "$out/speed-${executions%=*}.json" device=cuda | tee -a "$out/speed.log"
     done
-    "$python" -m ampcompare why explain backend=native device=cuda batch_size=128 | tee "$out/explain.log"
+    "$python" -m ampcompare bench --minutes 1.5 --json "$out/backends.json" device=cuda execution=cuda_graph \
+      backend=none,native,native_bf16,apex_o2,fp16 | tee -a "$out/speed.log"
+    "$python" -m ampcompare why explain backend=native device=cuda | tee "$out/explain.log"
     ;;
   compare) compare none native apex_o1 ;;
   half) compare apex_o2 fp16 native_bf16 ;;

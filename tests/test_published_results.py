@@ -136,6 +136,21 @@ def quotes() -> Iterator[tuple[str, str]]:
     yield "docs/results.md", f"{large.speed(CONTROL)} with ResNet50"
     yield "docs/results.md", "{} points ({})".format(*Part("accuracy", "against_bf16").points("bf16_sr"))
     yield "docs/results.md", f"beside its runs autocast is {beside} as fast"
+    arms = {x["label"]: x for x in json.loads((RESULTS / "2026-11-26-h200/loops.json").read_text())["arms"]}
+    for label, said in {
+        "native eager": "native, eager",
+        "native cuda_graph": "native, cuda_graph",
+        "apex_o1 eager": "apex_o1, eager",
+        "apex_o1 cuda_graph": "apex_o1, cuda_graph",
+        "native plain": "a careful loop, native",
+        "native seed-style": "a seed-style loop, native",
+    }.items():
+        arm = arms[label]
+        span = f"{arm['ratio']:.2f}× ({arm['low']:.2f} to {arm['high']:.2f})"
+        yield (
+            "docs/performance.md",
+            f"| {said} | {arm['images_per_second']:,.0f} | {span} | {arm['peak_mib']:,.0f} |\n",
+        )
 
     fast, less = (part.speed("native_bf16", "98.33 %: ")[:-1] for part in (small, large))
     yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast as fp32 (')}; n = 5)"
