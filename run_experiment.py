@@ -17,8 +17,6 @@ backend=bf16         77.99 % (76.98 to 79.00)   4.3 min (3.4 to 5.4)
 backend=bf16_sr      78.33 % (77.53 to 79.13)   4.3 min (3.6 to 5.1)
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ within a round. Where a process's memory comes to lie makes one or the other up 
 it lives, so rounds are spread over processes: each one's median, and of these the median with its interval.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import multiprocessing

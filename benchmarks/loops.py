@@ -11,8 +11,6 @@
 Both use `torch.autocast`, `torch.amp.GradScaler` and PyTorch's SGD, and none of our training code.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -7,8 +7,6 @@ No test judges by the clock; this does, and exits with 1 where an aim was missed
 all.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import statistics

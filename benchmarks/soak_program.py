@@ -3,8 +3,6 @@
 Without wandb and without AMP Compare, as a start of either takes longer than all of this.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

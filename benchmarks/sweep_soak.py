@@ -13,8 +13,6 @@ A run is taken from its worker for good (SIGKILL of either, SIGTERM of the run) 
 twice is told as lost, as promised, and would be missing here.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What several test files share: where the checkout is, the real data, a quick run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

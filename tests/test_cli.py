@@ -1,7 +1,5 @@
 """The command line and the entrypoint as a user meets them: help, messages, exit codes, what a run leaves."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

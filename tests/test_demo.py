@@ -1,7 +1,5 @@
 """The demo from its words to its page."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ them.
 A new file is under the rules of its room without anyone naming it; a new room must be given its floor.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the pages and the docstrings show to others is so, and runs as it stands."""
 
-from __future__ import annotations
-
 import doctest
 import io
 import json

@@ -1,7 +1,5 @@
 """The published results in docs/results: whole, derived again from their records, quoted as they are."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What real people get wrong, each with the exact line that they see."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

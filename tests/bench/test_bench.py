@@ -1,7 +1,5 @@
 """`ampcompare bench`: trainings that take turns, what is said of one that cannot, its files."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

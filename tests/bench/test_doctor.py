@@ -1,7 +1,5 @@
 """`ampcompare doctor`: a line for each thing, whatever is missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The options of a run: what files, words and W&B's macros become, and the one line that a mistake gets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

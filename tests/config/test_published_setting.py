@@ -1,7 +1,5 @@
 """A run that names a publication takes its setting, below what file and words say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

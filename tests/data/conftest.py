@@ -1,7 +1,5 @@
 """Small real data sets for the tests, and the shared one where it lies beside the checkout."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

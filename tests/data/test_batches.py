@@ -1,7 +1,5 @@
 """Batches of images, of tensors, of data sets by workers, of loaders of others: the same at each place."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

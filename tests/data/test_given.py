@@ -1,7 +1,5 @@
 """What `data.source=./data.py:build` may return, and one line for what it may not."""
 
-from __future__ import annotations
-
 import traceback
 from pathlib import Path
 from typing import Any

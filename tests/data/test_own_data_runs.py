@@ -1,7 +1,5 @@
 """Whole runs on data of one's own: recorded, pooled, killed and resumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers of loaders beside signals that reach every process of a job; real workers, real signals."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

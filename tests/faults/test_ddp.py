@@ -2,8 +2,6 @@
 does. And one of which is asked to stop.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

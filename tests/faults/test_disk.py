@@ -1,7 +1,5 @@
 """A disk that is full while W&B's client writes, while the run speaks: nothing is lost in silence."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a machine can do to a run, each caused for real: full disks, folders that go, odd places."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

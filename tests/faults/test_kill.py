@@ -1,7 +1,5 @@
 """A run that is killed and resumed is the run that was not: same weights, losses, loss scales, one record."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

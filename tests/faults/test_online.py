@@ -1,7 +1,5 @@
 """Runs with a server that are killed or preempted: one curve there, without double or missing rows."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

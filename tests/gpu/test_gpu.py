@@ -3,8 +3,6 @@
 `benchmarks/gpu.sh` runs these before it measures anything.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

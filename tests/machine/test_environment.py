@@ -2,8 +2,6 @@
 depends on the kind of device.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

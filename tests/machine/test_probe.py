@@ -1,7 +1,5 @@
 """The probe of rates: how much work it dares, what it leaves behind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Several processes: how they meet, what they are refused, how they agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

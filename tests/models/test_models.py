@@ -1,7 +1,5 @@
 """The networks, ours and those from elsewhere: names, arguments, shapes, fingerprints."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 away.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -2,8 +2,6 @@
 a dying server.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

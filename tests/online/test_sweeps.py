@@ -1,7 +1,5 @@
 """`wandb sweep` and `wandb agent`, the real ones, against the stand-in server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

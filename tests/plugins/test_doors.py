@@ -1,7 +1,5 @@
 """A backend from outside, whose type is not fp16: training, record, sweep and report take it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

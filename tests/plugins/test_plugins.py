@@ -1,7 +1,5 @@
 """Parts from outside, by name: what is loaded, what is said of what cannot be, where its own code failed."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

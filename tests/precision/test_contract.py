@@ -1,7 +1,5 @@
 """What the training loop may rely on under every backend, and what their loss scales do."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Half weights: types of the parts of a network, what they cost, and stochastic rounding of the update."""
 
-from __future__ import annotations
-
 import copy
 import math
 

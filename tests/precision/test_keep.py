@@ -1,7 +1,5 @@
 """Modules kept in fp32 under every backend."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """What a program needs to behave well: files that are whole, lines, commands and children."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run that is asked to stop: what a signal does, and how the process ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

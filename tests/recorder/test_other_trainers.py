@@ -1,7 +1,5 @@
 """Lightning's, Hugging Face's and accelerate's own trainers on a CPU, recorded and read back as our runs."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

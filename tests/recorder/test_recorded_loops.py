@@ -1,7 +1,5 @@
 """Loops of people's own, recorded by W&B's client: read back, compared, killed, in a run of theirs."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

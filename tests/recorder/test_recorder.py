@@ -1,7 +1,5 @@
 """Somebody's loop under the recorder: our rows and names, its times, scale, skips, gradients and end."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

@@ -1,7 +1,5 @@
 """What was read of a run is kept, and never taken for another run, or for the same one as it was before."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

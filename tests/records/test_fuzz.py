@@ -1,7 +1,5 @@
 """Records with anything in them: a run with problems in words, or UserError; never another exception."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from pathlib import Path

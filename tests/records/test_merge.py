@@ -1,7 +1,5 @@
 """Parts of a run, as each resume leaves one, become one run."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from pathlib import Path

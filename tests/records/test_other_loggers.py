@@ -1,7 +1,5 @@
 """Runs of TensorBoard event files, CSV files and trainer_state.json, written by the libraries themselves."""
 
-from __future__ import annotations
-
 import builtins
 import math
 import struct

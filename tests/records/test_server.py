@@ -1,7 +1,5 @@
 """Runs read through W&B's API from the stand-in server, and what becomes of a run that is on disk too."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

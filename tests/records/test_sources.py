@@ -1,7 +1,5 @@
 """Which runs are found in what a user names: folders, files, projects."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

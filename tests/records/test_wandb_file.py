@@ -1,7 +1,5 @@
 """The reader against files of the real client, and against what W&B's own reader says of the same files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

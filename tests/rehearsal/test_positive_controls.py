@@ -1,7 +1,5 @@
 """The rehearsal sees what it is for: each fault, put into a real step, is found with its place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A loop of somebody's own on fake CUDA tensors: the recorder's steps wait for nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

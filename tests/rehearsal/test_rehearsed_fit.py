@@ -1,7 +1,5 @@
 """Every backend trains on fake CUDA tensors, and touches the host where a run has to and nowhere else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ampcompare report --require ... --summary FILE` as a gate in CI: exit codes, a line why, a block."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records of ours and of other programs with anything in any place: analysed or refused in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is saved on W&B: serialised without a server, and by `ampcompare workspace` on the stand-in."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

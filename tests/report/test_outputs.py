@@ -1,7 +1,5 @@
 """The files of a report: what they hold, that hostile names stay text, and that they come before the text."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Fifty runs of 4,000 rows in the form of W&B's client: memory of the whole command, size of its page."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The comparison as a table: what its cells say, where marks lie, and that all outputs show the same."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

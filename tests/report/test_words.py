@@ -1,7 +1,5 @@
 """Figures in words: three digits, signs of what is shown, spreads that vary, and no number without end."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

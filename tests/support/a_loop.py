@@ -1,7 +1,5 @@
 """A loop as people write it, and a record kept in a list."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ $KILLS has a word for each start, `RANK:WHERE:STEP` or `-`: which process ends, 
 on. With `RANK:WHERE:STEP:SIGUSR1` it is sent that signal instead. Each process says its exit code.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Runs made in memory, as the reader would return them, and the plans of what they logged."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Runs of other people's programs, made in memory as the reader would return them."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any

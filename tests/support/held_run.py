@@ -3,8 +3,6 @@ frees it, too. While it waits there is a file $HOLD-STEP.
 Without $HOLD it becomes run_experiment.py itself.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

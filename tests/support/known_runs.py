@@ -1,7 +1,5 @@
 """Records of which the right answer is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A publication of the runs that `support.fakes.make` makes."""
 
-from __future__ import annotations
-
 import yaml
 
 from support.fakes import MEMORY, SPEED

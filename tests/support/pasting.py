@@ -1,7 +1,5 @@
 """A printed command, pasted into a shell that knows nothing of the environment."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small program for sweeps to run, and the command line around it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

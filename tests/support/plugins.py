@@ -1,7 +1,5 @@
 """Backends from outside, as files and as installed distributions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 BACKEND = "from ampcompare.precision.base import Backend, Precision"

@@ -1,7 +1,5 @@
 """A real PostgreSQL for tests, in a folder of its own: from Debian's package or from PATH."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """Of what is tried widely: a little in `make test`, all of it in `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

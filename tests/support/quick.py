@@ -1,7 +1,5 @@
 """What tests share as values: where the checkout is, a quick run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]

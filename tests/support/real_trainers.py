@@ -3,8 +3,6 @@
 `python real_trainers.py NAME FOLDER` trains in both precisions with two seeds each.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

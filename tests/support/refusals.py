@@ -1,7 +1,5 @@
 """The one line that a user's mistake gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

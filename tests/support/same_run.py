@@ -1,7 +1,5 @@
 """Two runs, or states, that have to be the same to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

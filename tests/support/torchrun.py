@@ -1,7 +1,5 @@
 """Several processes on this machine, as torchrun starts them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

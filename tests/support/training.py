@@ -1,7 +1,5 @@
 """A step, a Fit and a whole run of a small network on a CPU."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 from unittest.mock import patch

@@ -2,8 +2,6 @@
 `records/test_wandb_file.py` compares them with the client's own.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

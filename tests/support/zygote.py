@@ -6,8 +6,6 @@ there), "pace": seconds a step takes at least, "end_service_at": step, "signal_a
 too), "twice": true, "file_limit": bytes, "stdout": path.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A folder of a sweep, a database that workers share, a stand-in for Slurm."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 

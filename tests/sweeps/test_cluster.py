@@ -2,8 +2,6 @@
 happens between this command and sbatch, nothing is run twice, and a line says it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What a job of an array does with its run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Command macros: the same words as W&B's agent makes of them."""
 
-from __future__ import annotations
-
 import json
 import sys
 

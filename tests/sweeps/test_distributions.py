@@ -1,7 +1,5 @@
 """Distributions of sweep parameters: grids, random draws that follow them, proposals that learn."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

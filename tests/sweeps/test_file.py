@@ -1,7 +1,5 @@
 """Sweep files: what is read, and what is wrong with them, all of it at once and with its place."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ampcompare sweep FILE --missing` and `--fill`: what was not run is listed, and only that is run."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections import Counter

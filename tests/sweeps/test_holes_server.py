@@ -1,7 +1,5 @@
 """Holes of a sweep on W&B's server: which point a run is, by the values in its config."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A sweep that gets longer, by its file or until all is decided, or has a control: each run once."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The order of runs: in blocks, drawn within each, the same for whoever asks."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

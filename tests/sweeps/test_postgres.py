@@ -2,8 +2,6 @@
 runs (`benchmarks/sweep_soak.py` has the long one).
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

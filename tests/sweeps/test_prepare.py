@@ -1,7 +1,5 @@
 """A sweep made ready: file, words and options as one; its plan, which of its points are runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

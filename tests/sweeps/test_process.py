@@ -1,7 +1,5 @@
 """What guards the processes of runs: they end with the process that started them, however that ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

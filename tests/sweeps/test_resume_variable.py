@@ -1,7 +1,5 @@
 """AMPCOMPARE_RESUME: how a sweep tells a run of any program that it is tried again."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Sweeps without a server, from the command line: real processes, real signals."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

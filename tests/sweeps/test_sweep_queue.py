@@ -1,7 +1,5 @@
 """The queue of a sweep: who gets which run, what happens to it, what it costs; its database's URL."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The W&B run as the client makes it: mode, names, environment variables, fallbacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

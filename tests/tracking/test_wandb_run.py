@@ -1,7 +1,5 @@
 """A record whose client fails, refuses a row, cannot be told of a refusal; and one that is off for a part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NoReturn
 

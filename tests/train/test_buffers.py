@@ -1,7 +1,5 @@
 """Buffers that an overflowing forward leaves non-finite: found, said once, put back where that is wanted."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A compiled and a captured step are the eager one; what cannot be had is refused before training."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rows that are read an interval late say the same as those read at once, none is lost; how a run ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Steps in, rows out: figures of an interval, its times, what is said once, what it costs nobody."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

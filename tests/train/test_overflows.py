@@ -1,7 +1,5 @@
 """Which module is named after a skipped step, and where nobody waits to know of the skip."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two processes on the CPU train what one does with the whole batch."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

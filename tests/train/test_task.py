@@ -1,7 +1,5 @@
 """Losses and metrics of outputs of any kind: what a step learns by and an evaluation adds up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The training step and evaluation, with small real networks under every backend."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A look at two samples before the first step: what does not go together is a line; it leaves no trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

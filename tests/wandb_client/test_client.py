@@ -1,7 +1,5 @@
 """W&B's client beside its record: the end of its service, what its server says no with."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The form of a `.wandb` file: its frames, whole and damaged, and the fields of its records."""
 
-from __future__ import annotations
-
 import io
 import random
 

@@ -1,7 +1,5 @@
 """`why diff`: a fault that a backend has planted is named where it arises, on any kind of network."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

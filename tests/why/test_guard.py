@@ -1,7 +1,5 @@
 """`why guard`: the hunt in trials that are told, the modules of a network, the command with real trials."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """In which type an op ran and why, what was cast, and what the backward is left with: without data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/why.md: what it shows is what its commands say, and its scripts run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

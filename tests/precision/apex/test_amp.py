@@ -1,7 +1,5 @@
 """The apex-shaped module: scripts written for apex, what they may pass, what is refused, and `reset`."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """The context of the casts: where it reaches, what it leaves behind, what a user may add to the lists."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

@@ -2,8 +2,6 @@
 while their weights stay fp32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the rules of O1 do with each kind of argument, and nothing where they are not in force."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 A list is written here as its functions with arguments for a call, so that none stands in it uncalled.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -2,8 +2,6 @@
 speed and memory that `ampcompare bench` measured.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

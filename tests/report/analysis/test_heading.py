@@ -4,8 +4,6 @@ of each, of a grid by like with like as well.
 Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

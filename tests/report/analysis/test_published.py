@@ -2,8 +2,6 @@
 written as a publication.
 """
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from support.fakes import make

@@ -1,7 +1,5 @@
 """Each chart as a reader gets it: valid, in the colours of its backends, axes that end where the lines do."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Speed, memory, energy and metric of other programs' runs: under any name, or from W&B's samples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -2,8 +2,6 @@
 name that somebody gave to where they come from (`ampcompare report fp32=logs/a bf16=logs/b`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the name of a key says: a rate, memory, a seed, a place, full precision, which way is better."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import cycle
 

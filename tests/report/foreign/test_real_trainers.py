@@ -1,7 +1,5 @@
 """Runs that Lightning's and Hugging Face's own code recorded, read without an option."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

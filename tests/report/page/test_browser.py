@@ -1,7 +1,5 @@
 """The page as a reader gets it: in Chromium, with every request refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The page: one file that asks for nothing, in which what comes from runs is text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """--watch: this machine only, this report only, written anew as runs go on."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

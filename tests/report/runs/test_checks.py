@@ -1,7 +1,5 @@
 """What may be wrong with runs although they finished, as the remarks say it, and what of it counts."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What is pooled and what is compared."""
 
-from __future__ import annotations
-
 import pytest
 from support.fakes import make
 

@@ -2,8 +2,6 @@
 the value of it up to which training is timed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How runs end: the word for it, and what of it reaches a figure."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Two runs at once on one machine: their times are not compared."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import numpy as np

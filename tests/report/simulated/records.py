@@ -1,7 +1,5 @@
 """Records of simulated runs, built directly: small histories of which every figure is known beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -2,8 +2,6 @@
 `analyse_runs`. Sixty sets of each, every one held to the rule; the rates themselves are the rule's.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a run failed, ended in NaN or never learned, no set of records is ever called equivalent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

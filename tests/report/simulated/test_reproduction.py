@@ -1,7 +1,5 @@
 """Publications of simulated runs with known truth: an exact one is seldom refuted, a doctored one is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -2,8 +2,6 @@
 and what the rule of pairing says.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

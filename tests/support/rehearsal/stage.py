@@ -1,7 +1,5 @@
 """A whole training on fake CUDA tensors: a Fit as a config says, on the device `cuda:0` that is not there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -9,8 +9,6 @@ the type of a node's input, and whether a parameter takes a gradient over or cop
 Left out: hooks, `autograd.Function`s, gradients of tensors that are no leaves, the freeing of saved tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -7,8 +7,6 @@ freezes or refuses: work on the CPU, a learning rate that is a Python number, li
 in memory alike.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

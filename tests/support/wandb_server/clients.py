@@ -1,7 +1,5 @@
 """Processes of the real client: `wandb sweep`, `wandb agent`, `run_experiment.py`, `wandb sync`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -2,8 +2,6 @@
 query of W&B's client has to be known here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

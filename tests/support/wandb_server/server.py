@@ -1,7 +1,5 @@
 """The server on loopback: HTTP in front of the store, and the ways in which it can fail."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import threading

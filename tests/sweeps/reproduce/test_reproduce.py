@@ -1,7 +1,5 @@
 """`ampcompare reproduce`: what is published is listed, run as it was, and judged."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which run a new process goes on with, and what it says when it does not."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """Checkpoint files: whole or not there, checked, never executed; which are kept."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """What is seen of activations, and that looking changes nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is measured: memory, energy, gradients."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

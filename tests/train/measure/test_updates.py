@@ -1,7 +1,5 @@
 """Updates that rounding swallows: of the weights with a gradient those that a step leaves as they were."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.properties import backends
