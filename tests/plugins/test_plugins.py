@@ -222,5 +222,5 @@ def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtes
     ],
 )
 def test_an_argument_that_it_does_not_take_or_lacks_is_one_line_with_its_signature(function, given, said):
-    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: 'int'.*\) .*{said}$"):
+    with pytest.raises(UserError, match=rf"^model.kwargs: it\(.*width: int.*\) .*{said}$"):
         use(function, **given)

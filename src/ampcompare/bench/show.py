@@ -62,7 +62,7 @@ def sentences(found: Benchmark, arms: Sequence[Arm]) -> Iterator[str]:
     if measured:
         slowest = min(measured, key=lambda row: row.ratio or 0.0)
         given = next(arm.words for arm in arms if arm.label == slowest.label)
-        if (slowest.ratio or 0.0) < 1:
+        if (slowest.high or slowest.ratio or 0.0) < 1 and not slowest.about.get("is_emulated"):
             yield f"Why {slowest.label} is no faster: {as_typed('ampcompare', 'why', 'explain', *given)}"
 
 

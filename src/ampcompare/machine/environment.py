@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ampcompare import __version__
 from ampcompare.machine.device import is_cuda, is_host, nvml_name
 from ampcompare.machine.world import World
 from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
@@ -38,7 +39,7 @@ UNITS = {
 }
 X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
 SHOWN = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
-PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
+PACKAGES = ("torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
 def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
         "cuda": torch.version.cuda if cuda else None,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "git_commit": _git_commit(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {"ampcompare": __version__} | {name: _version(name) for name in PACKAGES},
         **settings,
     }
 

@@ -15,7 +15,10 @@ SEEDS = 3  # of each arm of a publication
 def sweep(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one.")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Options for every run, such as epochs=1; seed=[1,2] varies."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: GPUs, or one.")

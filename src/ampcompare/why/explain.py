@@ -75,6 +75,10 @@ def run_explain(
     device = torch.device(on, 0) if on == "cuda" else setting.world.device
     batches, classes = setting.steps(1)[0], len(setting.data.classes) or None
     seen = [watch_forward(config, batches[0], classes, device) for config in configs]
+    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
+    what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
+    head = f"{what}: {other.backend} beside {against}"
+    print_line(console, head)
     times: Sequence[Times | None] = (None, None)
     if device == setting.world.device and seconds:
         times = measure([setting.trainer(config) for config in configs], batches, device, seconds)
@@ -83,10 +87,6 @@ def run_explain(
         for config, watched, timed in zip(configs, seen, times, strict=True)
     ]
     said = list(sentences(one, two, device))
-    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
-    what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
-    head = f"{what}: {other.backend} beside {against}"
-    print_line(console, head)
     console.print(_types(one, two))
     console.print(_costs(one, two))
     for line in said:
@@ -122,8 +122,8 @@ def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.devi
         yield _cause(one, two, other.dtype, device)
     if (share := two.share(IDLE)) >= MUCH_IDLE:
         yield (
-            f"In {of_all(share)} of the step no op runs: it waits for Python and for launching, which no "
-            "type makes faster. A larger batch_size, execution=compile or cuda_graph do."
+            f"In {of_all(share)} of the shortest step no op runs: it waits for Python and for launching, "
+            "which no type makes faster. A larger batch_size, execution=compile or cuda_graph do."
         )
 
 
@@ -177,7 +177,8 @@ def _costs(base: Side, other: Side) -> Table:
         for kind in kinds:
             pair = one.kinds.get(kind, 0.0), two.kinds.get(kind, 0.0)
             table.add_row(f"{kind}, ms", *map(_ms, pair), _share(*pair))
-        table.add_row("a step, ms", _ms(one.median), _ms(two.median), _share(one.median, two.median))
+        shortest = min(one.rounds), min(two.rounds)
+        table.add_row("shortest step, ms", *map(_ms, shortest), _share(*shortest))
         table.add_section()
     parts = [field.name for field in dataclasses.fields(Memory) if field.name != "copies"]
     for name in (*parts, "total"):
