@@ -178,8 +178,9 @@ class Meter:
             self._open.skips.append(self.scaling.skips(self._open.seen))
         self._open.seen = [self.scaling.look()]
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
+        if self.is_paused:
+            reset_peak(self.device)
         self.is_paused = False
-        reset_peak(self.device)
         self._begin_energy()
 
     def fetched(self) -> None:
