@@ -193,7 +193,8 @@ def caption(of: Findings) -> str:
     more = ""
     if of.bench:
         none = "None of the arms of --bench has backend, settings and device of these runs."
-        more = f" {of.bench.words if any(isinstance(e, Benched) for e in every) else none}"
+        benched = (isinstance(e, Benched) for c in of.comparisons for e in c.estimates.values())
+        more = f" {of.bench.words if any(benched) else none}"
     if not kinds:
         none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
         return none + more
