@@ -12,6 +12,7 @@ from support.same_run import record_of
 from support.training import play
 
 from ampcompare import metrics
+from ampcompare.machine.environment import arithmetic_of
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.train.display import TrainingDisplay
@@ -101,12 +102,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
     assert not math.isfinite(record.history["train/loss"].iloc[-1])  # the row that shows it is kept
 
 
-def test_a_type_that_is_emulated_is_said_before_the_first_step(quick, monkeypatch: pytest.MonkeyPatch):
-    emulated = {metrics.ARITHMETIC: {"float16": metrics.EMULATED}}
-    monkeypatch.setattr("ampcompare.train.setting.arithmetic_of", lambda device: emulated)
-    _, printed = quick("backend=native", "max_steps=1")
-    assert printed.index("float16 is emulated on this processor") < printed.index("step 1/1")
-    assert "is emulated" not in quick("backend=native_bf16", "max_steps=1")[1]
+def test_a_dtype_computed_in_fp32_is_named_before_the_first_step_and_recorded(quick):
+    """The CPU is as it is: what is said and recorded of each dtype agrees with the machine's own answer."""
+    arithmetic = arithmetic_of(torch.device("cpu"))[metrics.ARITHMETIC]
+    for backend, dtype in (("native", "float16"), ("native_bf16", "bfloat16")):
+        record, printed = quick(f"backend={backend}", "max_steps=1")
+        is_in_fp32 = arithmetic[dtype] == metrics.COMPUTED_IN_FP32
+        assert (f"this CPU computes {dtype} in fp32" in printed.partition("step 1/1")[0]) is is_in_fp32
+        assert record.environment[metrics.ARITHMETIC] == arithmetic
+        named = record.environment.get(metrics.FP32_OPERATIONS, [])
+        assert ("_convolution" in named or "convolution_backward" in named) is is_in_fp32
 
 
 def test_a_terminal_without_a_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch):

@@ -54,7 +54,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
     def make(flags, takes=("bfloat16", "float16"), name="x86_64", limit=None):
         monkeypatch.setattr(environment, "processor_flags", lambda: flags)
-        monkeypatch.setattr(environment, "onednn_takes", lambda dtype: dtype in takes)
+        monkeypatch.setattr(environment, "onednn_supports", lambda dtype: dtype in takes)
         monkeypatch.setattr(platform, "machine", lambda: name)
         monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit or "")
@@ -65,20 +65,20 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
 def test_each_kind_of_processor_has_its_units(machine):
     assert machine(GRANITE) == {"bfloat16": "amx_bf16", "float16": "amx_fp16"}
-    assert machine(SAPPHIRE) == {"bfloat16": "amx_bf16", "float16": "emulated"}
-    assert machine(ZEN4, takes=["bfloat16"]) == {"bfloat16": "avx512_bf16", "float16": "emulated"}
-    assert machine(SKYLAKE, takes=["bfloat16"]) == {"bfloat16": "emulated", "float16": "emulated"}
-    assert machine(ROME, takes=[]) == {"bfloat16": "emulated", "float16": "emulated"}
+    assert machine(SAPPHIRE) == {"bfloat16": "amx_bf16", "float16": "fp32"}
+    assert machine(ZEN4, takes=["bfloat16"]) == {"bfloat16": "avx512_bf16", "float16": "fp32"}
+    assert machine(SKYLAKE, takes=["bfloat16"]) == {"bfloat16": "fp32", "float16": "fp32"}
+    assert machine(ROME, takes=[]) == {"bfloat16": "fp32", "float16": "fp32"}
 
 
 @pytest.mark.parametrize(
     ("limit", "bfloat16", "float16"),
     [
         ("AVX512_CORE_AMX_FP16", "amx_bf16", "amx_fp16"),
-        ("AVX512_CORE_AMX", "amx_bf16", "emulated"),
-        ("avx512_core_fp16", "avx512_bf16", "emulated"),
-        ("AVX10_1_512", "avx512_bf16", "emulated"),
-        ("AVX2", "emulated", "emulated"),
+        ("AVX512_CORE_AMX", "amx_bf16", "fp32"),
+        ("avx512_core_fp16", "avx512_bf16", "fp32"),
+        ("AVX10_1_512", "avx512_bf16", "fp32"),
+        ("AVX2", "fp32", "fp32"),
         ("no such set", "amx_bf16", "amx_fp16"),
     ],
 )
@@ -90,16 +90,16 @@ def test_what_is_not_known_is_said_to_be_unknown(machine):
     unknown = {"bfloat16": "unknown", "float16": "unknown"}
     assert machine(None) == unknown
     assert machine(frozenset({"asimdhp", "bf16"}), name="aarch64") == unknown
-    assert machine(frozenset({"asimdhp"}), name="arm64", takes=[]) == unknown
+    assert machine(frozenset({"asimdhp"}), name="arm64", takes=[]) == {"bfloat16": "fp32", "float16": "fp32"}
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is of oneDNN on x86")
-def test_a_process_capped_to_avx2_emulates_both_types():
+def test_a_process_capped_to_avx2_computes_both_dtypes_in_fp32():
     code = "import json, torch; from ampcompare.machine.environment import arithmetic_of, isa_limit;"
     code += "print(json.dumps([isa_limit(), arithmetic_of(torch.device('cpu'))]))"
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
-    both = {"bfloat16": "emulated", "float16": "emulated"}
+    both = {"bfloat16": "fp32", "float16": "fp32"}
     assert json.loads(done.stdout) == ["AVX2", {"arithmetic": both}]
 
 

@@ -163,9 +163,9 @@ def arithmetic_of(device: torch.device, *, without_units: str = COMPUTED_IN_FP32
             kernels is EMULATED.
 
     Returns:
-        `{"arithmetic": {dtype: value}}`, where a value is the flag of a unit (`amx_bf16`), `without_units`, or
-        UNKNOWN where oneDNN supports the dtype on a processor that this module does not know. Empty for a
-        device that is not a CPU.
+        `{"arithmetic": {dtype: value}}`. A value is the flag of a unit (`amx_bf16`), `without_units`, or
+        UNKNOWN where oneDNN supports the dtype on a processor that this module does not know. The dict is
+        empty for a device that is not a CPU.
     """
     if not is_host(device):
         return {}
@@ -188,7 +188,7 @@ def native_unit(dtype: str) -> str:
 
 
 def onednn_supports(dtype: str) -> bool:
-    """Whether PyTorch gives convolutions of the dtype to oneDNN. PyTorch's own query, which heeds the limit."""
+    """Whether PyTorch gives convolutions of the dtype to oneDNN: PyTorch's own query, which heeds limits."""
     query = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[dtype]
     mkldnn = torch.backends.mkldnn
     return bool(mkldnn.is_available() and mkldnn.enabled and getattr(torch.ops.mkldnn, query)())

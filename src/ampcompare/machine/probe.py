@@ -1,8 +1,7 @@
-"""What a training convolution costs here in each type: about a second of measuring, whatever the machine.
+"""The rate of a training convolution in each dtype, measured in about a second on any machine.
 
-A type that a processor has no kernel for is not a little slower but a hundred times (fp16 on an Intel Xeon
-with AMX: 0.8 GFLOP/s of fp32's 150, PyTorch 2.14). So the work begins tiny and grows tenfold as long as it
-takes little time.
+Rates differ between machines by a factor of thousands, so the work begins tiny and grows tenfold for as long
+as it takes little time.
 
 A CPU is measured on one core. With all of them each convolution waits for its slowest thread, and where the
 machine has other work too that wait is all one sees (100 ms for a convolution of 0.1 ms, two busy cores).
@@ -11,7 +10,6 @@ machine has other work too that wait is all one sees (100 ms for a convolution o
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -24,27 +22,12 @@ TYPES = ("float32", "float16", "bfloat16")
 # before it, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
 ENOUGH = 0.03  # seconds of a call, from which no larger one follows
-MIDDLING = SIZES[2]  # takes 0.1 s where a type is emulated, 0.6 s where it is a plain loop
-HOPELESS = 0.05  # of fp32's rate
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
 
 def relative(rates: Mapping[str, float], dtype: str) -> float:
     """A rate as a multiple of fp32's; 0 where the type does not run."""
     return rates.get(dtype, 0.0) / rates["float32"]
-
-
-def half_type(rates: Mapping[str, float]) -> str:
-    """The half type to train in here: the one of the two that is faster than fp32, fp16 where both are, as on
-    most GPUs. Where neither is, fp16, with a loss scale to be seen, if it does not take twenty times as long.
-
-    >>> half_type({"float32": 150.0, "float16": 0.8, "bfloat16": 300.0})
-    'bfloat16'
-    >>> half_type({"float32": 55.0, "float16": 4.3, "bfloat16": 20.0})
-    'float16'
-    """
-    half, brain = relative(rates, "float16"), relative(rates, "bfloat16")
-    return "bfloat16" if half < 1 <= brain or half < HOPELESS else "float16"
 
 
 def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
@@ -57,18 +40,6 @@ def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[st
     with _on_one_core(device):
         _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
         return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
-
-
-@cache
-def times_slower(dtype: str) -> float:
-    """How many times as long as in fp32 a training convolution of middling size takes in this type on a core
-    of the processor, about: half a second of measuring.
-    """
-    cpu = torch.device("cpu")
-    with _on_one_core(cpu):
-        calls = [_convolution(cpu, kind, MIDDLING, False) for kind in (dtype, "float32")]
-        half, full = (min(call() for _ in range(REPEATS)) for call in calls)
-    return half / full
 
 
 @contextmanager

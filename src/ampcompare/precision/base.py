@@ -44,7 +44,7 @@ class Precision:
             yield
 
     def session(self) -> AbstractContextManager[Any]:
-        """Return the context that a backend needs around its forward contexts; entered several times a run."""
+        """Return the context that a backend needs around its forward contexts. A run enters it repeatedly."""
         return nullcontext()
 
     def forward_context(self) -> AbstractContextManager[Any]:

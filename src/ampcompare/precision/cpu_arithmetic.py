@@ -1,9 +1,9 @@
-"""16-bit convolutions and matrix products on a CPU, computed in fp32 where the CPU has no fast kernel for them.
+"""16-bit convolutions and matrix products in fp32, on CPUs that have no fast kernels for them.
 
 PyTorch runs a 16-bit operation that oneDNN does not support in a plain loop, 10 to 170 times as slow as the
 same operation in fp32. `compute_in_fp32` registers kernels for these operations at PyTorch's dispatcher. A
-kernel converts its 16-bit operands to fp32, calls PyTorch's own fp32 kernel, and rounds the result to 16 bits.
-A tensor core does the same: 16-bit operands, sums in fp32.
+kernel converts its 16-bit operands to fp32, calls PyTorch's own fp32 kernel, and rounds the result to 16
+bits. A tensor core does the same: 16-bit operands, sums in fp32.
 
 The kernels act below autograd, autocast, `torch.func` and `torch.compile`, which therefore need no special
 case. They are registered with the public `torch.library`, for the process, while any thread is inside
@@ -19,7 +19,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ _overloads: list[str] = []  # that have a kernel in `_library`
 def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
     """Return the ATen operations that training in a dtype computes in fp32 on a device.
 
-    The decision depends on the CPU's instruction sets and on oneDNN's support, and on nothing that is measured.
+    The decision depends on the CPU's instruction sets and on oneDNN's support, never on a measurement.
 
     Args:
         device: The device of the training. Only a CPU has such operations.
@@ -85,7 +85,7 @@ def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
 
 @contextmanager
 def compute_in_fp32(device: torch.device, dtype: str) -> Iterator[None]:
-    """Compute the slow 16-bit operations of a CPU in fp32 within this context, in every thread of the process.
+    """Compute the slow 16-bit operations of a CPU in fp32 inside this context, in every thread.
 
     Enter it around training steps, not around fp32 work: while it is active, an fp32 call of the same
     operations takes 4 to 16 µs longer. Contexts may be nested and may be open in several threads at once.
@@ -173,9 +173,10 @@ def _make_kernel(name: str, overload: str, dtypes: frozenset[torch.dtype]) -> Ca
         target = kwargs["out"] if overload.endswith(".out") else args[0]
         if is_for_us((*args[:operands], target)):
             rest = {key: value for key, value in kwargs.items() if key != "out"}
-            result = compute(keyset, args, rest)
-            if result.shape == target.shape:  # otherwise PyTorch resizes the target, or refuses it
-                return target.copy_(result)
+            with suppress(RuntimeError):  # PyTorch's own kernel raises PyTorch's own error
+                result = compute(keyset, args, rest)
+                if result.shape == target.shape:  # otherwise PyTorch resizes the target, or refuses it
+                    return target.copy_(result)
         return original(keyset, *args, **kwargs)
 
     return kernel if overload == name else kernel_with_target

@@ -1,0 +1,432 @@
+"""16-bit operations that a CPU computes in fp32: their errors, when they are active, and that none is missed.
+
+The kernels are tested on any CPU as on a CPU without 16-bit support: with oneDNN switched off, PyTorch
+answers that no 16-bit dtype is supported.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.properties import examples as how_many
+from support.training import batch, trainer
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, Dataset
+
+from ampcompare.precision import build_precision
+from ampcompare.precision.cpu_arithmetic import DTYPES, active_overloads, compute_in_fp32, operations_in_fp32
+from ampcompare.train.step import Trainer
+
+CPU = torch.device("cpu")
+ALL = (
+    "_convolution",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "addbmm",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "convolution_backward",
+    "mm",
+)
+HALF = [pytest.param(torch.float16, id="fp16"), pytest.param(torch.bfloat16, id="bf16")]
+
+
+@contextmanager
+def all_in_fp32(*dtypes: str) -> Iterator[None]:
+    """The context on a CPU without any 16-bit support; fp32 work inside uses oneDNN again."""
+    with ExitStack() as stack:
+        with torch.backends.mkldnn.flags(enabled=False):
+            for dtype in dtypes or DTYPES:
+                stack.enter_context(compute_in_fp32(CPU, dtype))
+        yield
+
+
+def gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor) -> list[Tensor]:
+    """The output and the gradients of all inputs, for a given gradient of the output."""
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    output = function(*leaves)
+    return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+
+
+def assert_rounded_once(function: Callable[..., Tensor], inputs: Sequence[Tensor], terms: int) -> None:
+    """Check output and gradients: they differ from fp64's by one rounding to 16 bits and by the rounding of
+    sums in fp32, and have the dtypes, shapes and strides that PyTorch's own kernels give.
+    """
+    dtype = inputs[0].dtype
+    own_output = function(*inputs)
+    upstream = torch.randn_like(own_output)
+    own = gradients(function, inputs, upstream)
+    with all_in_fp32():
+        ours = gradients(function, inputs, upstream)
+    exact = gradients(function, [x.double() for x in inputs], upstream.double())
+    sizes = gradients(function, [x.double().abs() for x in inputs], upstream.double().abs())
+    for mine, theirs, value, size in zip(ours, own, exact, sizes, strict=True):
+        assert (mine.dtype, mine.shape) == (dtype, theirs.shape)
+        long = [i for i, length in enumerate(mine.shape) if length > 1]  # the others' strides mean nothing
+        assert [mine.stride(i) for i in long] == [theirs.stride(i) for i in long]
+        rounding = torch.finfo(dtype).eps / 2 * value.abs() + torch.finfo(dtype).smallest_normal * 2**-10
+        bound = 1.01 * rounding + terms * torch.finfo(torch.float32).eps * size
+        assert ((mine.double() - value).abs() <= bound).all()
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """A convolution with its inputs in fp32: dimensions, layout, groups, stride, dilation, padding, bias."""
+    dimensions, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    into, out = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
+    kernel = draw(st.integers(1, 3))
+    options: dict[str, Any] = {
+        "stride": draw(st.integers(1, 2)),
+        "padding": draw(st.integers(0, 2)),
+        "dilation": draw(st.integers(1, 2)),
+        "groups": groups,
+    }
+    is_transposed = draw(st.booleans())
+    x = torch.randn(draw(st.integers(1, 3)), into, *[draw(st.integers(5, 7)) for _ in range(dimensions)])
+    shape = (into, out // groups) if is_transposed else (out, into // groups)
+    weight = torch.randn(*shape, *[kernel] * dimensions) / 4
+    if dimensions == 2 and draw(st.booleans()):
+        x = x.contiguous(memory_format=torch.channels_last)
+        weight = weight.contiguous(memory_format=torch.channels_last)
+    function = getattr(F, f"conv{'_transpose' * is_transposed}{dimensions}d")
+    bias = [torch.randn(out)] if draw(st.booleans()) else []
+    return lambda x, w, *b: function(x, w, *b, **options), [x, weight, *bias]
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """A matrix product with its inputs in fp32, some of them transposed views."""
+    m, k, n, b = (draw(st.integers(1, 9)) for _ in range(4))
+    scale = {"beta": draw(st.sampled_from([1, 0.5])), "alpha": draw(st.sampled_from([1, 2.0]))}
+
+    def matrix(*shape: int) -> Tensor:
+        if draw(st.booleans()):
+            return torch.randn(*shape)
+        return torch.randn(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+
+    cases: dict[str, tuple[Callable[..., Tensor], list[Tensor]]] = {
+        "mm": (torch.mm, [matrix(m, k), matrix(k, n)]),
+        "addmm": (
+            lambda c, x, y: torch.addmm(c, x, y, **scale),
+            [torch.randn(n), matrix(m, k), matrix(k, n)],
+        ),
+        "linear": (F.linear, [torch.randn(b, m, k), matrix(n, k), torch.randn(n)]),
+        "bmm": (torch.bmm, [matrix(b, m, k), matrix(b, k, n)]),
+        "baddbmm": (
+            lambda c, x, y: torch.baddbmm(c, x, y, **scale),
+            [torch.randn(b, m, n), matrix(b, m, k), matrix(b, k, n)],
+        ),
+        "addbmm": (
+            lambda c, x, y: torch.addbmm(c, x, y, **scale),
+            [torch.randn(m, n), matrix(b, m, k), matrix(b, k, n)],
+        ),
+    }
+    return cases[draw(st.sampled_from(sorted(cases)))]
+
+
+@how_many(25, 300)
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("cases", [convolutions(), products()], ids=["convolutions", "products"])
+def test_every_result_is_that_of_fp64_rounded_once(cases: Any, dtype: torch.dtype, examples: int):
+    @settings(max_examples=examples, derandomize=examples < 100)
+    @given(case=cases, seed=st.integers(0, 2**31))
+    def check(case: tuple[Callable[..., Tensor], list[Tensor]], seed: int) -> None:
+        function, inputs = case
+        torch.manual_seed(seed)
+        assert_rounded_once(function, [x.to(dtype) for x in inputs], terms=1000)
+
+    check()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "added"])
+def test_attentions_gradients_are_as_near_to_fp64_as_pytorchs_own(dtype: torch.dtype, mask: str):
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 3, 17, 16).to(dtype) for _ in range(3)]
+    upstream = torch.randn(2, 3, 17, 16).to(dtype)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        given = {
+            "boolean": torch.ones(17, 17, dtype=torch.bool).tril(),
+            "added": torch.ones(17, 17, dtype=q.dtype),
+        }
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=given.get(mask), is_causal=mask == "causal")
+
+    own = gradients(attend, inputs, upstream)
+    with all_in_fp32():
+        ours = gradients(attend, inputs, upstream)
+    exact = gradients(attend, [x.double() for x in inputs], upstream.double())
+    for mine, theirs, value in zip(ours, own, exact, strict=True):
+        errors = [(x.double() - value).abs().max() for x in (mine, theirs)]
+        assert mine.dtype is dtype
+        assert errors[0] <= errors[1] + torch.finfo(dtype).eps * value.abs().max() / 2
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_in_place_and_out_overloads_write_what_the_plain_ones_return(dtype: torch.dtype):
+    c, x, y = (torch.randn(*shape).to(dtype) for shape in ((4, 5), (4, 3), (3, 5)))
+    cb, xb, yb = (torch.randn(*shape).to(dtype) for shape in ((2, 4, 5), (2, 4, 3), (2, 3, 5)))
+    with all_in_fp32():
+        for plain, target in (
+            (x.mm(y), torch.mm(x, y, out=torch.empty_like(c))),
+            (c.addmm(x, y), torch.addmm(c, x, y, out=torch.empty_like(c))),
+            (c.addmm(x, y, alpha=2), c.clone().addmm_(x, y, alpha=2)),
+            (xb.bmm(yb), torch.bmm(xb, yb, out=torch.empty_like(cb))),
+            (cb.baddbmm(xb, yb), torch.baddbmm(cb, xb, yb, out=torch.empty_like(cb))),
+            (cb.baddbmm(xb, yb, beta=2), cb.clone().baddbmm_(xb, yb, beta=2)),
+            (c.addbmm(xb, yb), torch.addbmm(c, xb, yb, out=torch.empty_like(c))),
+            (c.addbmm(xb, yb, beta=2), c.clone().addbmm_(xb, yb, beta=2)),
+        ):
+            assert torch.equal(plain, target)
+    assert active_overloads() == ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(3, 4)),
+        lambda half: torch.mm(torch.ones(2, 3, dtype=half), torch.ones(4, 4, dtype=half)),
+        lambda half: torch.mm(
+            torch.ones(2, 3, dtype=half), torch.ones(3, 4, dtype=half), out=torch.ones(2, 4)
+        ),
+        lambda half: torch.ones(1, 4, dtype=half).addmm_(*torch.ones(2, 3, 3, dtype=half)),
+        lambda half: torch.conv2d(torch.ones(1, 3, 4, 4, dtype=half), torch.ones(3, 3, 3, 3)),
+        lambda half: torch.bmm(torch.ones(2, 3, 3, dtype=half), torch.ones(1, 3, 3, dtype=half)),
+    ],
+    ids=["mixed dtypes", "shapes", "dtype of out", "shape in place", "mixed convolution", "batches"],
+)
+@pytest.mark.parametrize("dtype", HALF)
+def test_wrong_calls_get_pytorchs_own_errors(call: Callable[[torch.dtype], Tensor], dtype: torch.dtype):
+    with pytest.raises(RuntimeError) as own:
+        call(dtype)
+    with all_in_fp32(), pytest.raises(RuntimeError) as ours:
+        call(dtype)
+    # PyTorch says the same of both dtypes, with their names.
+    assert str(ours.value).replace("float", "Half") == str(own.value).replace("float", "Half")
+
+
+def test_other_dtypes_keep_pytorchs_kernels():
+    doubles, floats, brains = (
+        torch.randn(8, 8).to(t) for t in (torch.float64, torch.float32, torch.bfloat16)
+    )
+    before = [x @ x for x in (doubles, floats, brains)]
+    with all_in_fp32("float16"):
+        after = [x @ x for x in (doubles, floats, brains)]
+    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+
+
+def test_kernels_are_active_inside_the_context_alone():
+    assert active_overloads() == ()
+    with all_in_fp32("float16"):
+        inside = active_overloads()
+        with all_in_fp32("bfloat16"), pytest.raises(ZeroDivisionError):
+            1 / 0  # noqa: B018
+        with all_in_fp32("float16"):
+            pass
+        assert active_overloads() == inside
+    assert {name for name in inside if "." not in name and not name.endswith("m_")} == set(ALL)
+    assert active_overloads() == ()
+    for device, dtype in (("cuda", "float16"), ("mps", "float16"), ("cpu", "float32")):
+        with compute_in_fp32(torch.device(device), dtype):
+            assert active_overloads() == ()
+
+
+def test_threads_share_the_kernels_until_the_last_one_leaves():
+    x = torch.randn(16, 16).half()
+    expected = (x.double() @ x.double()).half()
+    wrong: list[str] = []
+
+    def train() -> None:
+        for _ in range(20):
+            with all_in_fp32("float16"):
+                if (x @ x - expected).abs().max() > 0.02:
+                    wrong.append("a product")
+                if not active_overloads():
+                    wrong.append("no kernels")
+
+    threads = [threading.Thread(target=train) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert active_overloads() == ()
+
+
+class Products(Dataset):
+    """Samples that a worker process computes in fp16."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((2, 2), float(index)).half() @ torch.ones(2, 2).half()
+
+
+def test_workers_of_a_data_loader_compute_inside_the_context():
+    with all_in_fp32("float16"):
+        (found,) = DataLoader(Products(), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    assert found[:, 0, 0].tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_gradient_penalty_has_the_gradients_of_fp64(dtype: torch.dtype):
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 3, 6, 6).to(dtype), (torch.randn(4, 3, 3, 3) / 4).to(dtype)
+
+    def penalty(x: Tensor, weight: Tensor) -> Tensor:
+        weight = weight.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(F.conv2d(x, weight).square().mean(), weight, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), weight)[0]
+
+    own = penalty(x, weight)
+    with all_in_fp32():
+        ours = penalty(x, weight)
+    exact = penalty(x.double(), weight.double())
+    errors = [float((value.double() - exact).norm() / exact.norm()) for value in (ours, own)]
+    assert errors[0] <= max(2 * errors[1], 4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_transforms_of_functions_go_through_the_kernels(dtype: torch.dtype):
+    x, y = torch.randn(3, 4, 5).to(dtype), torch.randn(3, 5, 2).to(dtype)
+    with all_in_fp32():
+        assert torch.equal(torch.func.vmap(torch.mm)(x, y), torch.bmm(x, y))
+        gradient = torch.func.grad(lambda a: (a @ y[0]).sum())(x[0])
+        value, tangent = torch.func.jvp(lambda a: a @ y[0], (x[0],), (x[0],))
+        assert torch.equal(value, tangent)
+        with torch.inference_mode():
+            assert torch.equal(x[0] @ y[0], value)
+    assert torch.allclose(gradient.float(), y[0].float().sum(1).expand(4, 5), rtol=0.02, atol=0.02)
+
+
+class Mixture(nn.Module):
+    """Every kind of layer whose 16-bit operations are slow on a CPU without units for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=2, dilation=2),
+            nn.ConvTranspose2d(8, 8, 2, stride=2),
+        )
+        self.line, self.volume = nn.Conv1d(8, 8, 3), nn.Conv3d(8, 8, 2)
+        self.attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.recurrent, self.gated = nn.LSTM(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.images(images)
+        x = (
+            x.mean(3).unsqueeze(3)
+            + self.volume(x.unsqueeze(2).repeat(1, 1, 2, 1, 1)).mean((2, 3, 4), True)[..., 0]
+        )
+        tokens = self.attention(self.line(x[..., 0]).transpose(1, 2))
+        tokens = self.gated(self.recurrent(tokens)[0])[0]
+        scores = torch.einsum("bij,bkj->bik", tokens, tokens)
+        scores = torch.baddbmm(scores, tokens, tokens.transpose(1, 2))
+        pooled = (scores @ tokens).mean(1)
+        return self.out(pooled)
+
+
+# The functions that do the work within PyTorch's convolutions and recurrent layers, for 16-bit inputs.
+INNER = {
+    f"aten::{name}"
+    for name in (
+        "mkldnn_convolution _slow_conv2d_forward _slow_conv2d_backward slow_conv3d_forward "
+        "slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d "
+        "_conv_depthwise2d mkldnn_rnn_layer"
+    ).split()
+}
+
+
+def slow_operations(step: Callable[[], Any], folder: Path) -> tuple[set[str], set[str]]:
+    """The 16-bit operations of a step that PyTorch's own slow kernels computed, and those computed in fp32.
+
+    The profiler sees every dispatched call with its dtypes, also within compiled code. Inside a call that is
+    computed in fp32 it sees a conversion.
+    """
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+        step()
+    found.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    calls = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: (e["ts"], -e["dur"]))
+    slow, wide = set(), set()
+    for number, call in enumerate(calls):
+        types = [kind for kind in call["args"].get("Input type", []) if kind.startswith("c10::")]
+        if not types or "float" in call["args"]["Input type"][: len(types)]:
+            continue
+        name, ends = call["name"], call["ts"] + call["dur"]
+        later = takewhile(lambda other: other["ts"] <= ends, calls[number + 1 :])  # noqa: B023
+        inside = {other["name"] for other in later if other["tid"] == call["tid"]}
+        if name in INNER:
+            slow.add(name)
+        elif name.removeprefix("aten::") in ALL:
+            (wide if "aten::_to_copy" in inside else slow).add(name)
+    return slow, wide
+
+
+BACKENDS = ("native", "native_bf16", "apex_o1", "apex_o1_bf16", "apex_o2", "fp16", "bf16", "bf16_sr")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_slow_operation_of_a_training_step_is_missed(backend: str, tmp_path: Path):
+    torch.manual_seed(0)
+    assert_none_is_missed(trainer(backend, Mixture()), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "bf16"])
+def test_no_slow_operation_of_a_compiled_step_is_missed(backend: str, tmp_path: Path):
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(2), nn.Linear(36, 4), nn.Flatten(1), nn.Linear(32, 4)
+    )
+    assert_none_is_missed(trainer(backend, network, compiled=True), tmp_path)
+
+
+def assert_none_is_missed(made: Trainer, folder: Path) -> None:
+    """Check a step of a trainer on a CPU without 16-bit support."""
+    with torch.backends.mkldnn.flags(enabled=False), made.precision.training_context():
+        made.step([batch(4)])  # compiles, and allocates
+        slow, wide = slow_operations(lambda: made.step([batch(4)]), folder)
+    assert not slow
+    assert {"aten::_convolution", "aten::convolution_backward", "aten::mm"} <= wide
+    assert active_overloads() == ()
+
+
+def test_the_trace_finds_a_slow_operation(tmp_path: Path):
+    x = torch.randn(2, 3, 8, 8).half().requires_grad_()
+    weight = torch.randn(4, 3, 3, 3).half()
+
+    def step() -> None:
+        F.conv2d(x, weight).sum().backward()
+        x[0, 0] @ x[0, 0]
+
+    with torch.backends.mkldnn.flags(enabled=False):
+        slow, wide = slow_operations(step, tmp_path)
+    assert {"aten::convolution_backward", "aten::mm"} <= slow
+    assert not wide
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2", "fp16", "bf16"])
+def test_what_is_recorded_is_what_is_active(backend: str):
+    """Also on this CPU as it is: a record names the operations that have a kernel in the training."""
+    precision = build_precision(backend, "cpu")
+    expected = operations_in_fp32(CPU, precision.declares.dtype)
+    with precision.training_context():
+        active = active_overloads()
+    assert {name for name in active if name in ALL} == set(expected)
