@@ -221,3 +221,4 @@ TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
 MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
 EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
+COMPUTED_IN_FP32 = "fp32"

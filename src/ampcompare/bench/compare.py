@@ -1,8 +1,8 @@
-"""Trainings that take turns, each in a process of its own, and how many times as fast as the first each is.
+"""Run several trainings in turns, each in its own process, and compare their speed within rounds.
 
-Other work on a machine, its clock and its heat change from minute to minute, for all that run in the same
-seconds alike: so a round is a few steps of each training, in an order drawn anew, and what is compared are
-the rates of one round. The first training is there twice. Free of torch.
+Other work on the machine, clock speeds and heat change from minute to minute, for all trainings that run in
+the same seconds alike. So a round is a few steps of each training, in random order, and speed is compared
+within rounds. The baseline runs twice: the second copy is an A/A control. Free of torch.
 """
 
 from __future__ import annotations
@@ -14,41 +14,107 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from ampcompare.bench.interval import Ratio, ratio_of
 from ampcompare.program.starting import let_threads_sleep
 
-LOOKS = (12, 24, 48)  # rounds behind which it may be enough; the last ends it
-PRECISE = 0.05  # half of an interval, as a share of its ratio: then it is known well enough
-TURN = 0.25  # seconds that a turn takes at least
-LONG = 0.1  # of the time: a training whose step takes longer is told from one
-FIRST_STEPS = 0.2  # of the time, that these may take of each
-LOADING, BUILDING = 30.0, 0.5  # seconds until PyTorch is there, and of the time, for all to be built
+PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
+MIN_TURN_SECONDS = 0.25
+POLL_SECONDS = 1.0  # between updates of the progress line while a training prepares
 CONTROL = "control"
-# One process loads torch; each arm's begins as a copy of it.
+# One process loads torch; the process of each training is forked from it.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["ampcompare.bench.turn"])
+
+P, T = ParamSpec("P"), TypeVar("T")
+Progress = Callable[[str], None]
+
+
+def run_with_torch(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a process that has torch loaded, so that this one need not load it.
+
+    Raises:
+        Exception: What the function raises.
+    """
+    let_threads_sleep()
+    with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
+        return pool.submit(function, *args, **kwargs).result()
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the trainings: the options in which it differs from the others, and all of its words. `serve` is
-    what its process does with them: a run's own training, or another program's.
+    """One of the trainings.
+
+    Attributes:
+        options: Options in which the trainings may differ, as given.
+        overrides: All options of the training, as on the command line of a run.
+        label: Unique name.
+        serve: What its process runs: by default the training of a run with these options.
     """
 
     options: dict[str, str]
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     label: str
     serve: Callable[[Any, Sequence[str]], None] | None = None
 
 
 @dataclass(frozen=True)
-class Row:
-    """An arm beside the baseline. `ratio` is its median over the rounds, above 1: faster; `low` and `high`
-    are its interval, None below twelve rounds. None of one that `failed`, by its reason, has any figure.
+class Schedule:
+    """How long the trainings prepare and take turns.
+
+    Attributes:
+        minutes: Limit for the rounds; preparation does not count.
+        preparation_minutes: Limit for building all trainings, and again for the first steps of each one, in
+            which it compiles, lets cuDNN choose its algorithms and captures.
+        looks: Numbers of rounds after which the benchmark may end because every ratio is precise enough. The
+            last one always ends it.
+        turn_seconds: Seconds of a turn; None divides `minutes` among all rounds.
+        slow_fraction: A training whose step takes longer than this fraction of `minutes` is measured by one
+            step, without an interval.
+    """
+
+    minutes: float = 1.0
+    preparation_minutes: float = 10.0
+    looks: tuple[int, ...] = (12, 24, 48)
+    turn_seconds: float | None = None
+    slow_fraction: float = 0.1
+
+    def level(self, arms: int) -> float:
+        """Return the level of each interval, so that those of all arms and looks hold together at 95%.
+
+        Args:
+            arms: Number of trainings, without the control. Each has an interval but the baseline, and so has
+                the control.
+        """
+        return 1 - 0.05 / (arms * len(self.looks))
+
+    def seconds_per_turn(self, trainings: int) -> float:
+        """Return the seconds of a turn when so many trainings take turns."""
+        if self.turn_seconds is not None:
+            return self.turn_seconds
+        return max(MIN_TURN_SECONDS, 60 * self.minutes / self.looks[-1] / trainings)
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """Speed and memory of a training, and its speed relative to the baseline.
+
+    Attributes:
+        label: Name of the training.
+        options: Options in which the trainings may differ, as given.
+        ratio: Median speed-up over the baseline within rounds; above 1 is faster.
+        low: Lower end of its interval; None for fewer than 12 rounds.
+        high: Upper end of its interval.
+        step_ms: Median milliseconds of a step.
+        images_per_second: Median samples per second.
+        peak_mib: Peak memory in MiB; None where the device does not report it.
+        rounds: Rounds in which it was measured.
+        failed: Why it has no figures; None where it was measured.
+        facts: What its process reports of dtype, settings and machine.
     """
 
     label: str
@@ -61,10 +127,10 @@ class Row:
     peak_mib: float | None = None
     rounds: int = 0
     failed: str | None = None
-    about: dict[str, Any] = field(default_factory=dict)  # what its process says of type and machine
+    facts: dict[str, Any] = field(default_factory=dict)
 
-    def is_known(self) -> bool:
-        """Whether the ratio is known within 5 %."""
+    def is_precise(self) -> bool:
+        """Return whether the interval is within 5% of the ratio."""
         if self.ratio is None or self.low is None or self.high is None:
             return False
         return (self.high - self.low) / 2 <= PRECISE * self.ratio
@@ -72,30 +138,51 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured within the `minutes` that were given, the baseline as the first of the arms."""
+    """The result of a benchmark.
+
+    Attributes:
+        level: Confidence level of each interval; together they hold at 95%.
+        schedule: How long the trainings took turns at most.
+        control: The second copy of the baseline.
+        arms: One result per training, the baseline first.
+    """
 
     level: float
-    minutes: float
-    control: Row
-    arms: list[Row]
+    schedule: Schedule
+    control: ArmResult
+    arms: list[ArmResult]
+
+    @property
+    def varied(self) -> list[str]:
+        """The options in which the trainings differ."""
+        keys = dict.fromkeys(key for arm in self.arms for key in arm.options)
+        return [key for key in keys if len({arm.options.get(key) for arm in self.arms}) > 1]
 
 
-class Child:
-    """The process of an arm, its line, and what came of it: rates in samples/s, round by round."""
+class Worker:
+    """The process of a training, the connection to it, and what it has measured.
+
+    Attributes:
+        rates: Samples per second, one per round.
+        seconds: Seconds of a step, one per round.
+        failed: Why it cannot go on; empty while it can.
+        is_full: Whether it failed for lack of memory.
+        is_slow: Whether a step takes too long for rounds.
+    """
 
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
         self.rates: list[float] = []
-        self.seconds: list[float] = []  # of a step
-        self.about: dict[str, Any] = {}
-        self.first: dict[str, Any] = {}  # of the warm-up
+        self.seconds: list[float] = []
+        self.facts: dict[str, Any] = {}
+        self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.failed = ""
         self.is_full, self.is_slow = False, False
-        self.line, theirs = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=arm.serve or _serve, args=(theirs, arm.words))
+        self.connection, worker_end = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=arm.serve or _serve, args=(worker_end, arm.overrides))
         self.process.start()
-        theirs.close()
+        worker_end.close()
 
     def __enter__(self) -> Self:
         return self
@@ -103,43 +190,42 @@ class Child:
     def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.join()
-        self.line.close()
+        self.connection.close()
 
-    def build(self, ends: float) -> None:
-        """Wait until it is built."""
-        self.about = self._hear(ends, "not built in {:.0f} s")
+    def build(self, limit: Limit) -> None:
+        """Wait until the training is built."""
+        self.facts = self._receive(limit)
 
-    def warm_up(self, minutes: float) -> None:
-        """Its first steps. A long one is all that is asked for."""
-        limit = time.monotonic() + FIRST_STEPS * 60 * minutes
-        self.first = self.last = self._ask(None, limit, "its first steps take more than {:.0f} s")
-        self.is_slow = bool(self.first) and self.first["seconds"] > LONG * 60 * minutes
+    def warm_up(self, limit: Limit, slow_seconds: float) -> None:
+        """Take its first steps, in which it compiles and captures."""
+        self.first = self.last = self._ask(None, limit)
+        self.is_slow = bool(self.first) and self.first["seconds"] > slow_seconds
 
-    def turn(self, seconds: float) -> None:
-        """Its steps of a round."""
+    def take_turn(self, seconds: float) -> None:
+        """Take its steps of a round, for about so many seconds."""
         if answer := self._ask(max(1, round(seconds / self.first["seconds"]))):
             self.last = answer
             self.rates.append(answer["rate"])
             self.seconds.append(answer["seconds"])
 
-    def _ask(self, steps: int | None, until: float | None = None, late: str = "") -> dict[str, Any]:
-        with suppress(OSError):  # it has ended, which is told by what it said last
-            self.line.send(steps)
-        return self._hear(until, late)
+    def _ask(self, steps: int | None, limit: Limit | None = None) -> dict[str, Any]:
+        with suppress(OSError):  # The process has ended; its last message says why.
+            self.connection.send(steps)
+        return self._receive(limit)
 
-    def _hear(self, until: float | None, late: str) -> dict[str, Any]:
-        """Its next answer; empty where it failed, which is noted."""
-        began = time.monotonic()
+    def _receive(self, limit: Limit | None) -> dict[str, Any]:
+        """Return the next answer; an empty one, with `failed` set, where there is none."""
         try:
-            if until is not None and not self.line.poll(max(0.0, until - began)):
-                self.process.kill()
-                self.failed = late.format(time.monotonic() - began) + "; give it more --minutes"
-                return {}
-            answer = self.line.recv()
+            while limit is not None and not self.connection.poll(limit.next_wait()):
+                if limit.is_over():
+                    self.process.kill()
+                    self.failed = limit.message()
+                    return {}
+            answer = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode or 0
-            self.is_full = code == -signal.SIGKILL  # as where the memory of the machine is out
+            self.is_full = code == -signal.SIGKILL  # as when the machine is out of memory
             self.failed = f"its process ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
             return {}
         if "failed" in answer:
@@ -149,21 +235,24 @@ class Child:
 
     @property
     def rate(self) -> float:
-        """Samples a second: the median of the rounds, else of the first steps."""
+        """Samples per second: the median over rounds, or that of the first steps."""
         return statistics.median(self.rates or [self.first["rate"]])
 
-    def beside(self, base: Child, level: float) -> Row:
-        """What came of it beside the baseline in the same rounds; from one step where there are none."""
-        row = Row(self.arm.label, self.arm.options, about=self.about)
-        if self.failed or not self.first or not base.first:
-            return dataclasses.replace(row, failed=self.failed or "not begun")
-        ratio: Ratio = self.rate / base.rate, None, None
-        if self is base:
+    def result(self, baseline: Worker, level: float) -> ArmResult:
+        """Return what was measured, relative to the baseline in the same rounds.
+
+        Without rounds the ratio is that of one step each and has no interval.
+        """
+        arm = ArmResult(self.arm.label, self.arm.options, facts=self.facts)
+        if self.failed or not self.first or not baseline.first:
+            return dataclasses.replace(arm, failed=self.failed or "interrupted before its first steps")
+        ratio: Ratio = self.rate / baseline.rate, None, None
+        if self is baseline:
             ratio = 1.0, 1.0, 1.0
-        elif self.rates and base.rates:
-            ratio = ratio_of(self.rates, base.rates, level)
+        elif self.rates and baseline.rates:
+            ratio = ratio_of(self.rates, baseline.rates, level)
         return dataclasses.replace(
-            row,
+            arm,
             ratio=ratio[0],
             low=ratio[1],
             high=ratio[2],
@@ -174,78 +263,123 @@ class Child:
         )
 
 
-def _serve(line: Any, words: Sequence[str]) -> None:
-    from ampcompare.bench.turn import serve  # torch is loaded there, not here
+class Limit:
+    """A time limit of the preparation, which reports what is being prepared while it runs.
 
-    serve(line, words)
+    Attributes:
+        seconds: The limit.
+        what: What is being prepared.
+        report: Receives the progress line.
+        who: Whose preparation it is, for the progress line.
+    """
+
+    def __init__(self, minutes: float, what: str, report: Progress, who: str = "") -> None:
+        self.seconds, self.what, self.report, self.who = 60 * minutes, what, report, who
+        self.began = time.monotonic()
+
+    def next_wait(self) -> float:
+        """Report progress; return the seconds to wait until the next report."""
+        spent = time.monotonic() - self.began
+        self.report(f"{self.who}{self.what}, {spent:.0f} s (limit {self.seconds:.0f} s)")
+        return max(0.0, min(POLL_SECONDS, self.seconds - spent))
+
+    def is_over(self) -> bool:
+        """Return whether no time is left."""
+        return time.monotonic() - self.began >= self.seconds
+
+    def message(self) -> str:
+        """Return why a training that has met the limit is not measured."""
+        return f"{self.what} not finished in {self.seconds:.0f} s; raise --prepare-minutes"
 
 
-def compare(arms: Sequence[Arm], minutes: float, say: Callable[[str], None]) -> Benchmark:
-    """Have them take turns until each ratio is known within 5 % or the minutes are over, which begin when all
-    are ready; Ctrl-C ends it with what there is. The level of an interval is that of all of them together,
-    the control's too, looked at three times. `say` is told again and again how far it is.
+def _serve(connection: Any, overrides: Sequence[str]) -> None:
+    from ampcompare.bench.turn import serve  # It loads torch, which this process does not need.
 
-    One without memory beside the others takes turns with the baseline alone afterwards, as long again.
+    serve(connection, overrides)
+
+
+def run_benchmark(arms: Sequence[Arm], schedule: Schedule, report: Progress) -> Benchmark:
+    """Have the trainings take turns until every ratio is precise enough or the minutes are over.
+
+    Ctrl-C ends the rounds and keeps what was measured. A training that runs out of memory while the others
+    hold theirs is measured afterwards in turns with the baseline alone, for as long again.
+
+    Args:
+        arms: The trainings, the baseline first. The control is added.
+        schedule: Limits of preparation and rounds.
+        report: Receives the progress line again and again.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before the baseline has taken its first steps.
     """
     let_threads_sleep()
-    level = 1 - 0.05 / (len(arms) * len(LOOKS))
+    level = schedule.level(len(arms))
     control = dataclasses.replace(arms[0], label=CONTROL)
-    is_over = False
-    children: list[Child] = []
+    is_interrupted = False
+    workers: list[Worker] = []
     try:
-        _in_turns([arms[0], control, *arms[1:]], children, minutes, level, say)
+        _measure([arms[0], control, *arms[1:]], workers, schedule, level, report)
     except KeyboardInterrupt:
-        is_over = True
-        if not children or not children[0].first:
+        is_interrupted = True
+        if not workers or not workers[0].first:
             raise
-    base, *others = children
-    rows = [base.beside(base, level)]
-    for child in others:
-        pair: list[Child] = []
-        if child.is_full and not base.failed and not is_over:
-            say(f"{child.arm.label}: no memory beside the others, so with {base.arm.label} alone")
+    baseline, *others = workers
+    results = [baseline.result(baseline, level)]
+    for worker in others:
+        pair: list[Worker] = []
+        if worker.is_full and not baseline.failed and not is_interrupted:
+            report(
+                f"{worker.arm.label}: out of memory beside the others, so in turns with the baseline alone"
+            )
             try:
-                _in_turns([arms[0], child.arm], pair, minutes, level, say)
+                _measure([arms[0], worker.arm], pair, schedule, level, report)
             except KeyboardInterrupt:
-                is_over = True
-        alone, again = pair if len(pair) == 2 and pair[0].first else (base, child)
-        rows.append(again.beside(alone, level))
-    return Benchmark(level, minutes, rows[1], [rows[0], *rows[2:]])
+                is_interrupted = True
+        own_baseline, retried = pair if len(pair) == 2 and pair[0].first else (baseline, worker)
+        results.append(retried.result(own_baseline, level))
+    return Benchmark(level, schedule, results[1], [results[0], *results[2:]])
 
 
-def _in_turns(
-    arms: Sequence[Arm], children: list[Child], minutes: float, level: float, say: Callable[[str], None]
+def _measure(
+    arms: Sequence[Arm], workers: list[Worker], schedule: Schedule, level: float, report: Progress
 ) -> None:
-    """Fills `children` in the order of the arms."""
+    """Start, prepare and measure the trainings; `workers` receives them in the order of the arms."""
     with ExitStack() as stack:
-        children += [stack.enter_context(Child(arm)) for arm in arms]
-        say(f"{len(children)} trainings are built")
-        ends = time.monotonic() + LOADING + BUILDING * 60 * minutes
-        for child in children:
-            child.build(ends)
-        for child in children:
-            if not child.failed:
-                say(f"{child.arm.label}: the first steps")
-                child.warm_up(minutes)
-        _rounds(children, minutes, level, say)
+        workers += [stack.enter_context(Worker(arm)) for arm in arms]
+        limit = Limit(
+            schedule.preparation_minutes,
+            "loading PyTorch, network and data",
+            report,
+            f"{len(workers)} trainings: ",
+        )
+        for worker in workers:
+            worker.build(limit)
+        for number, worker in enumerate(workers, 1):
+            if worker.failed:
+                continue
+            # One at a time: compiling beside somebody's steps would slow both down.
+            preparation = worker.facts["preparation"]
+            limit = Limit(
+                schedule.preparation_minutes,
+                f"first steps ({preparation})" if preparation else "first steps",
+                report,
+                f"{worker.arm.label} ({number} of {len(workers)}): ",
+            )
+            worker.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
+        _run_rounds(workers, schedule, level, report)
 
 
-def _turn(minutes: float, count: int) -> float:
-    """Seconds of a turn, so that the minutes hold all rounds."""
-    return max(TURN, 60 * minutes / LOOKS[-1] / count)
-
-
-def _rounds(children: list[Child], minutes: float, level: float, say: Callable[[str], None]) -> None:
-    base, draw = children[0], random.Random()  # noqa: S311
-    ends, seconds = time.monotonic() + 60 * minutes, _turn(minutes, len(children))
-    for number in range(1, LOOKS[-1] + 1):
-        quick = [child for child in children if not (child.failed or child.is_slow)]
-        if base not in quick or len(quick) == 1 or (number > 1 and time.monotonic() > ends):
+def _run_rounds(workers: Sequence[Worker], schedule: Schedule, level: float, report: Progress) -> None:
+    baseline, shuffle = workers[0], random.Random()  # noqa: S311
+    ends, seconds = time.monotonic() + 60 * schedule.minutes, schedule.seconds_per_turn(len(workers))
+    for number in range(1, schedule.looks[-1] + 1):
+        active = [worker for worker in workers if not (worker.failed or worker.is_slow)]
+        if baseline not in active or len(active) == 1 or (number > 1 and time.monotonic() > ends):
             return
-        for child in draw.sample(quick, len(quick)):
-            child.turn(seconds)
-        rows = [child.beside(base, level) for child in quick[1:]]
-        told = ", ".join(f"{row.label} {row.ratio:.2f}x" for row in rows if row.ratio)
-        say(f"round {number}, {max(0.0, ends - time.monotonic()):.0f} s left: {told}")
-        if number in LOOKS and all(row.is_known() for row in rows):
+        for worker in shuffle.sample(active, len(active)):
+            worker.take_turn(seconds)
+        results = [worker.result(baseline, level) for worker in active[1:]]
+        ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
+        report(f"round {number}, {max(0.0, ends - time.monotonic()):.0f} s left: {ratios}")
+        if number in schedule.looks and all(result.is_precise() for result in results):
             return
