@@ -13,10 +13,9 @@ from support.quick import QUICK, ROOT
 from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare import __version__
+from ampcompare import __version__, load_runs
 from ampcompare.cli import main
 from ampcompare.config.schema import LEAVES
-from ampcompare.records import load_runs
 from ampcompare.report.runs.backend import label_of
 
 

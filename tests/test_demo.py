@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare import demo
+from ampcompare import demo, load_runs
 from ampcompare.cli import main
-from ampcompare.records import load_runs
 from ampcompare.sweeps.order import in_blocks
 
 TINY = "model.name=tiny epochs=1 data.train_limit=32 data.test_limit=20 device=cpu".split()

@@ -144,9 +144,11 @@ def test_what_trains_asks_the_machine_what_kind_of_device_it_has():
     assert offenders(of("machine"), asked)  # so it would be found
 
 
-def test_precision_needs_nothing_of_ours_but_the_loader_of_plug_ins():
-    """Backends stay usable in other people's loops; the loader is what lets other people's backends in."""
-    assert not offenders(of("precision"), lambda path: rooms_used(path) - {"plugins"})
+def test_precision_needs_only_the_plug_in_loader_and_the_machine():
+    """Backends stay usable in other people's loops. The loader lets other people's backends in; the machine says
+    which 16-bit operations a CPU has kernels for.
+    """
+    assert not offenders(of("precision"), lambda path: rooms_used(path) - {"plugins", "machine"})
 
 
 def test_installing_is_left_to_the_machines_own_package_index():

@@ -14,11 +14,10 @@ import pytest
 from support.quick import QUICK, ROOT
 from support.training import play
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, load_runs, metrics
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
-from ampcompare.records import RunRecord, load_runs
-from ampcompare.report import analyse_runs
+from ampcompare.records import RunRecord
 
 DOCS = ROOT / "docs"
 

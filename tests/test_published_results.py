@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.quick import ROOT
 
-from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.report.analysis.judged import REPRODUCED
 from ampcompare.report.exports import to_json
 

@@ -13,7 +13,7 @@ from ampcompare.train.setting import configured, made_up, set_up
 setting = set_up(made_up(configured(sys.argv[1:])))
 trainer, (first, *steps) = setting.trainer(), setting.steps(4)
 on_gpu = setting.world.device.type == "cuda"
-with trainer.precision.session():
+with trainer.precision.training_context():
     trainer.step(first)  # makes the optimizer's states, chooses kernels
     if on_gpu:
         torch.cuda.memory._record_memory_history(max_entries=100_000)

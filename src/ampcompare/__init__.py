@@ -4,15 +4,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ampcompare.recorder.recorder import Recorder as Recorder
+    from ampcompare.records.sources import load_runs as load_runs
+    from ampcompare.report.analysis.analysis import analyse_runs as analyse_runs
 
 __version__ = "0.2.0"
-__all__ = ["Recorder", "__version__"]
+__all__ = ["Recorder", "__version__", "analyse_runs", "load_runs"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Recorder`, when it is asked for: it loads torch."""
+    """Import a public name when it is first used.
+
+    `Recorder` loads torch and `analyse_runs` loads pandas. `import ampcompare` loads neither, so the command
+    line starts quickly.
+    """
     if name == "Recorder":
         from ampcompare.recorder.recorder import Recorder
 
         return Recorder
+    if name == "load_runs":
+        from ampcompare.records.sources import load_runs
+
+        return load_runs
+    if name == "analyse_runs":
+        from ampcompare.report.analysis.analysis import analyse_runs
+
+        return analyse_runs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,6 @@ from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
-from ampcompare.machine.probe import times_slower
 from ampcompare.machine.world import World, is_loss_of_another, join, this_world
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
@@ -104,9 +103,8 @@ def _run(
         for line in (*said, *data_remarks(config, data)):
             say(line)
         dtype = environment[metrics.PRECISION_DTYPE]
-        if world.leads and environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.EMULATED:
-            how = f"about {times_slower(dtype):.0f} times slower than fp32"
-            say(f"{dtype} is emulated on this processor: {how}, a study of numerics, not of speed")
+        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.COMPUTED_IN_FP32:
+            say(f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():

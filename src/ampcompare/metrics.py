@@ -214,11 +214,15 @@ RESUMED_INEXACTLY = declare(
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
-# In it: what a network is scored by, `{"metric": KEY, "metrics": {KEY: {"words": ..., "better": ...}}}` (the
-# compared one, and all); the type that the backend computes in, and what each half type's products run on on
-# a CPU.
+# Keys of the environment. TASK: what a network is scored by, `{"metric": KEY, "metrics": {KEY: {"words": ...,
+# "better": ...}}}` (the compared metric, and all). PRECISION_DTYPE: the dtype that the backend computes in.
+# ARITHMETIC: on a CPU, what each 16-bit dtype's products run on. FP32_OPERATIONS: the ATen operations of the
+# backend's dtype that the training computed in fp32 (`precision.cpu_arithmetic`).
 TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
+FP32_OPERATIONS = "fp32_operations"
 KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
 MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
-EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
+# Values of ARITHMETIC beside a unit's name. COMPUTED_IN_FP32: by `precision.cpu_arithmetic`. EMULATED: by
+# PyTorch's own kernels without a unit for the dtype, and in records of version 0.2.
 COMPUTED_IN_FP32 = "fp32"
+EMULATED, UNKNOWN = "emulated", "unknown"

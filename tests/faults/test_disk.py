@@ -10,7 +10,7 @@ from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 from ampcompare.tracking.record_file import ends_whole
 
 # Rows of 2 kB, of 6 with a look, many a second, and few checkpoints: the record is first to meet the limit.

@@ -13,7 +13,7 @@ from support import zygote
 from support.quick import QUICK, ROOT
 from support.same_run import steps_of
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 

@@ -13,7 +13,7 @@ from support.quick import ONLINE, QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 
 WORDS = (*ONLINE, "backend=native", "data.train_limit=64", "log.every=3")
 STEP = "global_step"

@@ -18,14 +18,13 @@ from support.training import fit_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ampcompare import experiment
+from ampcompare import experiment, load_runs
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
-from ampcompare.records import load_runs
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
 

@@ -6,6 +6,7 @@ import pytest
 from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 
+from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.machine.world import (
@@ -15,7 +16,6 @@ from ampcompare.machine.world import (
     join,
     this_world,
 )
-from ampcompare.records import load_runs
 from ampcompare.train.loaders import check_processes
 
 TWO = World(rank=1, size=2, local_rank=1)

@@ -9,10 +9,10 @@ import torch
 from support.refusals import line_of
 from support.training import play
 
+from ampcompare import load_runs
 from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.models import build_model
-from ampcompare.records import load_runs
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -15,7 +15,7 @@ from support.slurm import Job, Slurm
 from support.wandb_server import ENTITY, Run, Server
 from support.wandb_server.clients import create_sweep, environment
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 
 pytestmark = pytest.mark.slow
 

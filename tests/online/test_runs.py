@@ -13,7 +13,8 @@ from support.quick import ONLINE
 from support.wandb_server import TROUBLES, Server
 from support.wandb_server.clients import asking, environment, start, wait_until, wandb
 
-from ampcompare.records import RunRecord, load_runs
+from ampcompare import load_runs
+from ampcompare.records import RunRecord
 
 pytestmark = pytest.mark.slow
 

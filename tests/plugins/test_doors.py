@@ -11,9 +11,9 @@ from support.quick import QUICK, ROOT
 from support.refusals import line_of
 from support.training import play
 
+from ampcompare import analyse_runs, load_runs
 from ampcompare.precision import REGISTRY
-from ampcompare.records import RunRecord, load_runs
-from ampcompare.report import analyse_runs
+from ampcompare.records import RunRecord
 
 MINE = "backend=./mine.py:Mine"
 SWEEP = """program: {program}

@@ -10,9 +10,9 @@ import pytest
 from support.quick import QUICK
 from support.training import play
 
-from ampcompare import experiment
+from ampcompare import experiment, load_runs
 from ampcompare.program.stopping import StopRequest, is_preemption
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import RunRecord
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
 from ampcompare.train.checkpoint.store import Store

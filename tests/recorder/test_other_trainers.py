@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ampcompare import metrics
-from ampcompare.records import RunRecord, load_runs
-from ampcompare.report.analysis.analysis import analyse_runs
+from ampcompare import analyse_runs, load_runs, metrics
+from ampcompare.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -11,10 +11,8 @@ import torch
 import wandb
 from support.a_loop import Loop
 
-from ampcompare import Recorder, metrics
+from ampcompare import Recorder, analyse_runs, load_runs, metrics
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
-from ampcompare.report.analysis.analysis import analyse_runs
 from ampcompare.wandb_client.client import end_service
 
 QUIET: dict[str, Any] = {"batch_size": 8, "quiet": True}
@@ -112,9 +110,8 @@ def test_an_open_run_that_says_another_backend_or_was_not_given_is_refused(tmp_p
 ENDS = """
 import atexit, os, signal, sys, time
 import torch
-from ampcompare import Recorder
+from ampcompare import Recorder, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
 
 how, name = sys.argv[1:]
 run = None

@@ -9,7 +9,8 @@ import pytest
 from support.fakes import plan
 from support.wandb_files import client_records, frame, write_runs
 
-from ampcompare.records import RunRecord, load_runs, sources
+from ampcompare import load_runs
+from ampcompare.records import RunRecord, sources
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,8 @@ from support.properties import examples
 from support.wandb_files import ODD, frame, odd_records
 from wandb.proto.wandb_internal_pb2 import Record
 
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
 
 KEYS = tuple(
     "global_step train/loss eval/accuracy epoch amp/scale_factor memory/peak_mib environment".split()

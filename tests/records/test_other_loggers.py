@@ -13,8 +13,9 @@ import yaml
 from support.fakes import plan
 from support.wandb_files import write_runs
 
+from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import RunRecord
 
 tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard

@@ -14,8 +14,8 @@ from support.wandb_files import write_runs
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import asking, environment
 
+from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
 
 SOURCE = "wandb:tester/p"
 

@@ -8,8 +8,8 @@ import pytest
 from support.wandb_files import frame
 from wandb.proto.wandb_internal_pb2 import Record
 
+from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import load_runs
 
 
 def run_file(

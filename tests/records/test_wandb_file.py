@@ -20,8 +20,9 @@ from support.properties import examples
 from support.wandb_files import ODD, VALUES, client_records, frame, odd_records
 from wandb.proto.wandb_internal_pb2 import Record
 
+from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import RunRecord
 from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
 from ampcompare.train.checkpoint.store import Store

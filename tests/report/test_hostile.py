@@ -14,13 +14,12 @@ from support.foreign import several
 from support.papers import written
 from support.properties import examples
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.machine import Machine, facts_of
 from ampcompare.records.run import columns_of
 from ampcompare.records.tree import flatten
-from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.page.render import render_page
 from ampcompare.report.text import print_table, to_markdown

@@ -8,10 +8,9 @@ import wandb
 from support.fakes import full, make
 from support.wandb_server.clients import asking
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import CHARTS_JOB
 from ampcompare.report.on_wandb import as_json, split_target
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import full, make
 
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.outputs import write_report
 from ampcompare.report.text import print_table, to_markdown

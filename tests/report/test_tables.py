@@ -12,9 +12,8 @@ from rich.console import Console
 from support.fakes import full, make
 from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.report import analyse_runs
 from ampcompare.report.axis import axis_of
 from ampcompare.report.cells import comparison_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json

@@ -7,7 +7,8 @@ import pandas as pd
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from ampcompare.records import RunRecord, load_runs
+from ampcompare import load_runs
+from ampcompare.records import RunRecord
 from ampcompare.train.checkpoint.store import Store, read
 
 CLOCK = ("_", "time/", "throughput/", "memory/")

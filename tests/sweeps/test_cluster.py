@@ -13,7 +13,7 @@ from support.place import Place
 from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 
 XS = {"x": {"values": [1, 2, 3]}}
 DIES = "os.kill(os.getpid(), 9)"

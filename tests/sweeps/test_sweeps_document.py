@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.quick import ROOT
 
+from ampcompare import load_runs
 from ampcompare.cli import main
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.records import load_runs
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepared
 

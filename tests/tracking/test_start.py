@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
 from ampcompare.program.place import as_typed
-from ampcompare.records import RunRecord, load_runs
+from ampcompare.records import RunRecord
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:

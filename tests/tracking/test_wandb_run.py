@@ -8,11 +8,10 @@ import wandb
 from support.training import play
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
+from ampcompare import Recorder, load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
-from ampcompare.recorder.recorder import Recorder
-from ampcompare.records import load_runs
 from ampcompare.tracking import refusal
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.wandb_client.client import gone

@@ -10,11 +10,10 @@ import torch
 from support.training import Killed, batch, fit, play, timeless, trainer
 from torch import Tensor, nn
 
-from ampcompare import metrics
+from ampcompare import load_runs, metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.records import load_runs
 from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.meter import Result
 from ampcompare.train.overflows import Buffers

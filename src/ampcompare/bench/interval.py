@@ -34,7 +34,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     Source: the sign test; David and Nagaraja, Order Statistics, 7.1.
 
     Returns:
-        Lower and upper end; None for fewer than 12 values, or where even their range does not reach the level.
+        Lower and upper end; None for fewer than 12 values, or where even their range does not reach the
+        level.
 
     >>> interval(range(1, 13))
     (3, 10)

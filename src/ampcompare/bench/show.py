@@ -132,7 +132,8 @@ def sentences(result: Benchmark) -> Iterator[str]:
         if len(vague) == len(measured) > 1:
             text = "No speed-up is known within 5%"
         if baseline.rounds < result.schedule.looks[-1]:
-            yield f"{text}. --minutes {max(2, round(4 * result.schedule.minutes))} would narrow the intervals."
+            more = max(2, round(4 * result.schedule.minutes))
+            yield f"{text}. --minutes {more} would narrow the intervals."
         else:
             yield f"{text}, after {baseline.rounds} rounds: the machine is uneven or has other work."
 

@@ -169,7 +169,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         samples,
         device,
         backend.dtype,
-        trainer.precision.session(),
+        trainer.precision.training_context(),
         captures(config.execution),
         settings,
         IMAGES if setting.data.train.counts == IMAGES else "samples",

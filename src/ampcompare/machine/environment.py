@@ -24,7 +24,7 @@ import torch
 from ampcompare import __version__
 from ampcompare.machine.device import is_cuda, is_host, nvml_name
 from ampcompare.machine.world import World
-from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
+from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, UNKNOWN
 from ampcompare.program.place import CHECKOUT
 
 SALT = "ampcompare: which machine, not what it is called\n"
@@ -153,33 +153,42 @@ def isa_limit() -> str | None:
     return None
 
 
-def arithmetic_of(device: torch.device) -> dict[str, Any]:
-    """What each half type's products run on, for the record; nothing of a device that is no CPU.
+def arithmetic_of(device: torch.device, *, without_units: str = COMPUTED_IN_FP32) -> dict[str, Any]:
+    """Return what each 16-bit dtype's convolutions and matrix products run on, for the record.
 
-    A unit's flag (`amx_bf16`), `emulated` where the type is widened to fp32 or computed by a plain loop, or
-    `unknown` where this module does not know the processor: not x86, or flags that nobody shows.
+    Args:
+        device: The device of the training.
+        without_units: What is recorded for a dtype for which a known CPU has no units of its own. Our own
+            training computes it in fp32 (`precision.cpu_arithmetic`); a training that leaves it to PyTorch's
+            kernels is EMULATED.
+
+    Returns:
+        `{"arithmetic": {dtype: value}}`, where a value is the flag of a unit (`amx_bf16`), `without_units`, or
+        UNKNOWN where oneDNN supports the dtype on a processor that this module does not know. Empty for a
+        device that is not a CPU.
     """
     if not is_host(device):
         return {}
-    flags, limit, is_x86 = processor_flags(), isa_limit(), platform.machine() in X86
 
     def runs_on(dtype: str) -> str:
-        if not onednn_takes(dtype):
-            return EMULATED if is_x86 else UNKNOWN
-        if flags is None or not is_x86:
+        if onednn_supports(dtype) and (processor_flags() is None or platform.machine() not in X86):
             return UNKNOWN
-        units = (
-            unit
-            for unit, leave in UNITS[dtype].items()
-            if unit in flags and (limit is None or re.search(leave, limit))
-        )
-        return next(units, EMULATED)
+        return native_unit(dtype) or without_units
 
     return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in UNITS}}
 
 
-def onednn_takes(dtype: str) -> bool:
-    """Whether PyTorch gives convolutions of the type to oneDNN: its own question, which heeds the limit."""
-    ask = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[dtype]
+def native_unit(dtype: str) -> str:
+    """Return the flag of the processor's unit that computes a 16-bit dtype, or "" where there is none."""
+    flags, limit = processor_flags() or (), isa_limit()
+    if not onednn_supports(dtype) or platform.machine() not in X86:
+        return ""
+    units = UNITS[dtype].items()
+    return next((unit for unit, keep in units if unit in flags and (not limit or re.search(keep, limit))), "")
+
+
+def onednn_supports(dtype: str) -> bool:
+    """Whether PyTorch gives convolutions of the dtype to oneDNN. PyTorch's own query, which heeds the limit."""
+    query = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[dtype]
     mkldnn = torch.backends.mkldnn
-    return bool(mkldnn.is_available() and mkldnn.enabled and getattr(torch.ops.mkldnn, ask)())
+    return bool(mkldnn.is_available() and mkldnn.enabled and getattr(torch.ops.mkldnn, query)())

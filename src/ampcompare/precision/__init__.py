@@ -42,7 +42,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     >>> model = torch.nn.Linear(4, 1)
     >>> precision = build_precision("native", "cpu", init_scale=1024.0)
     >>> model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> with precision.session():
+    >>> with precision.training_context():
     ...     with precision.forward_context():
     ...         loss = model(torch.ones(2, 4)).square().mean()
     ...     precision.backward(loss)

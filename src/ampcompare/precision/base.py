@@ -1,7 +1,7 @@
 """The contract of a backend. The base class *is* fp32: every method is its no-op default."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
+from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 
 
 class Precision:
@@ -32,8 +33,18 @@ class Precision:
         """Fit model and optimizer to the backend; once, before DDP wraps the model."""
         return model, optimizer
 
+    @contextmanager
+    def training_context(self) -> Iterator[None]:
+        """Return the context around training steps. The loop leaves it for evaluations in fp32.
+
+        It is the backend's `session`. On a CPU it also computes the backend's slow 16-bit operations in fp32
+        (`cpu_arithmetic`). A backend overrides `session`, not this.
+        """
+        with compute_in_fp32(self.device, self.declares.dtype), self.session():
+            yield
+
     def session(self) -> AbstractContextManager[Any]:
-        """The context of a whole training: what a backend keeps ready for its forward contexts."""
+        """Return the context that a backend needs around its forward contexts; entered several times a run."""
         return nullcontext()
 
     def forward_context(self) -> AbstractContextManager[Any]:

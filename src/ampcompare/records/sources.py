@@ -59,7 +59,7 @@ def load_runs(
     Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a
     folder raises nothing: its run says so in `problems`.
 
-    >>> from ampcompare.records import load_runs
+    >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
     ...     print(run.option("backend"), run.state, len(run.values("train/loss")), "losses")
     none finished 2 losses

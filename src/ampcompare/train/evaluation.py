@@ -52,11 +52,12 @@ class Evaluation:
         world = world or World()
         self.model.eval()
         self._totals.zero_()
-        for _, batch in zip_longest(range(len(self.loader)), self.loader.epoch(0)):
-            if should_stop():
-                return None
-            if batch is not None:
-                self.add(batch)
+        with self.precision.training_context() if self.autocast else nullcontext():
+            for _, batch in zip_longest(range(len(self.loader)), self.loader.epoch(0)):
+                if should_stop():
+                    return None
+                if batch is not None:
+                    self.add(batch)
         totals = world.sum_(self._totals)
         values = (totals[:, 0] / totals[:, 1]).tolist()  # sync: the epoch's result is wanted on the host
         return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}

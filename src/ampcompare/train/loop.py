@@ -81,8 +81,7 @@ class Fit:
     def run(self) -> Row:
         """Train; returns the summary. Raises TrainingError for a loss that is not finite and stops it."""
         try:
-            with self.precision.session():
-                self._train()
+            self._train()
         except BaseException as problem:
             self.meter.flush_after(problem)
             raise
@@ -119,9 +118,13 @@ class Fit:
 
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""
+        self.evaluated = self._is_best = self._due = False
+        with self.precision.training_context():
+            self._train_steps(epoch, start)
+
+    def _train_steps(self, epoch: int, start: int) -> None:
         config, meter = self.config, self.meter
         every, accumulate = config.diagnostics.every, config.training.accumulate
-        self.evaluated = self._is_best = self._due = False
         meter.resume()
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):

@@ -18,6 +18,7 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
 from ampcompare.models import record_of
+from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.train.build import build_trainer, is_fused, load_data
 from ampcompare.train.compiled import check_execution
 from ampcompare.train.loaders import check_data, count_workers, make_loader
@@ -75,6 +76,7 @@ class Setting:
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
         config, device, precision = self.config, self.world.device, trainer.precision
+        in_fp32 = operations_in_fp32(device, precision.declares.dtype)
         last = machine.is_channels_last(config.memory_format, device)
         settings = {
             **machine.numerics_now(),
@@ -84,6 +86,7 @@ class Setting:
             "processes": self.world.size,
             metrics.PRECISION_DTYPE: precision.declares.dtype,
             **arithmetic_of(device),
+            **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.declares.record(),
             **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
             **record_of(config.model.name, trainer.model),

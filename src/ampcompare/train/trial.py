@@ -46,7 +46,7 @@ def try_out(
     modes = {module: module.training for module in model.modules()}  # some may be frozen
     model.eval()
     try:
-        with precision.session():
+        with precision.training_context():
             outputs, targets = _look(task, model, precision, config, batch)
             if data is not None:
                 _check_classes(config, outputs, targets, data)

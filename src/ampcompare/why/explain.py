@@ -15,7 +15,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import tensors
 from ampcompare.errors import UserError
 from ampcompare.machine.environment import arithmetic_of
-from ampcompare.metrics import ARITHMETIC, EMULATED
+from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
@@ -133,8 +133,8 @@ def _cause(one: Times, two: Times, dtype: str, device: torch.device) -> str:
     kinds = [kind for kind in {**one.kinds, **two.kinds} if kind != IDLE]
     kind = max(kinds, key=lambda kind: sign * (two.kinds.get(kind, 0.0) - one.kinds.get(kind, 0.0)))
     cause = f"{kind}, {_ms(one.kinds.get(kind, 0.0))} > {_ms(two.kinds.get(kind, 0.0))} ms"
-    if sign > 0 and arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == EMULATED:
-        return f"{dtype} is emulated on this processor: {cause}."
+    if sign > 0 and arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == COMPUTED_IN_FP32:
+        return f"This CPU computes {dtype} in fp32: {cause}."
     return f"Most of the difference is {cause}."
 
 

@@ -189,7 +189,7 @@ def run_guard(
         losses = []
         try:
             trainer = setting.trainer(with_kept(backend, kept))
-            with trainer.precision.session():
+            with trainer.precision.training_context():
                 for number, one in enumerate(batches):
                     torch.manual_seed(config.seed + number)
                     losses.append(float(trainer.step(one).loss))  # sync: a trial is its losses

@@ -71,7 +71,7 @@ def observe(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Step:
     precision.backward, precision.step = backward, step  # type: ignore[method-assign]
     torch.manual_seed(seed)
     try:
-        with precision.session(), recorder.recording(trainer.model):
+        with precision.training_context(), recorder.recording(trainer.model):
             loss = float(trainer.compute(batches).loss)  # sync: as said
     finally:
         del precision.backward, precision.step

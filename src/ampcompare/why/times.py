@@ -102,7 +102,7 @@ def in_turns(
 
 def _timed(trainer: Trainer, batches: Sequence[Batch], device: torch.device, steps: int = 1) -> float:
     # In a session of its turn alone: what O1 puts in the place of PyTorch's functions costs the others, too.
-    with trainer.precision.session():
+    with trainer.precision.training_context():
         wait_for(device)  # sync: the clock starts on an idle device
         began = time.perf_counter()
         for _ in range(steps):
@@ -115,7 +115,7 @@ def _by_kind(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -
     """Milliseconds of the ops of a step themselves: on a GPU of their kernels."""
     on_gpu = is_cuda(device)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with trainer.precision.session(), profile(activities=activities) as found:
+    with trainer.precision.training_context(), profile(activities=activities) as found:
         trainer.compute(batches)
         wait_for(device)  # sync: kernels that still run are the steps', too
     kinds: Counter[str] = Counter()

@@ -11,8 +11,8 @@ import pytest
 from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
+from ampcompare import analyse_runs
 from ampcompare.errors import UserError
-from ampcompare.report import analyse_runs
 
 RECORDS = [
     *runs("none", BASE),

@@ -10,8 +10,8 @@ import pytest
 from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
+from ampcompare import analyse_runs
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
 NOT_FASTER = (36, 44, 43, 41, 40)

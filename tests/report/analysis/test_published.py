@@ -7,9 +7,9 @@ import yaml
 from support.fakes import make
 from support.papers import BACKENDS, CARD, peaks, throughput, written
 
+from ampcompare import analyse_runs
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.report.publish import publish
 from ampcompare.report.runs.arms import is_same_card

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.foreign import FULL, MEMORY, MIXED, foreign, sampled, several
 
+from ampcompare import analyse_runs
 from ampcompare.errors import UserError
 from ampcompare.records.machine import Machine
-from ampcompare.report import analyse_runs
 from ampcompare.report.text import to_markdown
 
 RATE = "samples_per_sec"

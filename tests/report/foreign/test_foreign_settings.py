@@ -9,9 +9,9 @@ import pytest
 from support.fakes import make
 from support.foreign import FULL, MIXED, foreign, several
 
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord, load_runs
-from ampcompare.report import analyse_runs
+from ampcompare.records import RunRecord
 
 
 def with_config(run: RunRecord, **values: object) -> RunRecord:

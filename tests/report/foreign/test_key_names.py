@@ -6,7 +6,7 @@ from itertools import cycle
 import pytest
 from support.foreign import FULL, several
 
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs
 
 RATES = {
     "(in samples/s)": "samples_per_sec train/train_samples_per_second throughput/device/samples_per_sec",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from support import real_trainers
 
-from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.page.render import render_page
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from support.fakes import full, make
 
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs
 from ampcompare.report.outputs import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

@@ -11,7 +11,7 @@ import vl_convert
 from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs
 from ampcompare.report.cells import comparison_table
 from ampcompare.report.page.render import render_page
 

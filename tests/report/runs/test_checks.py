@@ -11,9 +11,8 @@ import pytest
 from support.fakes import make, put
 from support.known_runs import BASE, FAST, SAME, SLOW, runs
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.runs.checks import drift_of
 

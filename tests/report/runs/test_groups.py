@@ -3,8 +3,8 @@
 import pytest
 from support.fakes import make
 
+from ampcompare import analyse_runs
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 
 
 def labels(*runs, **options) -> list[str]:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from support.fakes import make
 
-from ampcompare import metrics
+from ampcompare import analyse_runs, metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 from ampcompare.report.runs.metric import Unit, unit_of
 
 

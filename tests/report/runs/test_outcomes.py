@@ -6,8 +6,7 @@ import math
 import pytest
 from support.fakes import make
 
-from ampcompare import metrics
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs, metrics
 from ampcompare.report.runs.ending import Outcome, outcome_of
 
 SHORT = {"steps": 50, "epochs": 5}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support.fakes import make, put
 
-from ampcompare import metrics
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs, metrics
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0

@@ -9,8 +9,8 @@ import pytest
 from report.simulated.records import experiment, record
 from scipy import stats
 
+from ampcompare import analyse_runs
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
 from ampcompare.report.statistics.family import joint_level

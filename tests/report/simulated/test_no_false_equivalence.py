@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from report.simulated.records import CLASSES, TEST_IMAGES, record
 
+from ampcompare import analyse_runs
 from ampcompare.records import RunRecord
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.comparison import EQUIVALENT
 from ampcompare.report.analysis.verdict import GOOD
 

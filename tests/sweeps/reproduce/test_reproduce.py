@@ -9,13 +9,12 @@ from rich.console import Console
 from support.fakes import plan
 from support.wandb_files import write_runs
 
+from ampcompare import analyse_runs, load_runs
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
 from ampcompare.config.publication import arm_config
 from ampcompare.entrypoint import main as train
 from ampcompare.published.publication import load, names
-from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
 from ampcompare.sweeps.answer import report

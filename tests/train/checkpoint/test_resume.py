@@ -11,7 +11,7 @@ import torch
 from support import training
 from support.refusals import line_of
 
-from ampcompare.records import load_runs
+from ampcompare import load_runs
 from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.checkpoint.store import Store
 

@@ -131,8 +131,7 @@ def analyse_runs(
     `bench` a file of `ampcompare bench --json` that speed is taken from. Margin and
     target that are not given are those of the runs' own plan, if they have one. Raises UserError.
 
-    >>> from ampcompare.records import load_runs
-    >>> from ampcompare.report import analyse_runs
+    >>> from ampcompare import analyse_runs, load_runs
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
     >>> [(group.label, group.seeds) for group in analysis.groups]
     [('none', 1), ('native', 1)]
