@@ -128,7 +128,7 @@ def main() -> int:
     from rich.console import Console
 
     from ampcompare.bench import show
-    from ampcompare.bench.compare import Arm, compare
+    from ampcompare.bench.compare import Arm, Schedule, run_benchmark
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -142,14 +142,15 @@ def main() -> int:
     arms = []
     for backend, execution in itertools.product(asked.backends.split(","), asked.executions.split(",")):
         words = (*asked.words, f"backend={backend}", f"execution={execution}")
-        options = {"backend": backend, "execution": execution}
+        options = {"backend": backend, "execution": execution, "loop": "ours"}
         arms.append(Arm(options, words, f"{backend} {execution}", partial(serve, by="ours")))
     for backend, name in itertools.product(("none", "native"), ("plain", "seed-style")):
         words = (*asked.words, f"backend={backend}")
-        arms.append(Arm({"backend": backend}, words, f"{backend} {name}", partial(serve, by=name)))
+        options = {"backend": backend, "execution": "eager", "loop": name}
+        arms.append(Arm(options, words, f"{backend} {name}", partial(serve, by=name)))
     console = Console(highlight=False)
-    found = compare(arms, asked.minutes, console.print)
-    console.print(show.table(found))
+    found = run_benchmark(arms, Schedule(asked.minutes), console.print)
+    show.print_table(found, console, console.width if console.is_terminal else None)
     console.print(show.machine_of(found))
     if asked.json:
         asked.json.write_text(json.dumps(show.as_json(found), indent=1) + "\n")

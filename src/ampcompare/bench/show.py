@@ -82,7 +82,8 @@ def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
 
 def _heading(column: str, result: Benchmark) -> str:
     unit = result.arms[0].facts.get("unit", "images")
-    return {RATE: f"{unit}\nper s", STEP: "ms per\nstep", PEAK: "peak\nMiB"}.get(column, column)
+    headings = {RATE: f"{unit}\nper s", STEP: "ms per\nstep", SPEED: "speed-\nup", PEAK: "peak\nMiB"}
+    return headings.get(column, column)
 
 
 def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
@@ -157,7 +158,7 @@ def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
     if control.low is None or control.high is None:
         return f"{text}: no interval below {MIN_ROUNDS} rounds, so speed-ups closer to 1 may be chance."
     text = f"{text} ({_interval(control)})"
-    difference = f"{100 * smallest_difference(control.low, control.high):.2g}%"
+    difference = f"{numbers.number(100 * smallest_difference(control.low, control.high), 2)}%"
     if is_even(control.low, control.high):
         return f"{text}: the smallest difference that this measurement resolves is {difference}."
     return f"{text}: this machine is uneven, differences up to {difference} mean nothing."
