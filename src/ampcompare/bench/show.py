@@ -54,10 +54,11 @@ def print_table(result: Benchmark, console: Console, width: int | None) -> None:
         if width is None or natural <= width or not rest:
             break
         left_out.append(rest.pop(0))
-    console.print(table, width=natural, crop=False, no_wrap=True)
+    # A console of its own: Rich fits what it prints into the width of the console, by cutting values.
+    Console(file=console.file, width=natural, force_terminal=console.is_terminal).print(table)
     if left_out:
         names = ", ".join(_heading(column, result).replace("\n", " ") for column in left_out)
-        console.print(f"Not shown for lack of columns, in --json: {names}.")
+        console.print(f"Not shown for lack of columns, in --json: {names}.", markup=False)
 
 
 def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
