@@ -48,9 +48,9 @@ def demo(
     """Train and compare three backends on synthetic data. ResNet50, offline, up to the comparison page."""
     from rich.console import Console
 
-    from ampcompare.bench import show
+    from ampcompare.bench import output
     from ampcompare.bench.commands import build_arms
-    from ampcompare.bench.compare import Schedule, run_benchmark
+    from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.arguments import parse
     from ampcompare.program.child import see_through
     from ampcompare.program.console import clock, print_line
@@ -81,9 +81,9 @@ def demo(
         speeds = run_benchmark(arms, Schedule(MEASURING / 60), lambda line: status.update(line))
     if failed := [row for row in speeds.arms if row.failed]:
         raise UserError(f"no training step of {failed[0].label} can be measured here: {failed[0].failed}")
-    show.print_table(speeds, console, console.width if console.is_terminal else None)
+    output.print_table(speeds, console, console.width if console.is_terminal else None)
     bench = Path(folder, "bench.json")
-    write_json(bench, show.as_json(speeds))
+    write_json(bench, output.as_json(speeds))
     seconds = {row.label: (row.step_ms or 0.0) / 1e3 for row in speeds.arms}
     rung = choose_rung(sum(seconds.values()))
     own = [*words_of(rung, config.batch_size * config.training.accumulate), *given]

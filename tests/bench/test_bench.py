@@ -12,10 +12,10 @@ import torch
 from rich.console import Console
 
 import ampcompare
-from ampcompare.bench import show
+from ampcompare.bench import output
 from ampcompare.bench.commands import build_arms, default_backends
-from ampcompare.bench.compare import ArmResult, Benchmark, Schedule, run_benchmark
-from ampcompare.bench.interval import interval, is_even, ratio_of, smallest_difference
+from ampcompare.bench.median_interval import interval, is_even, ratio_of, smallest_difference
+from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.machine import environment
@@ -60,7 +60,7 @@ def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str
 
 def printed(result: Benchmark, width: int | None) -> list[str]:
     console = Console(file=io.StringIO(), width=width or 80)
-    show.print_table(result, console, width)
+    output.print_table(result, console, width)
     return console.file.getvalue().splitlines()
 
 
@@ -152,16 +152,16 @@ def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent
     assert is_even(*ends) is even
     assert smallest_difference(*ends) == pytest.approx(smallest)
     (line,) = (
-        line for line in show.sentences(benchmark("none", "native", control=ends)) if "control" in line
+        line for line in output.sentences(benchmark("none", "native", control=ends)) if "control" in line
     )
     assert ("uneven" in line) is not even
     assert ("smallest difference that this measurement resolves" in line) is even
-    control = show.as_json(benchmark("none", "native", control=ends))["control"]
+    control = output.as_json(benchmark("none", "native", control=ends))["control"]
     assert (control["is_even"], control["smallest_difference"]) == (even, pytest.approx(smallest))
 
 
 def test_an_interval_beside_1_is_shown_with_the_decimals_that_tell_it_from_1():
-    (line,) = (x for x in show.sentences(benchmark("none", control=(1.0025, 1.0032))) if "control" in x)
+    (line,) = (x for x in output.sentences(benchmark("none", control=(1.0025, 1.0032))) if "control" in x)
     assert "(1.002 to 1.003): the smallest difference that this measurement resolves is 0.32%" in line
 
 
@@ -199,13 +199,13 @@ def test_columns_that_do_not_fit_a_very_narrow_terminal_are_left_whole():
 
 def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained():
     result = benchmark("none", "native", low=0.4, high=0.5)
-    assert not any("nothing about a GPU" in line for line in show.sentences(result))
+    assert not any("nothing about a GPU" in line for line in output.sentences(result))
     slower = build_arms([*TINY, "backend=none,native"])
-    assert "why explain" in show.next_command(result, slower)
+    assert "why explain" in output.next_command(result, slower)
     result.arms[1].facts["is_computed_in_fp32"] = True
     expected = "This CPU computes float16 in fp32; its speed says nothing about a GPU."
-    assert expected in [*show.sentences(result)]
-    assert show.next_command(result, slower) == ""
+    assert expected in [*output.sentences(result)]
+    assert output.next_command(result, slower) == ""
 
 
 @pytest.mark.parametrize(
@@ -252,9 +252,9 @@ def test_the_command_prints_a_table_and_writes_json_and_chart(
     with pytest.raises(SystemExit) as end:
         main(["bench", *overrides, "--json", str(files[0]), "--chart", str(files[1])])
     assert end.value.code == 0
-    output = capfd.readouterr().out
-    assert output.startswith("4 trainings and a control take turns for up to 0.1 min: backend=none,native ")
-    assert "The control (none memory_format=channels_last again) is" in output
+    text = capfd.readouterr().out
+    assert text.startswith("4 trainings and a control take turns for up to 0.1 min: backend=none,native ")
+    assert "The control (none memory_format=channels_last again) is" in text
     assert "<svg" in files[1].read_text()
     found = json.loads(files[0].read_text())
     assert (found["baseline"], found["varied"]) == (
@@ -275,7 +275,7 @@ def test_the_fingerprint_is_that_of_a_runs_record(tmp_path: Path):
     run = set_up(config)
     record, facts = run.environment(run.trainer()), run.facts()
     result, _ = measure(*overrides, "backend=none", schedule=Schedule(0.1, turn_seconds=0.02))
-    assert show.as_json(result)["fingerprint"] == {
+    assert output.as_json(result)["fingerprint"] == {
         "model": f"{tmp_path}/net.py:build",
         "model_source": record["model_source"],
         "data": "synthetic",
@@ -292,7 +292,7 @@ def test_synthetic_images_in_the_place_of_a_data_set_have_no_fingerprint():
     result, _ = measure(
         "model.name=tiny", "device=cpu", "batch_size=8", "backend=none", "data.source=cifar100"
     )
-    found = show.as_json(result)["fingerprint"]
+    found = output.as_json(result)["fingerprint"]
     assert (found["data"], found["test_set"], found["train_data"]) == ("cifar100", None, None)
 
 
@@ -336,7 +336,7 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
     assert found["native batch_size=32"].failed == "its process ended by exit code 7"
     assert found["none batch_size=16"].rounds > 1
     assert found["native batch_size=24"].rounds > 1  # in turn with the baseline alone
-    assert "native batch_size=8: ValueError: no half here" in [*show.sentences(result)]
+    assert "native batch_size=8: ValueError: no half here" in [*output.sentences(result)]
     assert (
         next(row for row in printed(result, None) if row.split()[:2] == ["native", "8"]).split()[-1]
         == "failed"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from ampcompare.bench.compare import Arm
+    from ampcompare.bench.runner import Arm
 
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 
@@ -56,7 +56,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
     Raises:
         UserError: An option or a value is not allowed.
     """
-    from ampcompare.bench.compare import Arm, run_with_torch
+    from ampcompare.bench.runner import Arm, run_with_torch
     from ampcompare.config.arguments import parse
 
     rest: list[str] = []
@@ -115,8 +115,8 @@ def bench(
     """
     from rich.console import Console
 
-    from ampcompare.bench import show
-    from ampcompare.bench.compare import Schedule, run_benchmark
+    from ampcompare.bench import output
+    from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.program.console import print_line
     from ampcompare.program.files import write_json
 
@@ -124,22 +124,22 @@ def bench(
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
     arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
     schedule, console = Schedule(minutes, prepare_minutes), Console(highlight=False)
-    _print_prose(console, show.describe_plan(arms, schedule))
+    _print_prose(console, output.describe_plan(arms, schedule))
     with console.status("") as status:
         result = run_benchmark(arms, schedule, lambda line: status.update(line))
     if why := result.arms[0].failed:
         run = f"ampcompare run {' '.join(arms[0].overrides)}"
         raise UserError(f"{result.arms[0].label}: {why}; as a run: {run}")
     is_limited = console.is_terminal or "COLUMNS" in os.environ
-    show.print_table(result, console, console.width if is_limited else None)
-    for line in show.sentences(result):
+    output.print_table(result, console, console.width if is_limited else None)
+    for line in output.sentences(result):
         _print_prose(console, line)
-    if command := show.next_command(result, arms):
+    if command := output.next_command(result, arms):
         print_line(console, command)
     if json is not None:
-        write_json(json, show.as_json(result))
+        write_json(json, output.as_json(result))
     if chart is not None:
-        show.draw(result, chart)
+        output.draw(result, chart)
 
 
 def _print_prose(console: Console, line: str) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare import __version__
-from ampcompare.bench.compare import CONTROL, Arm, ArmResult, Benchmark, Schedule
-from ampcompare.bench.interval import MIN_ROUNDS, is_even, smallest_difference
+from ampcompare.bench.median_interval import MIN_ROUNDS, is_even, smallest_difference
+from ampcompare.bench.runner import CONTROL, Arm, ArmResult, Benchmark, Schedule
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.place import as_typed
 from ampcompare.report import numbers

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from ampcompare.bench.interval import Ratio, ratio_of
+from ampcompare.bench.median_interval import Ratio, ratio_of
 from ampcompare.program.starting import let_threads_sleep
 
 PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
@@ -28,13 +28,13 @@ POLL_SECONDS = 1.0  # between updates of the progress line while a training prep
 CONTROL = "control"
 # One process loads torch; the process of each training is forked from it.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ampcompare.bench.turn"])
+CONTEXT.set_forkserver_preload(["ampcompare.bench.worker"])
 
-P, T = ParamSpec("P"), TypeVar("T")
+T = TypeVar("T")
 Progress = Callable[[str], None]
 
 
-def run_with_torch(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_with_torch(function: Callable[..., T], *args: Any) -> T:
     """Call a function in a process that has torch loaded, so that this one need not load it.
 
     Raises:
@@ -42,7 +42,7 @@ def run_with_torch(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     """
     let_threads_sleep()
     with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
-        return pool.submit(function, *args, **kwargs).result()
+        return pool.submit(function, *args).result()
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class Limit:
 
 
 def _serve(connection: Any, overrides: Sequence[str]) -> None:
-    from ampcompare.bench.turn import serve  # It loads torch, which this process does not need.
+    from ampcompare.bench.worker import serve  # It loads torch, which this process does not need.
 
     serve(connection, overrides)
 
