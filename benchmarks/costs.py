@@ -311,7 +311,7 @@ def measured(name: str) -> Rounds:
 
 
 def main() -> int:
-    from ampcompare.bench.interval import interval
+    from ampcompare.bench.median_interval import interval
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

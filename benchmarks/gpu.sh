@@ -31,7 +31,7 @@ compare() {  # BACKEND...: three seeds of the strong recipe, shortened, the orde
 case $part in
   tests) "$python" -m pytest -q -m gpu tests/gpu -n 8 -p no:cacheprovider | tee "$out/tests.log" ;;
   speed)
-    # Each of what is compiled has a fifth of the minutes for its first steps.
+    # Compiling and capturing have a limit of their own, apart from the minutes.
     for executions in eager,cuda_graph=1.5 compile,compile_graph=5; do
       "$python" benchmarks/loops.py --backends none,native,apex_o1 --minutes "${executions#*=}" \
         --executions "${executions%=*}" --json "$out/speed-${executions%=*}.json" device=cuda | tee -a "$out/speed.log"

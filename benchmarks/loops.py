@@ -66,7 +66,7 @@ def build(words: Sequence[str], *, seed_style: bool) -> Any:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from ampcompare.bench.turn import Training
+    from ampcompare.bench.worker import Training
     from ampcompare.machine.device import is_channels_last
     from ampcompare.models import build_model
     from ampcompare.train.setting import configured, made_up, set_up
@@ -116,19 +116,19 @@ def endless(epoch: Callable[[int], Iterable[Any]]) -> Any:
 
 def serve(line: Any, words: Sequence[str], *, by: str) -> None:
     """For a process of `compare`; our own training loads its batches here, too."""
-    from ampcompare.bench import turn
+    from ampcompare.bench import worker
 
     if by == "ours":
-        turn.answer(line, lambda: turn.build(words, loads=True))
+        worker.answer(line, lambda: worker.build(words, loads=True))
     else:
-        turn.answer(line, lambda: build(words, seed_style=by == "seed-style"))
+        worker.answer(line, lambda: build(words, seed_style=by == "seed-style"))
 
 
 def main() -> int:
     from rich.console import Console
 
-    from ampcompare.bench import show
-    from ampcompare.bench.compare import Arm, compare
+    from ampcompare.bench import output
+    from ampcompare.bench.runner import Arm, Schedule, run_benchmark
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -142,17 +142,18 @@ def main() -> int:
     arms = []
     for backend, execution in itertools.product(asked.backends.split(","), asked.executions.split(",")):
         words = (*asked.words, f"backend={backend}", f"execution={execution}")
-        options = {"backend": backend, "execution": execution}
+        options = {"backend": backend, "execution": execution, "loop": "ours"}
         arms.append(Arm(options, words, f"{backend} {execution}", partial(serve, by="ours")))
     for backend, name in itertools.product(("none", "native"), ("plain", "seed-style")):
         words = (*asked.words, f"backend={backend}")
-        arms.append(Arm({"backend": backend}, words, f"{backend} {name}", partial(serve, by=name)))
+        options = {"backend": backend, "execution": "eager", "loop": name}
+        arms.append(Arm(options, words, f"{backend} {name}", partial(serve, by=name)))
     console = Console(highlight=False)
-    found = compare(arms, asked.minutes, console.print)
-    console.print(show.table(found))
-    console.print(show.machine_of(found))
+    found = run_benchmark(arms, Schedule(asked.minutes), console.print)
+    output.print_table(found, console, console.width if console.is_terminal else None)
+    console.print(output.machine_of(found))
     if asked.json:
-        asked.json.write_text(json.dumps(show.as_json(found), indent=1) + "\n")
+        asked.json.write_text(json.dumps(output.as_json(found), indent=1) + "\n")
     return 0
 
 

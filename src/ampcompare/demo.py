@@ -48,9 +48,9 @@ def demo(
     """Train and compare three backends on synthetic data. ResNet50, offline, up to the comparison page."""
     from rich.console import Console
 
-    from ampcompare.bench import show
-    from ampcompare.bench.commands import arms_of
-    from ampcompare.bench.compare import compare
+    from ampcompare.bench import output
+    from ampcompare.bench.commands import build_arms
+    from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.arguments import parse
     from ampcompare.program.child import see_through
     from ampcompare.program.console import clock, print_line
@@ -76,14 +76,14 @@ def demo(
         f"precision; no account, no download. First, what a training step costs here: {about(MEASURING)}"
     )
     backends = BACKENDS[_half_type(config)]
-    arms = arms_of([*CONFIG, *given, f"backend={','.join(backends)}"])
+    arms = build_arms([*CONFIG, *given, f"backend={','.join(backends)}"])
     with console.status("") as status:
-        speeds = compare(arms, MEASURING / 60, lambda line: status.update(line))
+        speeds = run_benchmark(arms, Schedule(MEASURING / 60), lambda line: status.update(line))
     if failed := [row for row in speeds.arms if row.failed]:
         raise UserError(f"no training step of {failed[0].label} can be measured here: {failed[0].failed}")
-    console.print(show.table(speeds))
+    output.print_table(speeds, console, console.width if console.is_terminal else None)
     bench = Path(folder, "bench.json")
-    write_json(bench, show.as_json(speeds))
+    write_json(bench, output.as_json(speeds))
     seconds = {row.label: (row.step_ms or 0.0) / 1e3 for row in speeds.arms}
     rung = choose_rung(sum(seconds.values()))
     own = [*words_of(rung, config.batch_size * config.training.accumulate), *given]
@@ -100,7 +100,7 @@ def demo(
     say(f"--- 4 of 4: the page, {about(PAGE)}")
     make_report(Request([folder], f"{folder}/report", bench=str(bench)), console)
     say(f"done in {clock(time.monotonic() - began)}")
-    if any(row.about.get("is_emulated") for row in speeds.arms):
+    if any(row.facts.get("is_computed_in_fp32") for row in speeds.arms):
         say(f"with units for the half type:      {as_typed('ampcompare', 'demo', 'device=cuda')}")
     say(f"speed and memory of your network:  {as_typed('ampcompare', 'bench', 'model.name=./net.py:build')}")
     say(f"a training of your own:            {as_typed('ampcompare', 'run', '--help')}")

@@ -1,20 +1,30 @@
-"""`ampcompare bench`: trainings that take turns, what is said of one that cannot, its files."""
+"""`ampcompare bench`: trainings in turns, what it reports of one that fails, its table, chart and JSON."""
 
+import io
 import json
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
-from ampcompare.bench import compare
-from ampcompare.bench.commands import USUAL, arms_of
-from ampcompare.bench.interval import interval, ratio_of
+import ampcompare
+from ampcompare.bench import output
+from ampcompare.bench.commands import build_arms, default_backends
+from ampcompare.bench.median_interval import interval, is_even, ratio_of, smallest_difference
+from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
+from ampcompare.machine import environment
+from ampcompare.train.setting import configured, set_up
 
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
 FIELDS = ("label", "ratio", "low", "high", "step_ms", "images_per_second", "peak_mib", "rounds", "failed")
+# The rounds end it, not the minutes, which a busy machine may need.
+SHORT = Schedule(5, looks=(3, 6, 12), turn_seconds=0.02, slow_fraction=0.01)
 NETWORK = """
 import os, threading, time
 from pathlib import Path
@@ -37,25 +47,38 @@ def build(num_classes=10):
 """
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds end it before the minutes, which a busy machine may need."""
-    monkeypatch.setattr(compare, "LOOKS", (3, 6, 12))
-    monkeypatch.setattr(compare, "_turn", lambda minutes, count: 0.02)
-    monkeypatch.setattr(compare, "LONG", 0.01)  # of five minutes
-
-
 def network(folder: Path, under_autocast: str) -> list[str]:
     (folder / "net.py").write_text(NETWORK.replace("BODY", under_autocast))
     return [f"model.name={folder}/net.py:build", *TINY[1:]]
 
 
-def bench(folder: Path, *words: str) -> dict:
-    file = folder / "bench.json"
-    with pytest.raises(SystemExit) as end:
-        main(["bench", *words, "--json", str(file)])
-    assert end.value.code == 0
-    return json.loads(file.read_text())
+def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str]:
+    """Return the result, and the progress lines."""
+    lines: list[str] = []
+    return run_benchmark(build_arms([*overrides]), schedule, lines.append), "\n".join(lines)
+
+
+def printed(result: Benchmark, width: int | None) -> list[str]:
+    console = Console(file=io.StringIO(), width=width or 80)
+    output.print_table(result, console, width)
+    return console.file.getvalue().splitlines()
+
+
+def arm(label: str, ratio: float = 1.0, spread: float = 0.02, **more: Any) -> ArmResult:
+    """A made-up result, whose label is its backend and its options."""
+    backend, *others = label.split()
+    options = {"backend": backend} | dict(one.split("=") for one in others)
+    about = {"device_name": "Test Device", "device_type": "cuda", "torch": "2.14.1"}
+    facts = {"environment": about, "settings": {"batch_size": "128"}, "dtype": "float16", "unit": "images"}
+    figures = {"step_ms": 123.4, "images_per_second": 10_381.0, "peak_mib": 12_345.0, "rounds": 24}
+    figures |= {"low": ratio * (1 - spread), "high": ratio * (1 + spread), "facts": facts} | more
+    return ArmResult(label, options, ratio, **figures)
+
+
+def benchmark(*labels: str, control: tuple[float, float] = (0.99, 1.02), **more: Any) -> Benchmark:
+    arms = [arm(label, 1.0 + number, **more) for number, label in enumerate(labels)]
+    base = ArmResult("control", arms[0].options, 1.003, *control, 123.4, 10_381.0, 12_345.0, 24)
+    return Benchmark(0.99, Schedule(), base, arms)
 
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 12])
@@ -74,13 +97,115 @@ def test_below_twelve_rounds_there_is_no_interval_and_a_ratio_is_of_rounds_that_
     assert ratio_of([4.0, 2.0, 9.0, 100.0], [2.0, 2.0, 3.0]) == (2.0, None, None)
 
 
-def test_lists_are_arms_with_fp32_first_and_without_any_they_are_the_usual_ones():
-    assert [arm.label for arm in arms_of(TINY)] == [*USUAL]
-    arms = arms_of([*TINY, "backend=apex_o1,none", "--execution=[eager,compile]"])
-    named = ["none execution=eager", "none execution=compile"]
-    assert [arm.label for arm in arms] == [*named, "apex_o1 execution=eager", "apex_o1 execution=compile"]
-    assert arms[3].options == {"backend": "apex_o1", "batch_size": "16", "execution": "compile"}
-    assert arms[3].words[-3:] == ("backend=apex_o1", "batch_size=16", "execution=compile")
+def test_lists_are_arms_with_fp32_first():
+    arms = build_arms([*TINY, "backend=apex_o1,none", "--memory_format=[contiguous,channels_last]"])
+    named = [
+        f"{name} memory_format={layout}"
+        for name in ("none", "apex_o1")
+        for layout in ("contiguous", "channels_last")
+    ]
+    assert [arm.label for arm in arms] == named
+    assert arms[3].options == {"backend": "apex_o1", "batch_size": "16", "memory_format": "channels_last"}
+    assert arms[3].overrides[-3:] == ("backend=apex_o1", "batch_size=16", "memory_format=channels_last")
+
+
+@pytest.mark.parametrize(
+    ("flags", "supports", "more"),
+    [
+        ("avx512f amx_bf16", True, ["native_bf16"]),
+        ("avx512f avx512_bf16", True, ["native_bf16"]),
+        ("avx512f", True, []),
+        ("avx2", False, []),
+    ],
+)
+def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
+    flags: str, supports: bool, more: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(environment, "processor_flags", lambda: frozenset(flags.split()))
+    monkeypatch.setattr(environment, "onednn_supports", lambda dtype: supports)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    assert default_backends(torch.device("cpu")) == ["none", "native", "apex_o1", *more]
+
+
+@pytest.mark.parametrize(("capability", "more"), [((7, 5), []), ((8, 0), ["native_bf16"])])
+def test_bf16_is_a_default_on_gpus_from_ampere_on(capability, more, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert default_backends(torch.device("cuda:0")) == ["none", "native", "apex_o1", *more]
+
+
+@pytest.mark.slow
+def test_without_a_list_the_backends_are_the_default_ones_of_the_device():
+    assert [arm.label for arm in build_arms(TINY)] == default_backends(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("ends", "even", "smallest"),
+    [
+        ((1.0025, 1.0032), True, 0.0032),
+        ((0.98, 1.01), True, 1 / 0.98 - 1),
+        ((1.0101, 1.05), False, 0.05),
+        ((0.9, 0.989), False, 1 / 0.9 - 1),
+    ],
+)
+def test_a_control_is_uneven_when_its_interval_excludes_1_by_more_than_a_percent(ends, even, smallest):
+    assert is_even(*ends) is even
+    assert smallest_difference(*ends) == pytest.approx(smallest)
+    (line,) = (
+        line for line in output.sentences(benchmark("none", "native", control=ends)) if "control" in line
+    )
+    assert ("uneven" in line) is not even
+    assert ("smallest difference that this measurement resolves" in line) is even
+    control = output.as_json(benchmark("none", "native", control=ends))["control"]
+    assert (control["is_even"], control["smallest_difference"]) == (even, pytest.approx(smallest))
+
+
+def test_an_interval_beside_1_is_shown_with_the_decimals_that_tell_it_from_1():
+    (line,) = (x for x in output.sentences(benchmark("none", control=(1.0025, 1.0032))) if "control" in x)
+    assert "(1.002 to 1.003): the smallest difference that this measurement resolves is 0.32%" in line
+
+
+VARIED = [
+    f"{backend} execution={execution} batch_size=128 memory_format={layout}"
+    for backend in ("none", "apex_o1_bf16")
+    for execution in ("cuda_graph", "compile_graph")
+    for layout in ("contiguous", "channels_last")
+]
+
+
+@pytest.mark.parametrize("width", [80, 120, None])
+def test_each_varied_option_has_a_column_and_no_value_is_broken(width: int | None):
+    result = benchmark(*VARIED)
+    lines = printed(result, width)
+    assert max(map(len, lines)) <= (width or 1_000)
+    head, rows = lines[1], lines[2:-1] if width == 80 else lines[2:]
+    assert re.findall(r"backend|execution|memory_format|batch", head) == [
+        "backend",
+        "execution",
+        "memory_format",
+    ]
+    assert len(rows) == len(VARIED) + 1
+    for label, row in zip(VARIED, rows, strict=False):
+        assert row.split()[:3] == [one.rpartition("=")[2] for one in label.split() if "batch" not in one]
+    assert rows[-1].split()[0] == "control"
+    assert (lines[-1] == "Not shown for lack of columns, in --json: rounds, ms per step.") is (width == 80)
+
+
+def test_columns_that_do_not_fit_a_very_narrow_terminal_are_left_whole():
+    rows = printed(benchmark("none", "native"), 30)
+    assert any("0.99 to 1.02" in row for row in rows)
+    assert "rounds, ms per step, peak MiB" in " ".join(map(str.strip, rows))
+
+
+def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained():
+    result = benchmark("none", "native", low=0.4, high=0.5)
+    assert not any("nothing about a GPU" in line for line in output.sentences(result))
+    slower = build_arms([*TINY, "backend=none,native"])
+    assert "why explain" in output.next_command(result, slower)
+    result.arms[1].facts["is_computed_in_fp32"] = True
+    expected = "This CPU computes float16 in fp32; its speed says nothing about a GPU."
+    assert expected in [*output.sentences(result)]
+    assert output.next_command(result, slower) == ""
 
 
 @pytest.mark.parametrize(
@@ -88,32 +213,103 @@ def test_lists_are_arms_with_fp32_first_and_without_any_they_are_the_usual_ones(
     [
         ("backend=none,nativ", "backend='nativ': "),
         ("batch_size=0", "batch_size='0': "),
+        (
+            "memory_format=contiguous,foo",
+            "memory_format='foo': expected one of auto, contiguous, channels_last",
+        ),
         ("epoch=1", "epochs"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_starts(word: str, said: str):
     with pytest.raises(UserError, match=re.escape(said)):
-        arms_of([*TINY, word])
+        build_arms([*TINY, word])
 
 
 @pytest.mark.slow
-def test_each_arm_is_a_row_beside_a_control_with_a_chart(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    words = [*TINY, "backend=none,apex_o1", "batch_size=8,16", "--minutes", "5"]
-    found = bench(tmp_path, *words, "--chart", str(tmp_path / "new" / "speed.svg"))
+def test_each_training_has_an_interval_beside_a_control():
+    result, progress = measure(*TINY, "backend=none,apex_o1", "batch_size=8,16")
     labels = [f"{name} batch_size={size}" for name in ("none", "apex_o1") for size in (8, 16)]
-    assert [arm["label"] for arm in found["arms"]] == labels
-    assert (found["baseline"], found["level"]) == (labels[0], 1 - 0.05 / 12)
-    for arm in [*found["arms"], found["control"]]:
-        assert set(FIELDS) <= arm.keys()
-        assert arm["failed"] is None
-        size = int(arm["options"]["batch_size"])
-        assert arm["step_ms"] * arm["images_per_second"] == pytest.approx(1e3 * size, rel=0.3)
-        assert arm["rounds"] == 12
-        assert arm["low"] <= arm["ratio"] <= arm["high"]
-        assert arm["peak_mib"] > 100
-    said = capfd.readouterr().out
-    assert "The control, none batch_size=8 once more, is" in said
-    assert "<svg" in (tmp_path / "new" / "speed.svg").read_text()
+    assert [arm.label for arm in result.arms] == labels
+    assert result.level == 1 - 0.05 / 12
+    for one in [*result.arms, result.control]:
+        assert one.failed is None
+        assert one.step_ms * one.images_per_second == pytest.approx(
+            1e3 * int(one.options["batch_size"]), rel=0.3
+        )
+        assert one.rounds == 12
+        assert one.low <= one.ratio <= one.high
+        assert one.peak_mib > 100
+    assert "5 trainings: loading PyTorch, network and data" in progress
+    assert "apex_o1 batch_size=16 (5 of 5): first steps" in progress
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table_and_writes_json_and_chart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    overrides = [*TINY, "backend=none,native", "memory_format=channels_last,auto", "--minutes", "0.1"]
+    files = [tmp_path / "bench.json", tmp_path / "new" / "speed.svg"]
+    with pytest.raises(SystemExit) as end:
+        main(["bench", *overrides, "--json", str(files[0]), "--chart", str(files[1])])
+    assert end.value.code == 0
+    text = capfd.readouterr().out
+    assert text.startswith("4 trainings and a control take turns for up to 0.1 min: backend=none,native ")
+    assert "The control (none memory_format=channels_last again) is" in text
+    assert "<svg" in files[1].read_text()
+    found = json.loads(files[0].read_text())
+    assert (found["baseline"], found["varied"]) == (
+        "none memory_format=channels_last",
+        ["backend", "memory_format"],
+    )
+    for one in [*found["arms"], found["control"]]:
+        assert set(FIELDS) <= one.keys()
+    layouts = [one["options"]["memory_format"] for one in found["arms"]]
+    assert layouts == ["channels_last", "contiguous"] * 2
+    assert [one["options"]["batch_size"] for one in found["arms"]] == ["16"] * 4
+
+
+@pytest.mark.slow
+def test_the_fingerprint_is_that_of_a_runs_record(tmp_path: Path):
+    overrides = [*network(tmp_path, "pass"), "batch_size=8"]
+    config = configured([*overrides, "backend=none"])
+    run = set_up(config)
+    record, facts = run.environment(run.trainer()), run.facts()
+    result, _ = measure(*overrides, "backend=none", schedule=Schedule(0.1, turn_seconds=0.02))
+    assert output.as_json(result)["fingerprint"] == {
+        "model": f"{tmp_path}/net.py:build",
+        "model_source": record["model_source"],
+        "data": "synthetic",
+        "data_source": None,
+        "data_fingerprint": None,
+        "train_data": None,
+        "test_set": facts["data/test_set"],
+        "package_version": ampcompare.__version__,
+    }
+
+
+@pytest.mark.slow
+def test_synthetic_images_in_the_place_of_a_data_set_have_no_fingerprint():
+    result, _ = measure(
+        "model.name=tiny", "device=cpu", "batch_size=8", "backend=none", "data.source=cifar100"
+    )
+    found = output.as_json(result)["fingerprint"]
+    assert (found["data"], found["test_set"], found["train_data"]) == ("cifar100", None, None)
+
+
+@pytest.mark.slow
+def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
+    overrides = [*network(tmp_path, "time.sleep(1.5)"), "backend=none,native"]
+    source = (tmp_path / "net.py").read_text()
+    (tmp_path / "net.py").write_text(source.replace("    return Net(", "    time.sleep(7)\n    return Net("))
+    result, progress = measure(*overrides, schedule=Schedule(0.1, turn_seconds=0.02, slow_fraction=1.0))
+    assert [arm.failed for arm in result.arms] == [None, None]
+    assert "native (3 of 3): first steps, 1 s (limit 600 s)" in progress
+
+
+def test_the_limit_of_the_preparation_names_the_option_that_raises_it():
+    result, _ = measure(*TINY, "backend=none", schedule=Schedule(1, 0.0))
+    expected = "loading PyTorch, network and data not finished in 0 s; raise --prepare-minutes"
+    assert result.arms[0].failed == expected
 
 
 @pytest.mark.slow
@@ -130,34 +326,38 @@ def test_one_that_fails_one_that_is_slow_and_one_that_does_not_fit_do_not_stop_t
                 os.kill(os.getpid(), 9)  # as of one whose memory is out
             if x.shape[0] == 32:
                 threading.Timer(0.1, os._exit, [7]).start()  # while others have their turn"""
-    words = [*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24,32", "--minutes", "5"]
-    found = {arm["label"]: arm for arm in bench(tmp_path, *words)["arms"]}
+    result, _ = measure(*network(tmp_path, body), "backend=none,native", "batch_size=8,16,24,32")
+    found = {arm.label: arm for arm in result.arms}
     failed, slow = found["native batch_size=8"], found["native batch_size=16"]
-    assert (failed["failed"], failed["ratio"], failed["rounds"]) == ("ValueError: no half here", None, 0)
-    assert (slow["rounds"], slow["low"], slow["failed"]) == (1, None, None)
-    assert slow["step_ms"] > 5_000
-    assert slow["ratio"] < 1
-    assert found["native batch_size=32"]["failed"] == "its process ended by exit code 7"
-    assert found["none batch_size=16"]["rounds"] > 1
-    assert found["native batch_size=24"]["rounds"] > 1  # in turn with the baseline alone
+    assert (failed.failed, failed.ratio, failed.rounds) == ("ValueError: no half here", None, 0)
+    assert (slow.rounds, slow.low, slow.failed) == (1, None, None)
+    assert slow.step_ms > 5_000
+    assert slow.ratio < 1
+    assert found["native batch_size=32"].failed == "its process ended by exit code 7"
+    assert found["none batch_size=16"].rounds > 1
+    assert found["native batch_size=24"].rounds > 1  # in turn with the baseline alone
+    assert "native batch_size=8: ValueError: no half here" in [*output.sentences(result)]
+    assert (
+        next(row for row in printed(result, None) if row.split()[:2] == ["native", "8"]).split()[-1]
+        == "failed"
+    )
     said = capfd.readouterr()
-    assert "native batch_size=8: ValueError: no half here" in said.out
     assert "of the network's own" not in said.out + said.err
 
 
 @pytest.mark.slow
-def test_beside_a_slow_baseline_the_others_are_told_from_one_step(tmp_path: Path):
-    words = network(tmp_path, "return self.body(x)")
+def test_beside_a_slow_baseline_the_others_are_measured_by_one_step(tmp_path: Path):
+    overrides = network(tmp_path, "return self.body(x)")
     source = (tmp_path / "net.py").read_text()
     (tmp_path / "net.py").write_text(
         source.replace(
             "        return self.body(x)\n\ndef", "        time.sleep(5)\n        return self.body(x)\n\ndef"
         )
     )
-    base, native = bench(tmp_path, *words, "batch_size=8", "backend=none,native", "--minutes", "5")["arms"]
-    assert (base["rounds"], base["failed"]) == (1, None)
-    assert (native["rounds"], native["low"], native["failed"]) == (1, None, None)
-    assert native["ratio"] > 1
+    base, native = measure(*overrides, "batch_size=8", "backend=none,native")[0].arms
+    assert (base.rounds, base.failed) == (1, None)
+    assert (native.rounds, native.low, native.failed) == (1, None, None)
+    assert native.ratio > 1
 
 
 @pytest.mark.slow

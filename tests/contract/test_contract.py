@@ -37,8 +37,8 @@ from support.quick import QUICK, ROOT
 from support.same_run import end_of, record_of
 
 from ampcompare import Recorder, analyse_runs, metrics, plugins
-from ampcompare.bench import compare as bench
-from ampcompare.bench import show, turn
+from ampcompare.bench import output, worker
+from ampcompare.bench import runner as bench
 from ampcompare.cli import app, main
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES
@@ -246,10 +246,11 @@ def test_keys_of_a_report(tmp_path: Path):
     arm: dict[str, Any] = {"step_ms": 20.0, "images_per_second": 40.0, "peak_mib": 100.0, "rounds": 24}
     arm |= {"options": {"backend": "none"}, "ratio": 1.0, "low": 1.0, "high": 1.0}
     tiny = [*QUICK[:4], "batch_size=8", "device=cpu"]
-    about = {"environment": {"device_name": "Test Device 9000", "device_type": "cuda", "torch": "2.14.1"}}
-    about["settings"] = turn.build(tiny).settings
-    base, control = (bench.Row(label, about=about, **arm) for label in ("none", "control"))
-    benched = show.as_json(bench.Benchmark(0.99, 1.0, control, [base]))
+    facts = {"environment": {"device_name": "Test Device 9000", "device_type": "cuda", "torch": "2.14.1"}}
+    training = worker.build(tiny)
+    facts |= {"settings": training.settings, "fingerprint": training.fingerprint}
+    base, control = (bench.ArmResult(label, facts=facts, **arm) for label in ("none", "control"))
+    benched = output.as_json(bench.Benchmark(0.99, bench.Schedule(), control, [base]))
     del arm["step_ms"]
     rows = [{"label": label, "failed": None, **arm} for label in ("none", "control")]
     read = benched | {"control": rows[1], "arms": rows[:1]}  # of no network, so that it fits these runs

@@ -1,7 +1,9 @@
-"""`ampcompare bench`, `ampcompare doctor`. Each imports what it needs when it runs."""
+"""`ampcompare bench` and `ampcompare doctor`. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,47 +11,97 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import PLAIN, REGISTRY
 
 if TYPE_CHECKING:
-    from ampcompare.bench.compare import Arm
+    import torch
+    from rich.console import Console
 
-LISTED = ("backend", "execution", "batch_size")  # what may be a list, as backend=none,native
-USUAL = ("none", "native", "native_bf16", "apex_o1")
+    from ampcompare.bench.runner import Arm
+
+LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 
 
-def arms_of(words: list[str]) -> list[Arm]:
-    """An arm for each combination of what is listed, fp32 first, each checked. Raises UserError."""
-    from ampcompare.bench.compare import Arm
+def default_backends(device: torch.device) -> list[str]:
+    """Return the backends that `bench` compares by default, the baseline first. It needs torch."""
+    return ["none", "native", "apex_o1", *(["native_bf16"] if has_fast_bfloat16(device) else [])]
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Return whether the device has native bf16 instructions. It needs torch."""
+    import torch
+
+    from ampcompare.machine.device import is_cuda
+    from ampcompare.machine.environment import arithmetic_of
+    from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
+
+    if is_cuda(device):
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    unit = arithmetic_of(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
+    return unit not in (COMPUTED_IN_FP32, EMULATED, UNKNOWN)
+
+
+def _default_backends_of(device: str) -> list[str]:
+    from ampcompare.machine.device import resolve_device
+
+    return default_backends(resolve_device(device))
+
+
+def build_arms(overrides: list[str]) -> list[Arm]:
+    """Return one arm for each combination of the listed options, fp32 first.
+
+    Args:
+        overrides: Options of a run. Those in LISTED may be lists, as `backend=none,native`.
+
+    Raises:
+        UserError: An option or a value is not allowed.
+    """
+    from ampcompare.bench.runner import Arm, run_with_torch
     from ampcompare.config.arguments import parse
 
-    rest, listed = [], {"backend": [*USUAL]}
-    for word in words:
-        key, equals, value = word.removeprefix("--").partition("=")
+    rest: list[str] = []
+    listed: dict[str, list[str]] = {"backend": [PLAIN]}
+    is_default = True
+    for override in overrides:
+        key, equals, value = override.removeprefix("--").partition("=")
         if key in LISTED and equals:
-            listed[key] = [*dict.fromkeys(one.strip() for one in value.strip("[]").split(","))]
+            listed[key] = [*dict.fromkeys(item.strip() for item in value.strip("[]").split(","))]
+            is_default &= key != "backend"
         else:
-            rest.append(word)
+            rest.append(override)
+    combinations = [_combine(rest, listed, values) for values in product(*listed.values())]
+    configs = [parse(own) for _, own in combinations]  # A typo is found before torch is loaded.
+    if is_default:
+        listed["backend"] = run_with_torch(_default_backends_of, configs[0].device)
     listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_fp32))
     arms = []
     for values in product(*listed.values()):
-        options = dict(zip(listed, values, strict=True))
-        given = (*rest, *(f"{key}={value}" for key, value in options.items()))
-        parse(given)
-        differs = [f"{k}={v}" for k, v in options.items() if k != "backend" and len(listed[k]) > 1]
-        arms.append(Arm(options, given, " ".join([options["backend"], *differs])))
+        options, own = _combine(rest, listed, values)
+        if is_default:
+            parse(own)
+        differing = [f"{k}={v}" for k, v in options.items() if k != "backend" and len(listed[k]) > 1]
+        arms.append(Arm(options, own, " ".join([options["backend"], *differing])))
     return arms
 
 
+def _combine(
+    rest: Sequence[str], listed: Mapping[str, list[str]], values: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the listed options with these values, and all overrides."""
+    options = dict(zip(listed, values, strict=True))
+    return options, (*rest, *(f"{key}={value}" for key, value in options.items()))
+
+
 def bench(
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Options of a run; backend, execution, batch_size may be lists."
-        ),
+        typer.Argument(metavar="KEY=VALUE", help=f"Options of a run; {', '.join(LISTED)} may be lists."),
     ] = None,
     config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time for the rounds, at most.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Limit for the rounds.")] = 1.0,
+    prepare_minutes: Annotated[
+        float, typer.Option(min=0.1, help="Limit for preparing each, as by compiling.")
+    ] = 10.0,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for report --bench.")
     ] = None,
@@ -63,29 +115,41 @@ def bench(
     """
     from rich.console import Console
 
-    from ampcompare.bench import show
-    from ampcompare.bench.compare import compare
+    from ampcompare.bench import output
+    from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.program.console import print_line
     from ampcompare.program.files import write_json
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
-    given = [*(["--config", config] if config else []), *(words or [])]
-    arms, console = arms_of(given), Console(highlight=False)
-    print_line(
-        console, f"{', '.join(arm.label for arm in arms)} and a control take turns for {minutes:g} min"
-    )
+    arms = build_arms([*(["--config", config] if config else []), *(overrides or [])])
+    schedule, console = Schedule(minutes, prepare_minutes), Console(highlight=False)
+    _print_prose(console, output.describe_plan(arms, schedule))
     with console.status("") as status:
-        found = compare(arms, minutes, lambda line: status.update(line))
-    if why := found.arms[0].failed:
-        raise UserError(f"{found.arms[0].label}: {why}; as a run: ampcompare run {' '.join(arms[0].words)}")
-    console.print(show.table(found))
-    for line in show.sentences(found, arms):
-        print_line(console, line)
+        result = run_benchmark(arms, schedule, lambda line: status.update(line))
+    if why := result.arms[0].failed:
+        run = f"ampcompare run {' '.join(arms[0].overrides)}"
+        raise UserError(f"{result.arms[0].label}: {why}; as a run: {run}")
+    is_limited = console.is_terminal or "COLUMNS" in os.environ
+    output.print_table(result, console, console.width if is_limited else None)
+    for line in output.sentences(result):
+        _print_prose(console, line)
+    if command := output.next_command(result, arms):
+        print_line(console, command)
     if json is not None:
-        write_json(json, show.as_json(found))
+        write_json(json, output.as_json(result))
     if chart is not None:
-        show.draw(found, chart)
+        output.draw(result, chart)
+
+
+def _print_prose(console: Console, line: str) -> None:
+    """Print a line that a terminal must not break inside a word; a file gets it as one line."""
+    from ampcompare.program.console import print_line
+
+    if console.is_terminal:
+        console.print(line, markup=False, highlight=False, emoji=False)
+    else:
+        print_line(console, line)
 
 
 def doctor() -> None:

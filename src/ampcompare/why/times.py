@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ampcompare.bench.interval import ratio_of
+from ampcompare.bench.median_interval import ratio_of
 from ampcompare.data.batch import Batch
 from ampcompare.machine.device import is_cuda, wait_for
 from ampcompare.train.step import Trainer

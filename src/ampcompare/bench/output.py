@@ -1,0 +1,259 @@
+"""What `ampcompare bench` shows: table, sentences, chart and JSON."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ampcompare import __version__
+from ampcompare.bench.median_interval import MIN_ROUNDS, is_even, smallest_difference
+from ampcompare.bench.runner import CONTROL, Arm, ArmResult, Benchmark, Schedule
+from ampcompare.errors import UserError, one_line, reason
+from ampcompare.program.place import as_typed
+from ampcompare.report import numbers
+
+RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
+# Columns that a narrow terminal has no room for, the most dispensable one first.
+DISPENSABLE = (ROUNDS, STEP, PEAK)
+# Milliseconds. On two shared cores, processes of the same training differed by up to 1.4 times when a step
+# took 3 ms, and did not when a step took 12 ms.
+SHORT_STEP = 10
+CLEARLY_SLOWER = 0.5  # times the baseline's speed
+# What all trainings have in common is named in this order.
+COMMON = ("model.name", "backend", "batch_size", "execution", "memory_format")
+
+
+def describe_plan(arms: Sequence[Arm], schedule: Schedule) -> str:
+    """Return what is about to be measured: the values of each listed option, and the limit."""
+    values: dict[str, list[str]] = {}
+    for arm in arms:
+        for option, value in arm.options.items():
+            values.setdefault(option, []).append(value)
+    listed = " ".join(f"{option}={','.join(dict.fromkeys(each))}" for option, each in values.items())
+    count = f"{len(arms)} training{'s' * (len(arms) > 1)}"
+    return f"{count} and a control take turns for up to {schedule.minutes:g} min: {listed}"
+
+
+def print_table(result: Benchmark, console: Console, width: int | None) -> None:
+    """Print one row per training, the control last, without breaking a value over two lines.
+
+    Args:
+        result: What was measured.
+        console: Where it is printed.
+        width: Columns of the terminal; None for no limit. Where the table is wider, columns are left out
+            and named below it.
+    """
+    left_out: list[str] = []
+    rest = [*DISPENSABLE]
+    while True:
+        table = _table(result, left_out)
+        natural = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+        if width is None or natural <= width or not rest:
+            break
+        left_out.append(rest.pop(0))
+    # A console of its own: Rich fits what it prints into the width of the console, by cutting values.
+    Console(file=console.file, width=natural, force_terminal=console.is_terminal).print(table)
+    if left_out:
+        names = ", ".join(_heading(column, result).replace("\n", " ") for column in left_out)
+        console.print(f"Not shown for lack of columns, in --json: {names}.", markup=False)
+
+
+def _table(result: Benchmark, left_out: Sequence[str]) -> Table:
+    options = result.varied or [*result.arms[0].options][:1]
+    columns = [c for c in (RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS) if c not in left_out]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for option in options:
+        table.add_column(option.replace("_", "\n") if option == "batch_size" else option, no_wrap=True)
+    for column in columns:
+        table.add_column(_heading(column, result), justify="right", no_wrap=True)
+    for arm in (*result.arms, result.control):
+        values = [one_line(arm.options.get(option, "")) for option in options]
+        if arm is result.control:
+            values[0] = CONTROL
+        cells = {} if arm.failed else _cells(arm, is_baseline=arm is result.arms[0])
+        shown = [cells.get(column, "") for column in columns]
+        if arm.failed:
+            shown[0] = "failed"
+        table.add_row(*values, *shown)
+    return table
+
+
+def _heading(column: str, result: Benchmark) -> str:
+    unit = result.arms[0].facts.get("unit", "images")
+    headings = {RATE: f"{unit}\nper s", STEP: "ms per\nstep", SPEED: "speed-\nup", PEAK: "peak\nMiB"}
+    return headings.get(column, column)
+
+
+def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
+    return {
+        RATE: numbers.number(arm.images_per_second),
+        STEP: numbers.number(arm.step_ms),
+        SPEED: f"{arm.ratio:.2f}x",
+        INTERVAL: "" if is_baseline else _interval(arm) or "not known",
+        PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
+        ROUNDS: str(arm.rounds),
+    }
+
+
+def _interval(arm: ArmResult) -> str:
+    """Return the interval with at least two decimals, and as many as tell its ends from 1."""
+    if arm.low is None or arm.high is None:
+        return ""
+    decimals = numbers.precision_apart((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
+    return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
+
+
+def sentences(result: Benchmark) -> Iterator[str]:
+    """Return what a reader has to know about the table."""
+    baseline, *others = result.arms
+    yield f"{common_settings(result)} {machine_of(result)}. Loading data is not included."
+    yield (
+        "The speed-up is the median of the ratios within rounds and may differ from the quotient of the two "
+        "rates shown. Together the intervals have 95% confidence."
+    )
+    if not result.control.failed:
+        yield _describe_control(result.control, baseline)
+    for arm in (*result.arms, result.control):
+        if arm.failed:
+            yield f"{arm.label}: {arm.failed}"
+    if any(arm.step_ms and arm.step_ms < SHORT_STEP for arm in result.arms):
+        yield (
+            f"Steps shorter than {SHORT_STEP} ms: identical processes can differ by more than the intervals "
+            "show (up to 1.4x was seen on a CPU)."
+        )
+    dtypes = dict.fromkeys(arm.facts["dtype"] for arm in result.arms if arm.facts.get("is_computed_in_fp32"))
+    if dtypes:
+        whose = "its" if len(dtypes) == 1 else "their"
+        yield f"This CPU computes {' and '.join(dtypes)} in fp32; {whose} speed says nothing about a GPU."
+    measured = [arm for arm in (*others, result.control) if not arm.failed]
+    if vague := [arm.label for arm in measured if not arm.is_precise()]:
+        text = f"Not known within 5%: {', '.join(vague)}"
+        if len(vague) == len(measured) > 1:
+            text = "No speed-up is known within 5%"
+        if baseline.rounds < result.schedule.looks[-1]:
+            more = max(2, round(4 * result.schedule.minutes))
+            yield f"{text}. --minutes {more} would narrow the intervals."
+        else:
+            yield f"{text}, after {baseline.rounds} rounds: the machine is uneven or has other work."
+
+
+def next_command(result: Benchmark, arms: Sequence[Arm]) -> str:
+    """Return the command that explains the slowest training, where one is shown to be slower."""
+    measured = [arm for arm in result.arms[1:] if not arm.failed]
+    if not measured:
+        return ""
+    slowest = min(measured, key=lambda arm: arm.ratio or 0.0)
+    # Without an interval only what is too slow to be chance.
+    is_slower = (slowest.ratio or 0.0) < CLEARLY_SLOWER if slowest.high is None else slowest.high < 1
+    if not is_slower or slowest.facts.get("is_computed_in_fp32"):
+        return ""
+    overrides = next(arm.overrides for arm in arms if arm.label == slowest.label)
+    return f"Why {slowest.label} is slower: {as_typed('ampcompare', 'why', 'explain', *overrides)}"
+
+
+def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
+    text = f"The control ({baseline.label} again) is {control.ratio:.2f}x"
+    if control.low is None or control.high is None:
+        return f"{text}: no interval below {MIN_ROUNDS} rounds, so speed-ups closer to 1 may be chance."
+    text = f"{text} ({_interval(control)})"
+    difference = f"{numbers.number(100 * smallest_difference(control.low, control.high), 2)}%"
+    if is_even(control.low, control.high):
+        return f"{text}: the smallest difference that this measurement resolves is {difference}."
+    return f"{text}: this machine is uneven, differences up to {difference} mean nothing."
+
+
+def common_settings(result: Benchmark) -> str:
+    """Return the settings that all trainings share: `resnet50, native, batch_size 128, eager.`"""
+    settings = [arm.facts["settings"] for arm in result.arms if arm.facts.get("settings")]
+    shared = [
+        f"{key} {settings[0][key]}" if key == "batch_size" else settings[0][key]
+        for key in COMMON
+        if settings and len({one.get(key) for one in settings}) == 1 and settings[0].get(key)
+    ]
+    return f"{', '.join(shared)};" if shared else ""
+
+
+def machine_of(result: Benchmark) -> str:
+    """Return the processor or GPU, its threads and PyTorch's version."""
+    environment = result.arms[0].facts["environment"]
+    threads = f", {environment['cpu_threads']} threads" if environment["device_type"] == "cpu" else ""
+    return f"{environment['device_name']}{threads}, torch {environment['torch']}"
+
+
+def as_json(result: Benchmark) -> dict[str, Any]:
+    """Return everything that was measured, for programs and for `ampcompare report --bench`."""
+    baseline = result.arms[0]
+    return {
+        "baseline": baseline.label,
+        "level": result.level,
+        "machine": machine_of(result),
+        "minutes": result.schedule.minutes,
+        "varied": result.varied,
+        "fingerprint": baseline.facts.get("fingerprint", {}) | {"package_version": __version__},
+        "control": _arm_as_json(result.control) | _control_as_json(result.control),
+        "device": baseline.facts["environment"]["device_name"],
+        "arms": [_arm_as_json(arm) for arm in result.arms],
+    }
+
+
+def _arm_as_json(arm: ArmResult) -> dict[str, Any]:
+    fields = dataclasses.asdict(arm)
+    facts = fields.pop("facts")
+    options = arm.options | facts.get("settings", {})
+    return fields | {"options": options, "backend_source": facts.get("backend_source")}
+
+
+def _control_as_json(control: ArmResult) -> dict[str, Any]:
+    if control.low is None or control.high is None:
+        return {"is_even": None, "smallest_difference": None}
+    return {
+        "is_even": is_even(control.low, control.high),
+        "smallest_difference": smallest_difference(control.low, control.high),
+    }
+
+
+def draw(result: Benchmark, path: Path) -> None:
+    """Draw the speed-ups as bars with their intervals, as PNG or SVG by the file's name.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    from ampcompare.report.charts.draw import GREY, chart, picture, quantity
+
+    kind = path.suffix.lower().removeprefix(".")
+    values = [
+        {"label": arm.label, "ratio": arm.ratio, "low": arm.low, "high": arm.high}
+        | {"end": max(arm.ratio or 0, arm.high or 0), "text": f"{arm.ratio:.2f}x"}
+        for arm in (*result.arms[1:], result.control)
+        if not arm.failed
+    ]
+    colour = {"condition": {"test": f"datum.label === '{CONTROL}'", "value": GREY}, "value": "#0072b2"}
+    end, nominal = {"field": "end", "type": "quantitative"}, {"type": "nominal"}
+    interval = {"x": quantity("low"), "x2": {"field": "high"}, "color": {"value": "#1c2330"}}
+    no_change = {"x": {"datum": 1}, "y": None, "color": {"value": GREY}}
+    layers = [
+        {"mark": {"type": "bar", "height": 18}, "encoding": {"color": colour}},
+        {"mark": {"type": "rule", "strokeDash": [4, 3]}, "encoding": no_change},
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval},
+        {
+            "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 12},
+            "encoding": {"x": end, "text": {"field": "text"} | nominal},
+        },
+    ]
+    labels = {"field": "label", "sort": None, "title": None, "axis": {"labelLimit": 320}} | nominal
+    spec = chart(
+        f"Speed-up over {result.arms[0].label}",
+        f"median ratio within rounds; together the intervals have 95% confidence; {machine_of(result)}",
+        layers,
+        values,
+        encoding={"y": labels, "x": quantity("ratio", zero=True)},
+        height={"step": 34},
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(spec, kind))
+    except (OSError, ValueError) as problem:
+        raise UserError(f"--chart {str(path)!r}: cannot be written ({reason(problem)})") from None

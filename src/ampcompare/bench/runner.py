@@ -1,0 +1,385 @@
+"""Run several trainings in turns, each in its own process, and compare their speed within rounds.
+
+Other work on the machine, clock speeds and heat change from minute to minute, for all trainings that run in
+the same seconds alike. So a round is a few steps of each training, in random order, and speed is compared
+within rounds. The baseline runs twice: the second copy is an A/A control. Free of torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from ampcompare.bench.median_interval import Ratio, ratio_of
+from ampcompare.program.starting import let_threads_sleep
+
+PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
+MIN_TURN_SECONDS = 0.25
+POLL_SECONDS = 1.0  # between updates of the progress line while a training prepares
+CONTROL = "control"
+# One process loads torch; the process of each training is forked from it.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["ampcompare.bench.worker"])
+
+T = TypeVar("T")
+Progress = Callable[[str], None]
+
+
+def run_with_torch(function: Callable[..., T], *args: Any) -> T:
+    """Call a function in a process that has torch loaded, so that this one need not load it.
+
+    Raises:
+        Exception: What the function raises.
+    """
+    let_threads_sleep()
+    with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
+        return pool.submit(function, *args).result()
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the trainings.
+
+    Attributes:
+        options: Options in which the trainings may differ, as given.
+        overrides: All options of the training, as on the command line of a run.
+        label: Unique name.
+        serve: What its process runs: by default the training of a run with these options.
+    """
+
+    options: dict[str, str]
+    overrides: tuple[str, ...]
+    label: str
+    serve: Callable[[Any, Sequence[str]], None] | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long the trainings prepare and take turns.
+
+    Attributes:
+        minutes: Limit for the rounds; preparation does not count.
+        preparation_minutes: Limit for building all trainings, and again for the first steps of each one, in
+            which it compiles, lets cuDNN choose its algorithms and captures.
+        looks: Numbers of rounds after which the benchmark may end because every ratio is precise enough. The
+            last one always ends it.
+        turn_seconds: Seconds of a turn; None divides `minutes` among all rounds.
+        slow_fraction: A training whose step takes longer than this fraction of `minutes` is measured by one
+            step, without an interval.
+    """
+
+    minutes: float = 1.0
+    preparation_minutes: float = 10.0
+    looks: tuple[int, ...] = (12, 24, 48)
+    turn_seconds: float | None = None
+    slow_fraction: float = 0.1
+
+    def level(self, arms: int) -> float:
+        """Return the level of each interval, so that those of all arms and looks hold together at 95%.
+
+        Args:
+            arms: Number of trainings, without the control. Each has an interval but the baseline, and so has
+                the control.
+        """
+        return 1 - 0.05 / (arms * len(self.looks))
+
+    def seconds_per_turn(self, trainings: int) -> float:
+        """Return the seconds of a turn when so many trainings take turns."""
+        if self.turn_seconds is not None:
+            return self.turn_seconds
+        return max(MIN_TURN_SECONDS, 60 * self.minutes / self.looks[-1] / trainings)
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """Speed and memory of a training, and its speed relative to the baseline.
+
+    Attributes:
+        label: Name of the training.
+        options: Options in which the trainings may differ, as given.
+        ratio: Median speed-up over the baseline within rounds; above 1 is faster.
+        low: Lower end of its interval; None for fewer than 12 rounds.
+        high: Upper end of its interval.
+        step_ms: Median milliseconds of a step.
+        images_per_second: Median samples per second.
+        peak_mib: Peak memory in MiB; None where the device does not report it.
+        rounds: Rounds in which it was measured.
+        failed: Why it has no figures; None where it was measured.
+        facts: What its process reports of dtype, settings and machine.
+    """
+
+    label: str
+    options: dict[str, str]
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    step_ms: float | None = None
+    images_per_second: float | None = None
+    peak_mib: float | None = None
+    rounds: int = 0
+    failed: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def is_precise(self) -> bool:
+        """Return whether the interval is within 5% of the ratio."""
+        if self.ratio is None or self.low is None or self.high is None:
+            return False
+        return (self.high - self.low) / 2 <= PRECISE * self.ratio
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The result of a benchmark.
+
+    Attributes:
+        level: Confidence level of each interval; together they hold at 95%.
+        schedule: How long the trainings took turns at most.
+        control: The second copy of the baseline.
+        arms: One result per training, the baseline first.
+    """
+
+    level: float
+    schedule: Schedule
+    control: ArmResult
+    arms: list[ArmResult]
+
+    @property
+    def varied(self) -> list[str]:
+        """The options in which the trainings differ."""
+        keys = dict.fromkeys(key for arm in self.arms for key in arm.options)
+        return [key for key in keys if len({arm.options.get(key) for arm in self.arms}) > 1]
+
+
+class Worker:
+    """The process of a training, the connection to it, and what it has measured.
+
+    Attributes:
+        rates: Samples per second, one per round.
+        seconds: Seconds of a step, one per round.
+        failed: Why it cannot go on; empty while it can.
+        is_full: Whether it failed for lack of memory.
+        is_slow: Whether a step takes too long for rounds.
+    """
+
+    def __init__(self, arm: Arm) -> None:
+        self.arm = arm
+        self.rates: list[float] = []
+        self.seconds: list[float] = []
+        self.facts: dict[str, Any] = {}
+        self.first: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        self.failed = ""
+        self.is_full, self.is_slow = False, False
+        self.connection, worker_end = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=arm.serve or _serve, args=(worker_end, arm.overrides))
+        self.process.start()
+        worker_end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def build(self, limit: Limit) -> None:
+        """Wait until the training is built."""
+        self.facts = self._receive(limit)
+
+    def warm_up(self, limit: Limit, slow_seconds: float) -> None:
+        """Take its first steps, in which it compiles and captures."""
+        self.first = self.last = self._ask(None, limit)
+        self.is_slow = bool(self.first) and self.first["seconds"] > slow_seconds
+
+    def take_turn(self, seconds: float) -> None:
+        """Take its steps of a round, for about so many seconds."""
+        if answer := self._ask(max(1, round(seconds / self.first["seconds"]))):
+            self.last = answer
+            self.rates.append(answer["rate"])
+            self.seconds.append(answer["seconds"])
+
+    def _ask(self, steps: int | None, limit: Limit | None = None) -> dict[str, Any]:
+        with suppress(OSError):  # The process has ended; its last message says why.
+            self.connection.send(steps)
+        return self._receive(limit)
+
+    def _receive(self, limit: Limit | None) -> dict[str, Any]:
+        """Return the next answer; an empty one, with `failed` set, where there is none."""
+        try:
+            while limit is not None and not self.connection.poll(limit.next_wait()):
+                if limit.is_over():
+                    self.process.kill()
+                    self.failed = limit.message()
+                    return {}
+            answer = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            self.is_full = code == -signal.SIGKILL  # as when the machine is out of memory
+            self.failed = f"its process ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+            return {}
+        if "failed" in answer:
+            self.failed, self.is_full = answer["failed"], answer["full"]
+            return {}
+        return answer
+
+    @property
+    def rate(self) -> float:
+        """Samples per second: the median over rounds, or that of the first steps."""
+        return statistics.median(self.rates or [self.first["rate"]])
+
+    def result(self, baseline: Worker, level: float) -> ArmResult:
+        """Return what was measured, relative to the baseline in the same rounds.
+
+        Without rounds the ratio is that of one step each and has no interval.
+        """
+        arm = ArmResult(self.arm.label, self.arm.options, facts=self.facts)
+        if self.failed or not self.first or not baseline.first:
+            return dataclasses.replace(arm, failed=self.failed or "interrupted before its first steps")
+        ratio: Ratio = self.rate / baseline.rate, None, None
+        if self is baseline:
+            ratio = 1.0, 1.0, 1.0
+        elif self.rates and baseline.rates:
+            ratio = ratio_of(self.rates, baseline.rates, level)
+        return dataclasses.replace(
+            arm,
+            ratio=ratio[0],
+            low=ratio[1],
+            high=ratio[2],
+            step_ms=1e3 * statistics.median(self.seconds or [self.first["seconds"]]),
+            images_per_second=self.rate,
+            peak_mib=self.last["peak_mib"],
+            rounds=len(self.rates) or 1,
+        )
+
+
+class Limit:
+    """A time limit of the preparation, which reports what is being prepared while it runs.
+
+    Attributes:
+        seconds: The limit.
+        what: What is being prepared.
+        report: Receives the progress line.
+        who: Whose preparation it is, for the progress line.
+    """
+
+    def __init__(self, minutes: float, what: str, report: Progress, who: str = "") -> None:
+        self.seconds, self.what, self.report, self.who = 60 * minutes, what, report, who
+        self.began = time.monotonic()
+
+    def next_wait(self) -> float:
+        """Report progress; return the seconds to wait until the next report."""
+        spent = time.monotonic() - self.began
+        self.report(f"{self.who}{self.what}, {spent:.0f} s (limit {self.seconds:.0f} s)")
+        return max(0.0, min(POLL_SECONDS, self.seconds - spent))
+
+    def is_over(self) -> bool:
+        """Return whether no time is left."""
+        return time.monotonic() - self.began >= self.seconds
+
+    def message(self) -> str:
+        """Return why a training that has met the limit is not measured."""
+        return f"{self.what} not finished in {self.seconds:.0f} s; raise --prepare-minutes"
+
+
+def _serve(connection: Any, overrides: Sequence[str]) -> None:
+    from ampcompare.bench.worker import serve  # It loads torch, which this process does not need.
+
+    serve(connection, overrides)
+
+
+def run_benchmark(arms: Sequence[Arm], schedule: Schedule, report: Progress) -> Benchmark:
+    """Have the trainings take turns until every ratio is precise enough or the minutes are over.
+
+    Ctrl-C ends the rounds and keeps what was measured. A training that runs out of memory while the others
+    hold theirs is measured afterwards in turns with the baseline alone, for as long again.
+
+    Args:
+        arms: The trainings, the baseline first. The control is added.
+        schedule: Limits of preparation and rounds.
+        report: Receives the progress line again and again.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C before the baseline has taken its first steps.
+    """
+    let_threads_sleep()
+    level = schedule.level(len(arms))
+    control = dataclasses.replace(arms[0], label=CONTROL)
+    is_interrupted = False
+    workers: list[Worker] = []
+    try:
+        _measure([arms[0], control, *arms[1:]], workers, schedule, level, report)
+    except KeyboardInterrupt:
+        is_interrupted = True
+        if not workers or not workers[0].first:
+            raise
+    baseline, *others = workers
+    results = [baseline.result(baseline, level)]
+    for worker in others:
+        pair: list[Worker] = []
+        if worker.is_full and not baseline.failed and not is_interrupted:
+            report(
+                f"{worker.arm.label}: out of memory beside the others, so in turns with the baseline alone"
+            )
+            try:
+                _measure([arms[0], worker.arm], pair, schedule, level, report)
+            except KeyboardInterrupt:
+                is_interrupted = True
+        own_baseline, retried = pair if len(pair) == 2 and pair[0].first else (baseline, worker)
+        results.append(retried.result(own_baseline, level))
+    return Benchmark(level, schedule, results[1], [results[0], *results[2:]])
+
+
+def _measure(
+    arms: Sequence[Arm], workers: list[Worker], schedule: Schedule, level: float, report: Progress
+) -> None:
+    """Start, prepare and measure the trainings; `workers` receives them in the order of the arms."""
+    with ExitStack() as stack:
+        workers += [stack.enter_context(Worker(arm)) for arm in arms]
+        limit = Limit(
+            schedule.preparation_minutes,
+            "loading PyTorch, network and data",
+            report,
+            f"{len(workers)} trainings: ",
+        )
+        for worker in workers:
+            worker.build(limit)
+        for number, worker in enumerate(workers, 1):
+            if worker.failed:
+                continue
+            # One at a time: compiling beside somebody's steps would slow both down.
+            preparation = worker.facts["preparation"]
+            limit = Limit(
+                schedule.preparation_minutes,
+                f"first steps ({preparation})" if preparation else "first steps",
+                report,
+                f"{worker.arm.label} ({number} of {len(workers)}): ",
+            )
+            worker.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
+        _run_rounds(workers, schedule, level, report)
+
+
+def _run_rounds(workers: Sequence[Worker], schedule: Schedule, level: float, report: Progress) -> None:
+    baseline, shuffle = workers[0], random.Random()  # noqa: S311
+    ends, seconds = time.monotonic() + 60 * schedule.minutes, schedule.seconds_per_turn(len(workers))
+    for number in range(1, schedule.looks[-1] + 1):
+        active = [worker for worker in workers if not (worker.failed or worker.is_slow)]
+        if baseline not in active or len(active) == 1 or (number > 1 and time.monotonic() > ends):
+            return
+        for worker in shuffle.sample(active, len(active)):
+            worker.take_turn(seconds)
+        results = [worker.result(baseline, level) for worker in active[1:]]
+        ratios = ", ".join(f"{result.label} {result.ratio:.2f}x" for result in results if result.ratio)
+        report(f"round {number}, {max(0.0, ends - time.monotonic()):.0f} s left: {ratios}")
+        if number in schedule.looks and all(result.is_precise() for result in results):
+            return

@@ -1,0 +1,250 @@
+"""Worker process of a benchmark: build one training, then time its steps whenever the runner asks.
+
+The batches stay in memory: a result is what a training step costs, without loading data.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain, count, cycle, islice
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from ampcompare.config.load import Config
+from ampcompare.data.batch import count_samples
+from ampcompare.errors import UserError, one_line, reason
+from ampcompare.machine.device import (
+    is_channels_last,
+    is_cuda,
+    is_out_of_memory,
+    peak_mib,
+    reset_peak,
+    wait_for,
+)
+from ampcompare.machine.environment import arithmetic_of, describe_environment
+from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
+from ampcompare.models import record_of
+from ampcompare.precision import backend_of
+from ampcompare.train.compiled import captures, compiles
+from ampcompare.train.meter import FIRST_STEPS
+from ampcompare.train.setting import Setting, configured, made_up, set_up
+from ampcompare.train.step import Trainer, micro_batches
+
+# Options that decide the speed of a step, besides the machine.
+SPEED_OPTIONS = (
+    "model.name",
+    "model.stem",
+    "batch_size",
+    "execution",
+    "tf32",
+    "training.accumulate",
+    "optimizer.name",
+)
+BATCHES = 4  # The first batches of an epoch are used again and again.
+# Warm-up ends when either is reached. Steps that compile or capture do not count.
+WARM_UP_STEPS, WARM_UP_SECONDS = 12, 1.0
+IMAGES = "images"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training to be timed.
+
+    Attributes:
+        step: Take the next step; return whether something was compiled or captured in it.
+        samples: Samples per step.
+        device: Where it trains.
+        dtype: The dtype that the backend computes in.
+        session: Context of all steps.
+        is_captured: Whether a step is one CUDA graph.
+        settings: Options by which a report finds the runs of this training.
+        unit: What a sample is called: `images` or `samples`.
+        preparation: What the first steps do apart from training, such as `compiling`.
+        fingerprint: Model, data and the hashes that a run records of them.
+        backend_source: Hash of the file of a plug-in backend; None for a built-in backend.
+    """
+
+    step: Callable[[], bool]
+    samples: int
+    device: torch.device
+    dtype: str
+    session: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    is_captured: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    unit: str = IMAGES
+    preparation: Sequence[str] = ()
+    fingerprint: Mapping[str, str | None] = field(default_factory=dict)
+    backend_source: str | None = None
+
+
+def serve(connection: Connection, overrides: Sequence[str]) -> None:
+    """Build the training of a run's options and answer the runner until it closes the connection."""
+    answer(connection, lambda: build(overrides))
+
+
+def answer(connection: Connection, build: Callable[[], Training]) -> None:
+    """Answer the runner until it closes the connection.
+
+    The first answer describes the training. Then each request has one answer: None asks for the warm-up, a
+    number for so many timed steps. An answer with the key `failed` is the last one.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The runner handles Ctrl-C.
+    # The workers of a DataLoader are children of this process, as in a run, and end with it.
+    multiprocessing.set_start_method(None, force=True)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # A network's own output must not mix with the table.
+        os.dup2(null, stream)
+    try:
+        for message in _answers(connection, build()):
+            connection.send(message)
+    except (EOFError, BrokenPipeError):
+        return
+    except UserError as problem:
+        connection.send({"failed": one_line(problem), "full": False})
+    except Exception as problem:
+        why = f"{type(problem).__name__}: {one_line(reason(problem))}"
+        connection.send({"failed": why, "full": is_out_of_memory(problem)})
+
+
+def _answers(connection: Connection, training: Training) -> Iterator[dict[str, Any]]:
+    device = training.device
+    arithmetic = arithmetic_of(device).get(ARITHMETIC, {}).get(training.dtype)
+    yield {
+        "dtype": training.dtype,
+        "is_computed_in_fp32": arithmetic in (EMULATED, COMPUTED_IN_FP32),
+        "settings": dict(training.settings),
+        "unit": training.unit,
+        "preparation": ", ".join(training.preparation),
+        "fingerprint": dict(training.fingerprint),
+        "backend_source": training.backend_source,
+        "environment": describe_environment(device),
+    }
+    with training.session:
+        while True:
+            steps = connection.recv()
+            if steps is None:
+                seconds = _warm_up(training)
+                if not training.is_captured:  # The peak of a captured step is that of its capture.
+                    reset_peak(device)
+            else:
+                seconds = _time_steps(training, steps)
+            rate, peak = training.samples / seconds, peak_mib(device)
+            yield {"rate": rate, "seconds": seconds, "peak_mib": peak}
+
+
+def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
+    """Build the training of a run's options.
+
+    Args:
+        overrides: Options as on the command line of a run.
+        loads: Whether each step loads its batch, as in a run. By default the first batches of an epoch are
+            kept and used again and again.
+
+    Raises:
+        UserError: An option, the network or the data cannot be used.
+    """
+    original = configured(overrides)
+    config = made_up(original)
+    setting = set_up(config)
+    trainer, accumulate = setting.trainer(config), config.training.accumulate
+    groups = chain.from_iterable(micro_batches(trainer.feed(setting.train, n), accumulate) for n in count())
+    first = next(groups)
+    samples = _count_samples(first)
+    # The last step of an epoch may have fewer samples.
+    full = chain([first], (group for group in groups if _count_samples(group) == samples))
+    steps = full if loads else cycle([*islice(full, BATCHES)])
+    backend, device = backend_of(config.backend), setting.world.device
+    settings = {"backend": backend.label} | {key: str(config.value(key)) for key in SPEED_OPTIONS}
+    settings["memory_format"] = (
+        "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
+    )
+    return Training(
+        lambda: trainer.step(next(steps)).cold,
+        samples,
+        device,
+        backend.dtype,
+        trainer.precision.training_context(),
+        captures(config.execution),
+        settings,
+        IMAGES if setting.data.train.counts == IMAGES else "samples",
+        _preparation(config, device),
+        _fingerprint(original, setting, trainer),
+        backend.source or None,
+    )
+
+
+def _preparation(config: Config, device: torch.device) -> list[str]:
+    steps = {
+        "compiling": compiles(config.execution),
+        "choosing cuDNN algorithms": is_cuda(device) and config.cudnn_benchmark and not config.deterministic,
+        "capturing a CUDA graph": captures(config.execution),
+    }
+    return [name for name, is_needed in steps.items() if is_needed]
+
+
+def _fingerprint(original: Config, setting: Setting, trainer: Trainer) -> dict[str, str | None]:
+    """Return model, data and their hashes, as a run of the original config has them.
+
+    Where synthetic images replace a built-in data set, nothing is known about its content.
+    """
+    model, data = original.model.name, setting.data
+    found: dict[str, str | None] = {
+        "model": model,
+        "model_source": record_of(model, trainer.model).get("model_source"),
+        "data": original.data.source,
+        **dict.fromkeys(("data_source", "data_fingerprint", "train_data", "test_set")),
+    }
+    if setting.config.data.source == original.data.source:
+        for key in ("data_source", "data_fingerprint"):
+            found[key] = data.recorded.get(key)
+        found["train_data"] = data.train_fingerprint or None
+        found["test_set"] = setting.facts().get(TEST_SET)
+    return found
+
+
+def _count_samples(group: Sequence[Any]) -> int:
+    """Count the samples of a step: its micro-batches are (inputs, targets), or plans of shape [rows, B]."""
+    return sum(count_samples(x[1]) if isinstance(x, tuple) else x.shape[1] for x in group)
+
+
+def _warm_up(training: Training) -> float:
+    """Take steps until nothing is left to compile or capture and the caches are warm.
+
+    Returns:
+        Seconds of the last step.
+    """
+    # A captured training takes its first steps eagerly; the capture comes after them.
+    preparing_steps = FIRST_STEPS + 1 if training.is_captured else 0
+    warm_steps, warm_seconds = 0, 0.0
+    for number in count(1):
+        began = time.perf_counter()
+        is_cold = training.step()
+        wait_for(training.device)  # sync: the clock stops when the work is done
+        seconds = time.perf_counter() - began
+        # The first step on a GPU loads and chooses kernels, which took 11 s on an H200.
+        if is_cold or number <= preparing_steps or (number == 1 and training.device.type != "cpu"):
+            continue
+        warm_steps, warm_seconds = warm_steps + 1, warm_seconds + seconds
+        if warm_steps >= WARM_UP_STEPS or warm_seconds >= WARM_UP_SECONDS:
+            break
+    return seconds
+
+
+def _time_steps(training: Training, steps: int) -> float:
+    """Return the mean seconds of so many steps.
+
+    An untimed step comes first: other trainings have used caches and clocks in between.
+    """
+    training.step()
+    wait_for(training.device)  # sync: the clock starts on an idle device
+    began = time.perf_counter()
+    for _ in range(steps):
+        training.step()
+    wait_for(training.device)  # sync: the clock stops when the work is done
+    return (time.perf_counter() - began) / steps
