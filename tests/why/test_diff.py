@@ -307,7 +307,7 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["backend=O1"], "backend='O1': expected one of none, native"),
+        (["backend=O1"], "backend='O1': expected one of none, tf32, native"),
         (["backend=none"], "backend=none: is fp32 here"),
         (["backend=native", "--nonsense"], "--nonsense"),
         (["backend=native", "--json", "{tmp}/taken/x.json"], "cannot be written"),

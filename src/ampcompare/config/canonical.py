@@ -70,7 +70,8 @@ def _names(value: Any) -> Any:
 
 def has_no_effect(key: str, backend: str) -> bool:
     """Whether an option is none of this backend's: of fp32 all of `precision`, of a backend that scales no
-    loss the scale, of one that always uses TF32 the option for it. Of plug-ins, which are not imported for this, everything has an effect.
+    loss the scale, of one that always uses TF32 the option for it. Of plug-ins, which are not imported for
+    this, everything has an effect.
     """
     if (declared := REGISTRY.get(backend)) is None:
         return False

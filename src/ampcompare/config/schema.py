@@ -215,8 +215,8 @@ class Config:
     )
     tf32: bool = option(
         False,
-        "let the fp32 operations of a mixed-precision backend use TF32, also in the evaluation; backend=tf32 is "
-        "fp32 with TF32",
+        "let the fp32 operations of a mixed-precision backend use TF32, also in the evaluation; "
+        "backend=tf32 is fp32 with TF32",
     )
     memory_format: str = option(
         "auto",

@@ -222,8 +222,9 @@ def allow_tf32(on: bool) -> None:
 
 @contextmanager
 def tf32_as(on: bool) -> Iterator[None]:
-    """Let fp32 products and convolutions round to TF32 within the context, or not; then PyTorch's switches are
-    as they were.
+    """Let fp32 products and convolutions round to TF32 within the context, or not.
+
+    PyTorch's switches are put back at the end, also where they were set one by one.
     """
     backends: Any = torch.backends
     places = (

@@ -35,8 +35,10 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
 
     `options` are those of `PrecisionOptions` (loss_scale, init_scale, ...). With `keep_fp32` the backend's
     `prepare` raises CannotKeep for names that the network does not have. A backend that uses TF32 switches it
-    on inside `training_context`. Raises ValueError for an unknown name, UserError for a plug-in that cannot be
-    had and for a device without the TF32 that the backend uses, CannotKeep for `keep_fp32` under `tf32`.
+    on inside `training_context`.
+
+    Raises ValueError for an unknown name, UserError for a plug-in that cannot be had and for a device without
+    the TF32 that the backend uses, CannotKeep for `keep_fp32` under `tf32`.
 
     >>> import torch
     >>> from ampcompare.precision import build_precision

@@ -18,9 +18,8 @@ class Backend:
     `scales` whether it scales the loss, `bounded_scale` whether that scale has a floor and a ceiling,
     `half_weights` whether the model's weights are in half precision, `keeps_batchnorm` whether BatchNorm's
     are then in fp32 by default, `updates_half` whether the optimizer updates those weights themselves, no
-    fp32 masters of them; `is_fp32` whether all its tensors are fp32, so that no option of `precision` matters;
-    `uses_tf32` whether its fp32 convolutions and matrix products round to TF32. The program that trains sets
-    that up for the whole process, evaluations included.
+    fp32 masters of them; `is_fp32` whether all its tensors are fp32, so that no option of `precision`
+    matters; `uses_tf32` whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
     """
 
     label: str
@@ -96,7 +95,9 @@ BUILT_IN = (
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32
 # Why `precision.keep_fp32` is refused where all tensors are fp32 and products round to TF32.
-CANNOT_KEEP = "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+CANNOT_KEEP = (
+    "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+)
 # What people who come from other libraries write for a backend.
 ALSO = {
     "none": "o0 fp32 float32 32 32-true full standard no off",

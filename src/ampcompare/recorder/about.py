@@ -74,7 +74,11 @@ def environment_of(
     device: torch.device, processes: int, optimizer: Any, scaler: Any, dtype: str | None
 ) -> dict[str, Any]:
     """What the record says of the machine and of the settings in force."""
-    settings: dict[str, Any] = {**numerics_now(), "processes": processes, **arithmetic_of(device, without_units=metrics.EMULATED)}
+    settings: dict[str, Any] = {
+        **numerics_now(),
+        "processes": processes,
+        **arithmetic_of(device, without_units=metrics.EMULATED),
+    }
     if optimizer is not None:
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
     if dtype is not None:

@@ -117,7 +117,9 @@ def set_up(config: Config, world: World | None = None) -> Setting:
         if backend_of(config.backend).uses_tf32:
             machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
-            tf32=allows_tf32(config), cudnn_benchmark=config.cudnn_benchmark, deterministic=config.deterministic
+            tf32=allows_tf32(config),
+            cudnn_benchmark=config.cudnn_benchmark,
+            deterministic=config.deterministic,
         )
         check_execution(config, world.device)
     with world.agree(), world.leader_first():
