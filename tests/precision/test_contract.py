@@ -316,7 +316,7 @@ def test_a_network_that_begins_with_a_normed_weight_trains_under_o1():
 
 
 def test_unknown_backends_and_options_are_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"backend='o1': expected one of none, native, native_bf16"):
+    with pytest.raises(ValueError, match=r"backend='o1': expected one of none, tf32, native, native_bf16"):
         build_precision("o1")
     said = r"^dtype='fp16': no option of a backend; expected one of loss_scale"
     with pytest.raises(ValueError, match=said):
