@@ -28,6 +28,7 @@ from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
+from ampcompare.why.diff import difference
 
 pytestmark = pytest.mark.gpu
 
@@ -190,7 +191,7 @@ def test_tf32_rounds_products_by_more_than_fp32_and_by_less_than_a_hundredth():
         """Of the product and of both gradients."""
         found = []
         for device, dtype in (("cpu", torch.float64), ("cuda", FLOAT)):
-            inputs = [t.to(device, dtype).requires_grad_() for t in (x, w)]
+            inputs = [t.to(device, dtype, copy=True).requires_grad_() for t in (x, w)]
             precision = build_precision(backend, "cuda")
             with precision.training_context(), precision.forward_context():
                 y = product(*inputs)
@@ -200,9 +201,9 @@ def test_tf32_rounds_products_by_more_than_fp32_and_by_less_than_a_hundredth():
 
     set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
     for name, (product, x, w) in products.items():
-        assert max(errors("none", product, x, w)) < 1e-5, name
-        assert all(1e-5 < error < 1e-2 for error in errors("tf32", product, x, w)), name
-        assert max(errors("none", product, x, w)) < 1e-5, name  # the switches are as they were
+        assert max(errors("none", product, x, w)) < 5e-5, name
+        assert all(5e-5 < error < 1e-2 for error in errors("tf32", product, x, w)), name
+        assert max(errors("none", product, x, w)) < 5e-5, name  # the switches are as they were
 
 
 @pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
@@ -220,6 +221,13 @@ def test_a_run_with_tf32_records_it_and_its_loss_is_close_to_strict_fp32(tmp_pat
         found[backend] = record.history["train/loss"].dropna().tolist()
     assert found["tf32"] != found["none"]
     assert found["tf32"] == pytest.approx(found["none"], rel=0.01)
+
+
+@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
+def test_diff_shows_what_tf32_rounds_against_strict_fp32():
+    found = difference([*QUICK, "device=cuda", "model.name=resnet18", "backend=tf32"])
+    assert 5e-5 < max(line.size for line in found.lines if line.kind == "Conv2d") < 1e-2
+    assert 0 < abs(found.loss - found.loss_fp32) < 1e-2 * found.loss_fp32
 
 
 def test_no_memory_left_within_a_capture_is_one_line():
