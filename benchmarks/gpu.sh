@@ -42,7 +42,7 @@ case $part in
     ;;
   compare) compare none native apex_o1 ;;
   half) compare apex_o2 fp16 native_bf16 ;;
-  published) for backend in none native apex_o1; do train tootouch --config reference "backend=$backend" epochs=2; done ;;
+  published) for backend in none native apex_o1; do train tootouch --config reference memory_format=contiguous "backend=$backend" epochs=2; done ;;
   long) train long backend=native execution=cuda_graph memory_format=channels_last epochs=100 eval.every=10 ;;
   *) echo "error: $part: expected tests, speed, compare, half, published or long" >&2; exit 2 ;;
 esac

@@ -94,7 +94,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     often = ampcompare("run", "--help").stdout
     assert often.startswith("usage: ampcompare run ")
     for said in (
-        "none, native, native_bf16, ",
+        "none, tf32, native, native_bf16, ",
         "also timm:NAME, ./net.py:build",
         "cuda:N",
         "./data.py:build",

@@ -67,6 +67,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     environment = record.summary["environment"]
     assert environment["torch"] == torch.__version__
     assert environment["tf32"] is False
+    assert environment["compute_capability"] is None
     assert environment["memory_format"] == "contiguous"
 
 

@@ -19,9 +19,8 @@ from ampcompare.program.place import as_typed
 from ampcompare.sweeps.file import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
-BACKENDS = (
-    f"expected one of none, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr{DOORS}"
-)
+NAMES = "none, tf32, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr"
+BACKENDS = f"expected one of {NAMES}{DOORS}"
 HELP = f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
@@ -39,6 +38,7 @@ VALUES = [
     # Backends, as other libraries call them.
     ("backend", BACKENDS, "", "native,apex_o1", "[native,apex_o1]", "${wandb.mode}"),
     ("backend", f"{BACKENDS}; did you mean none?", "O0", "fp32"),
+    ("backend", f"{BACKENDS}; did you mean tf32?", "TF32", "tensorfloat32"),
     ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
     ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "NATIVE"),
     # Numbers.
@@ -120,6 +120,14 @@ WORDS = {
     ),
     '{"backend": "bf16", "precision.loss_scale": 128}': (
         "precision.loss_scale=128: backend=bf16 does not scale the loss; leave it out"
+    ),
+    **dict.fromkeys(
+        ("tf32=true", "--tf32", '{"backend": "none", "tf32": true}'),
+        "backend='none' tf32=True: strict fp32 has no TF32; use backend=tf32",
+    ),
+    '{"backend": "tf32", "precision.keep_fp32": "layer4,fc"}': (
+        "precision.keep_fp32=layer4,fc: backend=tf32 uses TF32 in every module, since PyTorch has one switch "
+        "for all of them; leave it out"
     ),
     '{"backend": "apex_o1", "precision.keep_batchnorm_fp32": false}': (
         "precision.keep_batchnorm_fp32=false: backend=apex_o1 has fp32 weights, BatchNorm's too; leave it out"

@@ -20,7 +20,7 @@ def message(*words: str, name: str | None = None) -> str:
     return line_of(load_config, name, words)
 
 
-def test_reference_is_the_seed_experiment():
+def test_reference_is_the_seed_experiment_in_the_layout_that_the_device_likes():
     config = load_config("reference")
     assert (config.model.name, config.model.stem, config.data.source) == ("resnet50", "cifar", "cifar10")
     assert (config.batch_size, config.epochs, config.seed) == (128, 100, 223)
@@ -31,6 +31,8 @@ def test_reference_is_the_seed_experiment():
     assert config.data.std == [0.2023, 0.1994, 0.2010]
     assert config.data.augment is True
     assert config.tf32 is False
+    assert config.memory_format == "auto"
+    assert load_config(None, ["published.name=tootouch"]).memory_format == "contiguous"  # as the seed trained
     assert config.wandb.project == "comparison-amp"
 
 
@@ -113,6 +115,8 @@ def test_settings_are_the_same_that_train_the_same():
     assert same("precision.keep_fp32=fc,bn1 backend=native", "precision.keep_fp32=bn1,fc backend=native")
     assert same("", "task.metrics=[accuracy,top5_accuracy] task.metric=accuracy")  # what null comes to
     assert same("memory_format=auto", "memory_format=contiguous", memory_format="contiguous")
+    assert same("backend=tf32 tf32=true precision.init_scale=2", "backend=tf32")  # which always uses it
+    assert not same("backend=native tf32=true", "backend=native")
     assert same("backend=bf16 precision.init_scale=2", "backend=bf16")  # which scales no loss
     assert not same("backend=native precision.init_scale=2", "backend=native")
     assert not same("model.kwargs.a=1", "model.kwargs.a='1'")

@@ -22,7 +22,7 @@ setting:
   schedule: {warmup_epochs: 5}
 baseline: none
 arms:
-  none: {backend: none, tf32: true}
+  none: {backend: tf32}
   "O1 = half": {backend: apex_o1, batch_size: 512}
   "32": {backend: fp16, precision.loss_scale: 1}
 figures: {}

@@ -22,14 +22,18 @@ from ampcompare import experiment, load_runs
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.loader import DeviceLoader
+from ampcompare.machine.device import has_tf32, set_numerics
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
+from ampcompare.why.diff import difference
 
 pytestmark = pytest.mark.gpu
 
+CUDA = torch.device("cuda")
+HERE = [name for name, backend in REGISTRY.items() if not backend.uses_tf32 or has_tf32(CUDA)]
 HALF, FLOAT = torch.float16, torch.float32
 CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
 # So slow a training that the order in which sums are taken does not move its losses: at ten times the rate it
@@ -89,7 +93,7 @@ def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> 
     return seen
 
 
-@pytest.mark.parametrize("backend", REGISTRY)
+@pytest.mark.parametrize("backend", HERE)
 def test_fifty_steps_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, backend: str):
     """Logging, a look at the gradients where there is no graph, and the decision to skip a step included."""
     found = {}
@@ -105,7 +109,7 @@ def test_rows_that_are_read_at_once_wait(monkeypatch: pytest.MonkeyPatch):
     assert "Event" in waits_of(monkeypatch, "diagnostics.every=null", lag=False)
 
 
-@pytest.mark.parametrize("backend", MECHANISMS)
+@pytest.mark.parametrize("backend", [name for name in (*MECHANISMS, "tf32") if name in HERE])
 def test_every_execution_gives_the_losses_of_eager(backend: str):
     words = (
         *RESNET,
@@ -170,6 +174,60 @@ def test_skipped_steps_leave_the_weights():
                 assert torch.equal(weight, torch.full_like(weight, expected)), (backend, how, slope)
             assert precision.skipped_steps().item() == 2
             assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"
+
+
+@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
+def test_tf32_rounds_products_by_more_than_fp32_and_by_less_than_a_hundredth():
+    """TF32 has 11 significant bits: the relative error of a product, by norm, is about 4e-4."""
+    random = torch.Generator().manual_seed(0)
+    images, kernels = (torch.randn(32, 64, n, n, generator=random, dtype=torch.float64) for n in (16, 3))
+    left, right = (torch.randn(512, 512, generator=random, dtype=torch.float64) for _ in range(2))
+    products = {
+        "convolution": (lambda x, w: nn.functional.conv2d(x, w), images, kernels),
+        "matrix product": (torch.matmul, left, right),
+    }
+
+    def errors(backend: str, product: Callable[..., Tensor], x: Tensor, w: Tensor) -> list[float]:
+        """Of the product and of both gradients."""
+        found = []
+        for device, dtype in (("cpu", torch.float64), ("cuda", FLOAT)):
+            inputs = [t.to(device, dtype, copy=True).requires_grad_() for t in (x, w)]
+            precision = build_precision(backend, "cuda")
+            with precision.training_context(), precision.forward_context():
+                y = product(*inputs)
+                y.square().sum().backward()
+            found.append([t.detach().double().cpu() for t in (y, *(t.grad for t in inputs))])
+        return [float((a - b).norm() / b.norm()) for b, a in zip(*found, strict=True)]
+
+    set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
+    for name, (product, x, w) in products.items():
+        assert max(errors("none", product, x, w)) < 5e-5, name
+        assert all(5e-5 < error < 1e-2 for error in errors("tf32", product, x, w)), name
+        assert max(errors("none", product, x, w)) < 5e-5, name  # the switches are as they were
+
+
+@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
+def test_a_run_with_tf32_records_it_and_its_loss_is_close_to_strict_fp32(tmp_path: Path):
+    found = {}
+    for backend in ("none", "tf32"):
+        words = (*QUICK, *RESNET, "device=cuda", f"backend={backend}", "max_steps=3", "data.test_limit=64")
+        config = load_config(None, [*words, f"output_dir={tmp_path / backend}"])
+        assert experiment.run(config, Console(file=io.StringIO())).exit_code == 0
+        (record,) = load_runs([tmp_path / backend])
+        assert record.environment["tf32"] is (backend == "tf32")
+        assert record.environment["memory_format"] == "channels_last"
+        capability = "{}.{}".format(*torch.cuda.get_device_capability())
+        assert record.environment["compute_capability"] == capability
+        found[backend] = record.history["train/loss"].dropna().tolist()
+    assert found["tf32"] != found["none"]
+    assert found["tf32"] == pytest.approx(found["none"], rel=0.01)
+
+
+@pytest.mark.skipif(not has_tf32(CUDA), reason="the GPU has no TF32")
+def test_diff_shows_what_tf32_rounds_against_strict_fp32():
+    found = difference([*QUICK, "device=cuda", "model.name=resnet18", "backend=tf32"])
+    assert 5e-5 < max(line.size for line in found.lines if line.kind == "Conv2d") < 1e-2
+    assert 0 < abs(found.loss - found.loss_fp32) < 1e-2 * found.loss_fp32
 
 
 def test_no_memory_left_within_a_capture_is_one_line():

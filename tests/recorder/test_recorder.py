@@ -365,7 +365,7 @@ def test_a_recorder_begins_one_record(kept: Kept):
     ("said", "known", "dtype"),
     [
         ("32-true", "none", "float32"),
-        ("tf32", "none", "float32"),
+        ("tf32", "tf32", "float32"),
         ("bf16-mixed", "native_bf16", "bfloat16"),
         ("autocast", "native", None),  # of which type nothing is said
         ("my own", None, None),

@@ -12,7 +12,7 @@ from support.rehearsal.watch import LATE_WAIT, QUEUED_TO_DEVICE, QUEUED_TO_HOST,
 
 GRAPH = "execution=cuda_graph"
 LOOKS = "diagnostics.every=3"
-BACKENDS = (*MECHANISMS, "bf16_sr")
+BACKENDS = (*MECHANISMS, "bf16_sr", "tf32")
 SMALLEST_STEP = 40  # ops; the tiny network's step has some fifty
 
 # Each option once, dealt to the backends in turn; a captured run has eager steps too: the first three, the

@@ -80,5 +80,6 @@ def test_a_sweep_that_comes_along_validates_and_says_how_to_run_it(
     prepared(sweep, [])
     for program in ("wandb", "ampcompare"):
         assert f"{program} sweep sweeps/{path.name}" in path.read_text().partition("program:")[0]
-    if path.stem == "compare_all":
-        assert [p.values() for p in sweep.parameters if p.key == "backend"] == [[*REGISTRY]]
+    if path.stem == "compare_all":  # on a CPU too: W&B's agents end where runs are refused
+        everywhere = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]
+        assert [p.values() for p in sweep.parameters if p.key == "backend"] == [everywhere]

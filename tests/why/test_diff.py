@@ -304,10 +304,20 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
     assert "the step was skipped" in said
 
 
+def test_what_is_compared_with_is_strict_fp32_also_where_the_words_say_tf32(
+    capsys: pytest.CaptureFixture[str],
+):
+    said = []
+    for words in ((), ("tf32=true",)):  # which a CPU does not have, so that all is the same
+        assert diff(*QUICK, "backend=native_bf16", *words) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["backend=O1"], "backend='O1': expected one of none, native"),
+        (["backend=O1"], "backend='O1': expected one of none, tf32, native"),
         (["backend=none"], "backend=none: is fp32 here"),
         (["backend=native", "--nonsense"], "--nonsense"),
         (["backend=native", "--json", "{tmp}/taken/x.json"], "cannot be written"),

@@ -16,6 +16,7 @@ SCALE_KEYS = tuple(
     for name in ("loss_scale", "init_scale", "growth_interval", "min_loss_scale", "max_loss_scale")
 )
 AUTO = "auto"
+TF32 = "tf32"
 
 
 def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -69,8 +70,11 @@ def _names(value: Any) -> Any:
 
 def has_no_effect(key: str, backend: str) -> bool:
     """Whether an option is none of this backend's: of fp32 all of `precision`, of a backend that scales no
-    loss the scale. Of plug-ins, which are not imported for this, everything has an effect.
+    loss the scale, of one that always uses TF32 the option for it. Of plug-ins, which are not imported for
+    this, everything has an effect.
     """
     if (declared := REGISTRY.get(backend)) is None:
         return False
+    if declared.uses_tf32 and key == TF32:
+        return True
     return (declared.is_fp32 and key.startswith(GROUP)) or (not declared.scales and key in SCALE_KEYS)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ampcompare.config import task
-from ampcompare.config.canonical import has_no_effect
+from ampcompare.config.canonical import TF32, has_no_effect
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import REGISTRY, Backend
+from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend
 
 
 def check(config: Config) -> None:
@@ -96,6 +96,12 @@ _NEEDS = {
 
 def check_backend(config: Config, backend: Backend) -> None:
     """Raise UserError for options of `precision` that the backend does not take."""
+    if config.tf32 and backend.is_strict_fp32:
+        name = config.backend
+        raise UserError(f"backend={name!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
+    keep = "precision.keep_fp32"
+    if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
+        raise UserError(f"{keep}={_shown(config.value(keep))}: {CANNOT_KEEP.format(config.backend)}")
     if backend.is_fp32:  # `remarks` says what has no effect: a comparison gives all its runs the same words
         return
     for key, (needs, why) in _NEEDS.items():
@@ -122,7 +128,8 @@ def remarks(config: Config) -> list[str]:
     is_ours = network in LEAVES["model.name"].choices
     kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
     idle = {
-        f"backend={backend} {kind}": of_backend,
+        f"backend={backend} {kind}": [key for key in of_backend if key != TF32],
+        f"backend={backend} always uses TF32": [key for key in of_backend if key == TF32],
         f"model.name={network} is none of our networks": (
             [] if is_ours else ["model.stem", "model.zero_init_residual"]
         ),

@@ -213,7 +213,11 @@ class Config:
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
         hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
     )
-    tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
+    tf32: bool = option(
+        False,
+        "let the fp32 operations of a mixed-precision backend use TF32, also in the evaluation; "
+        "backend=tf32 is fp32 with TF32",
+    )
     memory_format: str = option(
         "auto",
         "layout of images and weights; auto: channels_last on an NVIDIA GPU, else contiguous",

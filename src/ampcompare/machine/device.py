@@ -8,7 +8,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from ampcompare.errors import UserError
 from ampcompare.program.starting import loading
 
 MIB = 2**20
+TF32_CAPABILITY = (8, 0)  # the lowest with TF32 tensor cores. Source: NVIDIA's CUDA C++ Programming Guide
 Mark = torch.cuda.Event | float
 
 
@@ -45,6 +47,30 @@ def is_cuda(device: torch.device) -> bool:
     steps; likes channels_last.
     """
     return device.type == "cuda"
+
+
+def compute_capability(device: torch.device) -> tuple[int, int] | None:
+    """Return the CUDA compute capability, such as (9, 0) of an H100; None of what is no NVIDIA GPU."""
+    if not is_cuda(device) or torch.version.hip is not None or not torch.cuda.is_available():
+        return None  # PyTorch calls AMD's GPUs (HIP) cuda, too
+    return torch.cuda.get_device_capability(device)
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Return whether the device has TF32: an NVIDIA GPU of compute capability 8.0 (Ampere) or higher."""
+    return (compute_capability(device) or (0, 0)) >= TF32_CAPABILITY
+
+
+def check_tf32(device: torch.device, backend: str) -> None:
+    """Raise UserError where a backend that uses TF32 is to run on a device that has none."""
+    if has_tf32(device):
+        return
+    capability = compute_capability(device)
+    here = f"the device is {device}"
+    if capability is not None:
+        here = f"{torch.cuda.get_device_name(device)} has {capability[0]}.{capability[1]}"
+    need = "needs an NVIDIA GPU of compute capability 8.0 or higher"
+    raise UserError(f"backend={backend!r}: {need}, and {here}; use backend=none")
 
 
 def has_float64(device: torch.device) -> bool:
@@ -192,6 +218,32 @@ def allow_tf32(on: bool) -> None:
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
+
+
+@contextmanager
+def tf32_as(on: bool) -> Iterator[None]:
+    """Let fp32 products and convolutions round to TF32 within the context, or not.
+
+    PyTorch's switches are put back at the end, also where they were set one by one.
+    """
+    backends: Any = torch.backends
+    places = (
+        *(backends.mkldnn.matmul, backends.cudnn, backends.cuda.matmul),
+        *(backends.cudnn.conv, backends.cudnn.rnn),
+    )
+    before = [place.fp32_precision for place in places]
+    old = None
+    with suppress(RuntimeError):  # raised where old and new switches were set to differ
+        old = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    allow_tf32(on)
+    try:
+        yield
+    finally:
+        if old is not None:
+            torch.set_float32_matmul_precision(old[0])
+            torch.backends.cudnn.allow_tf32 = old[1]
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value
 
 
 def is_channels_last(memory_format: str, device: torch.device) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ampcompare import __version__
-from ampcompare.machine.device import is_cuda, is_host, nvml_name
+from ampcompare.machine.device import compute_capability, is_cuda, is_host, nvml_name
 from ampcompare.machine.world import World
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, UNKNOWN
 from ampcompare.program.place import CHECKOUT
@@ -47,10 +47,11 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
 
     What does not apply or cannot be found is None. The host's name is not recorded, but its hash is.
     """
-    cuda = is_cuda(device)
+    cuda, capability = is_cuda(device), compute_capability(device)
     return {
         "device_type": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else cpu_name(),
+        "compute_capability": None if capability is None else "{}.{}".format(*capability),
         "cpu_count": count_cores(),
         "cpu_threads": torch.get_num_threads(),
         "driver": _driver() if cuda else None,

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
+from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend, PrecisionOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +34,11 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
     `options` are those of `PrecisionOptions` (loss_scale, init_scale, ...). With `keep_fp32` the backend's
-    `prepare` raises CannotKeep for names that the network does not have. Raises ValueError for an unknown
-    name, UserError for a plug-in that cannot be had.
+    `prepare` raises CannotKeep for names that the network does not have. A backend that uses TF32 switches it
+    on inside `training_context`.
+
+    Raises ValueError for an unknown name, UserError for a plug-in that cannot be had and for a device without
+    the TF32 that the backend uses, CannotKeep for `keep_fp32` under `tf32`.
 
     >>> import torch
     >>> from ampcompare.precision import build_precision
@@ -52,7 +55,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.keep import keep_as_asked
+    from ampcompare.machine.device import check_tf32
+    from ampcompare.precision.keep import CannotKeep, keep_as_asked
 
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
@@ -67,9 +71,15 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         why = f"no option of a backend; expected one of {', '.join(known)}"
         raise ValueError(f"{key}={options[key]!r}: {why} (each type is a backend of its own)")
     settings = PrecisionOptions(**options)
+    if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
+        raise CannotKeep(f"precision.keep_fp32={settings.keep_fp32}: {CANNOT_KEEP.format(name)}")
+    if backend.uses_tf32:
+        check_tf32(torch.device(device), name)
     with blame:
         precision = cls(torch.device(device), settings)
         precision.declares = backend
+    if backend.uses_tf32:
+        precision.tf32 = True
     if settings.keep_fp32 and not backend.is_fp32:
         keep_as_asked(precision, settings.keep_fp32)
     return precision

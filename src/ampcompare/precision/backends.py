@@ -18,7 +18,8 @@ class Backend:
     `scales` whether it scales the loss, `bounded_scale` whether that scale has a floor and a ceiling,
     `half_weights` whether the model's weights are in half precision, `keeps_batchnorm` whether BatchNorm's
     are then in fp32 by default, `updates_half` whether the optimizer updates those weights themselves, no
-    fp32 masters of them; `is_fp32` whether it is plain fp32, to which no option of `precision` matters.
+    fp32 masters of them; `is_fp32` whether all its tensors are fp32, so that no option of `precision`
+    matters; `uses_tf32` whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Backend:
     keeps_batchnorm: bool | None = None
     updates_half: bool = False
     is_fp32: bool = False
+    uses_tf32: bool = False
     target: str = ""  # of a built-in one: module:class of this folder, imported on use
     source: str = ""  # of a plug-in: the hash of its file
 
@@ -41,6 +43,11 @@ class Backend:
             raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
         if self.dtype not in TYPES:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(TYPES)}")
+
+    @property
+    def is_strict_fp32(self) -> bool:
+        """Whether all its tensors are fp32 and nothing rounds to TF32."""
+        return self.is_fp32 and not self.uses_tf32
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
@@ -75,6 +82,7 @@ O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
 FP16, BF16 = "float16", "bfloat16"
 BUILT_IN = (
     Backend("none", "fp32", is_fp32=True, target="base:Precision"),
+    Backend("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:Precision"),
     Backend("native", "torch.amp", FP16, scales=True, target="native:Native"),
     Backend("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
     Backend("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
@@ -85,10 +93,15 @@ BUILT_IN = (
     Backend("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
-PLAIN = BUILT_IN[0].label  # fp32
+PLAIN = BUILT_IN[0].label  # strict fp32
+# Why `precision.keep_fp32` is refused where all tensors are fp32 and products round to TF32.
+CANNOT_KEEP = (
+    "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+)
 # What people who come from other libraries write for a backend.
 ALSO = {
-    "none": "o0 fp32 float32 32 32-true full standard no off tf32",
+    "none": "o0 fp32 float32 32 32-true full standard no off",
+    "tf32": "tf-32 tf32-true tensorfloat32 tensorfloat-32 tensorfloat",
     "native": "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16",
     "native_bf16": "bf16-mixed bf16_mixed mixed_bfloat16 amp_bf16 amp-bf16 native-bf16 torch-amp-bf16",
     "apex_o1": "o1 apex apex-o1 apex.amp apexo1 nvidia-apex-amp",

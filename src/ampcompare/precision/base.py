@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampcompare.machine.device import tf32_as
 from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 
@@ -22,6 +23,8 @@ class Precision:
 
     declares: Backend = REGISTRY["none"]  # a backend from elsewhere says it in its class
     kept: Sequence[str] = ()  # the modules that are kept in fp32 by `precision.keep_fp32`, once prepared
+    # Whether fp32 products round to TF32 in training; None: as PyTorch's switches stand.
+    tf32: bool | None = None
     input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -37,10 +40,11 @@ class Precision:
     def training_context(self) -> Iterator[None]:
         """Return the context around training steps. The loop leaves it for evaluations in fp32.
 
-        It is the backend's `session`. On a CPU it also computes the backend's slow 16-bit operations in fp32
-        (`cpu_arithmetic`). A backend overrides `session`, not this.
+        It is the backend's `session`. It also switches TF32 as `tf32` says, and on a CPU it computes the
+        backend's slow 16-bit operations in fp32 (`cpu_arithmetic`). A backend overrides `session`, not this.
         """
-        with compute_in_fp32(self.device, self.declares.dtype), self.session():
+        numerics = nullcontext() if self.tf32 is None else tf32_as(self.tf32)
+        with numerics, compute_in_fp32(self.device, self.declares.dtype), self.session():
             yield
 
     def session(self) -> AbstractContextManager[Any]:

@@ -85,6 +85,7 @@ def environment_of(
         settings[metrics.PRECISION_DTYPE] = dtype
     if isinstance(scaler, Precision):
         settings |= scaler.declares.record()
+        settings |= {} if scaler.tf32 is None else {"tf32": scaler.tf32}  # which it switches in training
     return describe_environment(device, **settings, machine=name_machine(device, World()))
 
 

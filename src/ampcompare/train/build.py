@@ -21,7 +21,7 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model
-from ampcompare.precision import build_precision
+from ampcompare.precision import backend_of, build_precision
 from ampcompare.precision.keep import CannotKeep
 from ampcompare.train.captured import GraphTrainer
 from ampcompare.train.compiled import captures, compiles
@@ -29,6 +29,11 @@ from ampcompare.train.loop import steps_per_epoch
 from ampcompare.train.step import Trainer, learning_rate_factor, wrap
 from ampcompare.train.task import build_task
 from ampcompare.train.trial import try_out
+
+
+def allows_tf32(config: Config) -> bool:
+    """Return whether fp32 products round to TF32: the backend uses it, or the option asks for it."""
+    return config.tf32 or backend_of(config.backend).uses_tf32
 
 
 def load_data(config: Config) -> Dataset:
@@ -57,8 +62,9 @@ def build_trainer(
     if is_channels_last(config.memory_format, device):
         lay_channels_last(model)
     options = dataclasses.asdict(config.precision)
-    precision = build_precision(config.backend, device, **options, seed=config.seed)
     try:
+        precision = build_precision(config.backend, device, **options, seed=config.seed)
+        precision.tf32 = allows_tf32(config)
         prepared = precision.prepare(model, build_optimizer(config, model, device))
     except CannotKeep as problem:
         raise UserError(problem) from None

@@ -18,8 +18,10 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
 from ampcompare.models import record_of
+from ampcompare.precision import backend_of
+from ampcompare.precision.backends import PLAIN
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
-from ampcompare.train.build import build_trainer, is_fused, load_data
+from ampcompare.train.build import allows_tf32, build_trainer, is_fused, load_data
 from ampcompare.train.compiled import check_execution
 from ampcompare.train.loaders import check_data, count_workers, make_loader
 from ampcompare.train.step import Trainer
@@ -27,8 +29,10 @@ from ampcompare.train.step import Trainer
 
 def configured(words: Sequence[str], **instead: Any) -> Config:
     """The config that the words of a run name, each option in `instead` (`backend="none"`) put in its place.
-    Raises UserError.
+    Of strict fp32 in place of another backend the words' `tf32=true` is not taken over. Raises UserError.
     """
+    if instead.get("backend") == PLAIN:
+        instead = {"tf32": False, **instead}
     config = parse([*words, *(f"{key}={value}" for key, value in instead.items())])
     check_chosen(config)
     settle(config)
@@ -110,8 +114,12 @@ def set_up(config: Config, world: World | None = None) -> Setting:
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
     world = world or World(device=machine.resolve_device(config.device))
     with world.agree():
+        if backend_of(config.backend).uses_tf32:
+            machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
-            tf32=config.tf32, cudnn_benchmark=config.cudnn_benchmark, deterministic=config.deterministic
+            tf32=allows_tf32(config),
+            cudnn_benchmark=config.cudnn_benchmark,
+            deterministic=config.deterministic,
         )
         check_execution(config, world.device)
     with world.agree(), world.leader_first():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
+from ampcompare.machine.device import allow_tf32
 from ampcompare.precision import backend_of
 from ampcompare.precision.backends import PLAIN
 from ampcompare.program.console import print_line
@@ -81,13 +82,14 @@ def difference(words: Sequence[str]) -> Difference:
     """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
     config = configured(words)
     fp32 = configured(words, backend=PLAIN)
-    if backend_of(config.backend).is_fp32:
+    if backend_of(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"
         )
     random = torch.get_rng_state()
     try:
         setting = set_up(config)
+        allow_tf32(False)  # the fp32 that the backend is compared with is strict
         named = any(word.lstrip("-+").startswith("batch_size=") for word in words)
         (batches,) = setting.steps(1, few=None if named else FEW)
         reference, trainer = setting.trainer(fp32), setting.trainer(config)

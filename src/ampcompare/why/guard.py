@@ -170,7 +170,9 @@ def run_guard(
         raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
     config = configured(words)
     if backend_of(config.backend).is_fp32:
-        raise UserError(f"backend={config.backend}: is fp32 here; name one that is not, such as backend=fp16")
+        is_strict = backend_of(config.backend).is_strict_fp32
+        why = "is fp32 here" if is_strict else "has TF32 on or off for all modules, none can be kept in fp32"
+        raise UserError(f"backend={config.backend}: {why}; name another backend, such as backend=fp16")
     setting = set_up(config)
     called = called_by(setting, dataclasses.replace(config, backend=PLAIN))
     if not called:
@@ -183,7 +185,8 @@ def run_guard(
     def with_kept(backend: str, kept: Kept) -> Config:
         names = [*(config.precision.keep_fp32 or ()), *kept] or None
         precision = dataclasses.replace(config.precision, keep_fp32=names)
-        return dataclasses.replace(config, backend=backend, precision=precision)
+        tf32 = config.tf32 and backend != PLAIN
+        return dataclasses.replace(config, backend=backend, precision=precision, tf32=tf32)
 
     def train(backend: str, kept: Kept) -> Trial:
         losses = []

@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
+from ampcompare.train.build import allows_tf32
 from ampcompare.train.loop import Fit
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.walk import walking
@@ -69,8 +70,8 @@ def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: 
     data = build_dataset(config.data.source, None, config.data.train_limit, config.data.test_limit)
     with stage() as (watch, cuda):
         device = resolve_device(config.device)
-        how = {key: config.value(key) for key in ("tf32", "cudnn_benchmark", "deterministic")}
-        set_numerics(**how)
+        how = {key: config.value(key) for key in ("cudnn_benchmark", "deterministic")}
+        set_numerics(tf32=allows_tf32(config), **how)
         fit, rows = fit_of(config, device, data)
         prepare(fit)
         watch.contacts.clear()

@@ -111,7 +111,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dle", "recipe"])  # images, and none
+@pytest.mark.parametrize("name", ["dle-v100", "recipe"])  # images, and none
 def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, monkeypatch, name):
     """No figure of it is judged, and title and section say why."""
     monkeypatch.setenv("WANDB_MODE", "offline")

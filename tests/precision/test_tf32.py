@@ -1,0 +1,122 @@
+"""fp32 with TF32: where there is none it is refused, and where it is used PyTorch's switches say so."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.quick import QUICK
+from support.refusals import line_of
+from support.rehearsal.stage import stage
+
+from ampcompare.config.load import load_config
+from ampcompare.entrypoint import main
+from ampcompare.machine.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
+from ampcompare.machine.environment import describe_environment
+from ampcompare.precision import build_precision
+from ampcompare.precision.keep import CannotKeep
+from ampcompare.train.build import allows_tf32
+from ampcompare.train.setting import set_up
+
+CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
+NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher, and "
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make PyTorch tell of a GPU of this compute capability and name."""
+
+    def make(capability: tuple[int, int], name: str = "", hip: str | None = None) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
+        monkeypatch.setattr(torch.version, "hip", hip)
+
+    return make
+
+
+def switches() -> list[Any]:
+    """Return PyTorch's switches for fp32 arithmetic, new and old."""
+    backends: Any = torch.backends
+    places = (backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul)
+    found = [place.fp32_precision for place in (*places, backends.mkldnn.matmul)]
+    return [*found, torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32]
+
+
+def test_nvidia_gpus_have_tf32_from_ampere_on(gpu: Callable[..., None]):
+    for capability, expected in {
+        (7, 0): False,
+        (7, 5): False,
+        (8, 0): True,
+        (8, 9): True,
+        (12, 0): True,
+    }.items():
+        gpu(capability)
+        assert has_tf32(CUDA) is expected
+        assert compute_capability(CUDA) == capability
+    gpu((9, 4), hip="6.2")  # an AMD GPU, which PyTorch calls cuda, too
+    assert not has_tf32(CUDA)
+    assert not any(map(has_tf32, (CPU, MPS)))
+
+
+def test_a_device_without_it_is_named_in_the_line(gpu: Callable[..., None]):
+    assert line_of(check_tf32, MPS, "tf32") == f"{NEEDS}the device is mps; use backend=none"
+    gpu((7, 0), "Tesla V100-SXM2-16GB")
+    assert line_of(check_tf32, CUDA, "tf32") == f"{NEEDS}Tesla V100-SXM2-16GB has 7.0; use backend=none"
+    assert line_of(build_precision, "tf32", "cuda").startswith(NEEDS)
+
+
+def test_a_run_on_a_cpu_ends_with_a_line_and_exit_code_2_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as end:
+        main([*QUICK, "backend=tf32", "device=cpu", f"output_dir={tmp_path / 'runs'}"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert re.fullmatch(rf"error: {re.escape(NEEDS)}the device is cpu; use backend=none\n", said)
+    assert not [*tmp_path.glob("runs/**/*.wandb")]
+
+
+def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
+    set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
+    strict = switches()
+    with stage():
+        uses, plain = build_precision("tf32", "cuda"), build_precision("native", "cuda")
+        plain.tf32 = False
+        with uses.training_context():
+            assert numerics_now()["tf32"] is True
+            assert switches()[:4] == ["tf32"] * 4
+            with plain.training_context():
+                assert switches() == strict
+            assert numerics_now()["tf32"] is True
+        assert switches() == strict
+
+
+def test_a_training_has_it_as_backend_and_option_say_outside_of_its_steps_too():
+    for own, expected in ((), False), (("backend=native",), False), (("backend=native", "tf32=true"), True):
+        setting = set_up(load_config(None, [*QUICK, "device=cpu", *own]))
+        assert numerics_now()["tf32"] is expected
+        trainer = setting.trainer()
+        assert setting.environment(trainer)["tf32"] is expected
+        set_numerics(tf32=not expected, cudnn_benchmark=False, deterministic=False)
+        with trainer.precision.training_context():  # whatever another training in the process has set
+            assert numerics_now()["tf32"] is expected
+    set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
+    assert allows_tf32(load_config(None, ["backend=tf32"]))
+
+
+def test_the_compute_capability_is_recorded(gpu: Callable[..., None]):
+    assert describe_environment(CPU)["compute_capability"] is None
+    gpu((8, 6), "RTX 3090")
+    assert describe_environment(CUDA)["compute_capability"] == "8.6"
+
+
+def test_no_module_can_be_kept_in_strict_fp32():
+    with (
+        stage(),
+        pytest.raises(CannotKeep, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"),
+    ):
+        build_precision("tf32", "cuda", keep_fp32="fc")
