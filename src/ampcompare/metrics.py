@@ -220,4 +220,6 @@ ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal
 TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
 MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
-EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
+# Instead of the instructions that a type ran on: it was computed in fp32 ("emulated" in records of version
+# 0.2), or nobody knows.
+COMPUTED_IN_FP32, EMULATED, UNKNOWN = "fp32", "emulated", "unknown"

@@ -91,12 +91,12 @@ class Analysis(Findings):
 
     @property
     def advice(self) -> str:
-        """What would decide what is open; nothing where nothing is, or nothing would."""
+        """Return how many more seeds would decide what is inconclusive, "" where no number would."""
         names = {"speed": "speed", "quality": self.metric.noun}
         told = [(names[claim.question], label, claim.more_seeds) for label, claim in self.undecided]
-        more = some([f"{name} of {label} about {count:,}" for name, label, count in told if count])
+        more = some([f"about {count:,} for the {name} of {label}" for name, label, count in told if count])
         how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-        return f"More seeds of each would tell: {more}. {how}" if more else ""
+        return f"Inconclusive: more seeds per backend would decide, {more}. {how}" if more else ""
 
 
 def _change(found: Estimate) -> str:
@@ -136,7 +136,7 @@ def analyse_runs(
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
     >>> [(group.label, group.seeds) for group in analysis.groups]
     [('none', 1), ('native', 1)]
-    >>> analysis.comparison("native").speedup > 0  # of throughput
+    >>> analysis.comparison("native").estimates["memory"].value > 0  # ratio of peak memory
     True
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]

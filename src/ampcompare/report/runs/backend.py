@@ -17,8 +17,8 @@ def label_of(run: RunRecord) -> str:
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
-def _dtype_of(run: RunRecord) -> str:
-    """The type that a run computed in, as far as record or backend say; else nothing."""
+def dtype_of(run: RunRecord) -> str:
+    """Return the dtype that a run computed in by torch's name (`float16`), "" where nothing says it."""
     if declared := REGISTRY.get(str(run.option("backend"))):
         return declared.dtype
     recorded = run.environment
@@ -28,19 +28,24 @@ def _dtype_of(run: RunRecord) -> str:
 
 def half_of(run: RunRecord) -> str:
     """Its type of less than 32 bits (`bf16`); nothing for fp32, and where none is known."""
-    return SHORT.get(_dtype_of(run), "")
+    return SHORT.get(dtype_of(run), "")
 
 
 def arithmetic_of(run: RunRecord) -> str:
-    """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
+    """Return the instructions that computed the run's dtype (`amx_bf16`), COMPUTED_IN_FP32, or UNKNOWN.
+
+    Records of version 0.2 say "emulated" where later ones say "fp32".
+    """
     recorded = run.environment.get(metrics.ARITHMETIC)
-    found = recorded.get(_dtype_of(run)) if isinstance(recorded, Mapping) else None
+    found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
+    if found == metrics.EMULATED:
+        return metrics.COMPUTED_IN_FP32
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    words, dtype = run.environment.get("backend_words"), _dtype_of(run)
+    words, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
         words = built_in.words
         if built_in.is_fp32:
