@@ -20,7 +20,7 @@ def with_test_images(made: list, images: int) -> list:
 
 
 def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
-    """`full` logs underflow of 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
+    """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
     as_bf16 = {"backend": "native_bf16"}
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
     told = analyse_runs(made).sentences["underflow"]

@@ -72,7 +72,8 @@ class Analysis(Findings):
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
         off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
-        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
+        stale = self.bench.caveats(self.groups) if self.bench else []
+        return (*stale, *drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -155,8 +156,8 @@ def analyse_runs(
     reading = read(runs, asked)
     keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
     values = [one.get(keys[0], NOT_SET) for one in reading.settings]
-    bases = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    compared = replace(reading.metric, target=_target(target, plan.target, bases, reading.metric))
+    of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+    compared = replace(reading.metric, target=_target(target, plan.target, of_baseline, reading.metric))
     rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
     compared = replace(compared, floor=resolution_of(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
@@ -165,8 +166,9 @@ def analyse_runs(
         hint = nearest(value, there)
         known = f"{hint and hint + ' '}there are {', '.join(there)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
-    measured = read_bench(bench) if bench else None
-    if measured:
+    measured = read_bench(bench, groups) if bench else None
+    bases = [group for group in groups if group.value == value and not group.is_control]
+    if measured and any(measured.ratios(base, base) for base in bases):
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
     meanings = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}

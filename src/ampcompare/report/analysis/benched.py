@@ -1,14 +1,24 @@
-"""Speed and memory measured by `ampcompare bench`, in the place of those of whole runs minutes apart."""
+"""Use speed and memory from `ampcompare bench` in place of those of whole runs, which are minutes apart."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ampcompare.errors import UserError, reason
 from ampcompare.report import numbers
+from ampcompare.report.analysis.bench_match import (
+    NOT_VERIFIED,
+    Difference,
+    identity_differences,
+    is_same_execution,
+    refuse_other_work,
+    tolerated_differences,
+)
 from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
@@ -25,6 +35,12 @@ class Arm(BaseModel):
     images_per_second: float | None
     peak_mib: float | None
     rounds: int
+    backend_source: str | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Its options, and of a plug-in backend the hash of its file."""
+        return self.options | ({"backend_source": self.backend_source} if self.backend_source else {})
 
 
 @dataclass
@@ -49,6 +65,7 @@ class Bench(BaseModel):
     device: str
     control: Arm
     arms: list[Arm]
+    fingerprint: dict[str, Any] | None = None
 
     @property
     def is_even(self) -> bool:
@@ -68,15 +85,32 @@ class Bench(BaseModel):
         return f"{said}{level}, its control {control}."
 
     def arm_of(self, group: Group) -> Arm | None:
-        """The arm of the group's backend, device and settings, as far as these were recorded."""
+        """Return the arm that measured what the group's runs train, None where there is none.
+
+        Backend, device, execution, network, data and code have to be the same, as far as they were recorded.
+        Of several arms it is the one with the fewest other differences.
+        """
         if not group.devices <= {self.device, ""}:
             return None
-        for arm in self.arms:
-            others = {key: value for key, value in arm.options.items() if key != BACKEND}
-            alike = all(group.settings.get(key, value) == value for key, value in others.items())
-            if arm.ratio is not None and arm.options.get(BACKEND) == group.value and alike:
-                return arm
-        return None
+        known = self.fingerprint or {}
+        arms = [
+            arm
+            for arm in self.arms
+            if arm.ratio is not None
+            and arm.options.get(BACKEND) == group.value
+            and is_same_execution(arm.options, group)
+            and not identity_differences(known, arm.facts, group)
+        ]
+        return min(arms, key=lambda arm: len(tolerated_differences(known, arm.options, group)), default=None)
+
+    def caveats(self, groups: Sequence[Group]) -> list[str]:
+        """Return what a reader has to know of the benchmark beside these groups, a sentence each."""
+        found: dict[Difference, None] = {}
+        for group in groups:
+            if (arm := self.arm_of(group)) and not group.is_control:
+                found |= dict.fromkeys(tolerated_differences(self.fingerprint or {}, arm.options, group))
+        told = [f"The benchmark was measured with {'; '.join(map(str, found))}."] if found else []
+        return [NOT_VERIFIED, *told] if self.fingerprint is None else told
 
     def figures(self, group: Group) -> dict[str, Estimate]:
         """A group's own speed, and its memory where its runs have none."""
@@ -106,7 +140,19 @@ def _of(value: float, n: int, span: tuple[float, float] | None = None, level: fl
     return Benched(value, span or (value, value), n, log=True, level=level, is_known=span is not None)
 
 
-def read_bench(file: str | Path) -> Bench:
+def read_bench(file: str | Path, groups: Sequence[Group]) -> Bench:
+    """Read the JSON of `ampcompare bench` for these groups of runs.
+
+    Raises:
+        UserError: The file is not such JSON, or it measured another network, other data or other code than
+            the runs have.
+    """
+    found = _read(file)
+    refuse_other_work(str(file), found.fingerprint or {}, [arm.facts for arm in found.arms], groups)
+    return found
+
+
+def _read(file: str | Path) -> Bench:
     try:
         return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:

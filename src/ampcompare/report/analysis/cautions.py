@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.records.former import PLAIN
 from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import MAX_KEYS, computed_in_fp32, in_fp32_words
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
+from ampcompare.report.runs.backend import has_tf32
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, reaching
 from ampcompare.report.runs.groups import Group, name_in
@@ -37,6 +39,7 @@ def cautions(of: Findings) -> list[str]:
     ignored = listed(sorted(of.ignored))
     return [
         *_arithmetic(of.table, compared),
+        *_strict_fp32(of.baseline),
         *_ended(of.groups),
         *_learned(compared, of.metric),
         *_machine(compared),
@@ -62,6 +65,16 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
             " The records do not say whether it has instructions for 16-bit dtypes." if unknown.any() else ""
         )
         yield f"Measured on a CPU: speed holds for this processor, memory is that of the whole process.{tail}"
+
+
+def _strict_fp32(baseline: Group | None) -> Iterator[str]:
+    """Say that a baseline in strict fp32 is not what PyTorch does by default on its GPU."""
+    runs = [] if baseline is None or baseline.value != PLAIN else [*baseline.all_rows[RUN]]
+    if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
+        yield (
+            f"The baseline {PLAIN} is strict fp32, with TF32 off. PyTorch's default for convolutions on this "
+            "GPU is TF32."
+        )
 
 
 def _ended(groups: Sequence[Group]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
+from ampcompare.records.tree import is_number
 from ampcompare.report import numbers, words
 from ampcompare.report.runs.backend import half_of
 from ampcompare.report.runs.figures import SKIPPED, STEPS
@@ -46,6 +47,12 @@ def _scale(group: Group) -> str:
     values = run.values(metrics.SCALE)
     values = values[np.isfinite(values) & (values > 0)]
     grown = int((np.diff(values) > 0).sum())
+    began = run.option(
+        "precision.init_scale"
+    )  # a scale that overflows at once has fallen before the first row
+    is_dynamic = run.option("precision.loss_scale", "dynamic") == "dynamic"
+    if is_dynamic and is_number(began) and began > 0:
+        values = np.append(float(began), values)
     first, last = (numbers.count(float(value)) for value in (values[0], values[-1]))
     went = (
         f"from {first} to {last}, {words.plural(grown, 'growth')} seen" if np.ptp(values) else f"at {first}"
