@@ -208,7 +208,8 @@ def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
     assert found.headline.startswith("native: 1.30× as fast, ")
-    assert "Speed is by `ampcompare bench`: 24 rounds in turns on a card, intervals at 99 %" in found.caption
+    told = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
+    assert f"{told}Its control is 1.01× and resolves differences from 2 % on." in found.caption
 
 
 def test_the_speed_of_another_device_is_not_taken(tmp_path: Path):
@@ -348,7 +349,14 @@ def test_with_one_seed_the_heading_is_the_speed_of_the_benchmark_and_says_that_q
 def test_where_the_control_is_none_nothing_is_claimed(tmp_path: Path):
     found = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
     assert not found.comparison("native").claims["speed"].shown
-    assert "without intervals, as its control, nothing changed, came out at 1.01×" in found.caption
+    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in found.caption
+
+
+def test_a_small_offset_of_the_control_is_a_limit_of_resolution_and_no_uneven_machine(tmp_path: Path):
+    narrow = arm("native", 1.004, 1.003, 1.005), arm("fp16", 1.2, 1.19, 1.21)
+    found = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
+    assert found.comparison("fp16").claims["speed"].shown == ("faster",)
+    assert found.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "cannot be read"), ('{"arms": 3}', "not what")])

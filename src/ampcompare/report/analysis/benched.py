@@ -24,6 +24,11 @@ from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
 
 
+UNEVEN = (
+    0.01  # an A/A control whose whole interval is this far from 1 calls the machine uneven, as in `bench`
+)
+
+
 class Arm(BaseModel):
     """What `bench` writes of a training: `ratio` above 1 is faster than its baseline."""
 
@@ -45,9 +50,22 @@ class Arm(BaseModel):
 
 @dataclass
 class Benched(Estimate):
-    """A figure of `n` rounds in turns; `seen` is its interval where it `is_known`, from twelve rounds on."""
+    """A figure of `n` rounds in turns.
+
+    Attributes:
+        is_known: Whether `seen` is an interval, from twelve rounds on.
+        resolution: How far from 1, as a fraction, a ratio may be between two identical trainings.
+    """
 
     is_known: bool = False
+    resolution: float = 0.0
+
+    def side_of(self, null: float) -> int:
+        """Return 1 where the interval lies above what two identical trainings differ by, -1 below, else 0."""
+        low, high = self.ends
+        if low is None or high is None:
+            return 0
+        return int(low > null * (1 + self.resolution)) - int(high < null / (1 + self.resolution))
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
@@ -69,20 +87,28 @@ class Bench(BaseModel):
 
     @property
     def is_even(self) -> bool:
-        """Whether the control came out as it should: no change where nothing changed."""
+        """Whether the control, the baseline once more, comes within 1% of it."""
         low, high = self.control.low, self.control.high
-        return low is None or high is None or low <= 1 <= high
+        return low is None or high is None or (low <= 1 + UNEVEN and high >= 1 - UNEVEN)
+
+    @property
+    def resolution(self) -> float:
+        """How far from 1, as a fraction, the interval of the control reaches."""
+        low, high = self.control.low, self.control.high
+        return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 
     @property
     def words(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
-        said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
+        said = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
         control = numbers.ratio(self.control.ratio or 1.0)
         if not self.is_even:
-            return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
+            why = f"the control, the baseline once more, is {control} as fast, so the machine is uneven"
+            return f"{said}. Speed has no intervals: {why}."
         known = any(arm.low is not None for arm in self.arms[1:])
         level = f", intervals at {numbers.level(self.level)}" if known else ""
-        return f"{said}{level}, its control {control}."
+        least = f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
+        return f"{said}{level}. Its control is {control}{least}."
 
     def arm_of(self, group: Group) -> Arm | None:
         """Return the arm that measured what the group's runs train, None where there is none.
@@ -130,14 +156,23 @@ class Bench(BaseModel):
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
+        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level, self.resolution)}
         if arm.peak_mib and other.peak_mib:
             found[MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
         return found
 
 
-def _of(value: float, n: int, span: tuple[float, float] | None = None, level: float = 0.95) -> Estimate:
-    return Benched(value, span or (value, value), n, log=True, level=level, is_known=span is not None)
+def _of(
+    value: float,
+    n: int,
+    span: tuple[float, float] | None = None,
+    level: float = 0.95,
+    resolution: float = 0.0,
+) -> Estimate:
+    is_known = span is not None
+    return Benched(
+        value, span or (value, value), n, log=True, level=level, is_known=is_known, resolution=resolution
+    )
 
 
 def read_bench(file: str | Path, groups: Sequence[Group]) -> Bench:
