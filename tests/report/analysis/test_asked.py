@@ -230,6 +230,7 @@ def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_we
     (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
     assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
     assert not {"throughput", "quality-time"} & charts_of(found).keys()
+    assert "the speed-up is another" not in " ".join(found.remarks)
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 

@@ -23,10 +23,8 @@ from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
 
-
-UNEVEN = (
-    0.01  # an A/A control whose whole interval is this far from 1 calls the machine uneven, as in `bench`
-)
+# An A/A control whose whole interval is this far from 1 calls the machine uneven, as `bench` has it.
+UNEVEN = 0.01
 
 
 class Arm(BaseModel):

@@ -13,7 +13,7 @@ from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.backend import has_tf32
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, reaching
+from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
@@ -36,6 +36,9 @@ ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 def cautions(of: Findings) -> list[str]:
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    # Of speeds that are compared, and that are the runs' own.
+    has_own_speed = [c for c in of.comparisons if SPEED in c.estimates and not of.has_bench_speed]
+    timed = [(c.group, c.baseline) for c in has_own_speed if c.baseline is not None]
     ignored = listed(sorted(of.ignored))
     return [
         *_arithmetic(of.table, compared),
@@ -45,7 +48,7 @@ def cautions(of: Findings) -> list[str]:
         *_machine(compared),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
-        *_speed([pair for pair in pairs if not (of.bench and of.bench.ratios(*pair))]),
+        *_speed(timed),
         *_records(of.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
         *_reached(of),
