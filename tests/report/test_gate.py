@@ -39,7 +39,7 @@ def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path,
     for _ in range(2):
         report(capsys, *words, "--require", "native: speedup >= 1.1")
     text = summary.read_text("utf-8")
-    assert text.count("### One seed does not tell: 3 are the least") == 2
+    assert text.count("### Inconclusive: 1 seed of each, and an interval needs at least 3") == 2
     assert text.count("- **not shown**: native: speedup \\>= 1.1 (cannot tell: n = 1)") == 2
 
 

@@ -79,11 +79,11 @@ def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     assert (cell.why, cell.mark.has_interval) == ("n = 2", False)
     because = "Cannot tell, because n = 2: speed, peak memory, accuracy and time to 93.00 % of native"
     for text in (flat("\n".join(printed(analysis))), flat(to_markdown(analysis))):
-        assert "Two seeds do not tell" in text
+        assert "Inconclusive: 2 seeds of each, and an interval needs at least 3" in text
         assert because in text
         assert "paired" not in text
     content = json.loads(to_json(analysis))["groups"][1]
-    assert content["verdict"] == "cannot tell"
+    assert content["verdict"] == "inconclusive"
     speedup = content["compared"]["speedup"]
     assert (speedup["low"], speedup["why"], speedup["shown"]) == (None, "n = 2", [])
     assert speedup["method"] == "n = 2, no interval"

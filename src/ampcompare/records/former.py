@@ -1,12 +1,14 @@
 """Options of earlier versions as those of now, so that records of runs stay readable.
 
-A backend was once told its type (`precision.dtype`); now each type is a backend of its own.
+A backend was once told its type (`precision.dtype`); now each type is a backend of its own. So is TF32, once
+the option `tf32` of the backend `none`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 DTYPE, ENABLED = "precision.dtype", "precision.enabled"
+PLAIN, TF32 = "none", "tf32"
 IN_BF16 = {"native": "native_bf16", "apex_o1": "apex_o1_bf16"}
 # What options that went had where nobody set them. Another value stays in the record and sets runs apart.
 GONE = {
@@ -34,7 +36,10 @@ def config_now(config: dict[str, Any], environment: Mapping[str, Any]) -> dict[s
     found = {k: _without(v, f"{k}.", gone) if isinstance(v, dict) else v for k, v in config.items()}
     kept = {k: v for k, v in found.items() if v or not config[k]}  # no group that has nothing left
     now = IN_BF16.get(backend, backend) if dtype == "bfloat16" else backend
-    return _without(kept, "", gone) | {"backend": "none" if enabled is False else now}
+    now = PLAIN if enabled is False else now
+    if now == PLAIN and kept.get("tf32") is True:
+        now, gone = TF32, gone | {"tf32": True}
+    return _without(kept, "", gone) | {"backend": now}
 
 
 def _without(options: dict[str, Any], prefix: str, gone: Mapping[str, Any]) -> dict[str, Any]:

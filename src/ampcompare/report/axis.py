@@ -9,9 +9,10 @@ from itertools import pairwise
 from ampcompare.report.statistics.estimate import Estimate
 
 MOST_TICKS = 4
-LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
+LEAST_GAP = 0.3  # of the axis, between two ticks
+CHARACTER = 0.055  # of the narrowest axis on a page: the width of a label's character
 LEAST_SPAN, LEAST_OF_LOGS = 1e-300, 1e-9  # below it ticks run out of digits
-EDGE = 0.04  # of the axis, left free at either end
+EDGE = 0.1  # of the axis, left free at either end: half a label
 REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
 DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
@@ -61,7 +62,7 @@ def axis_of(
     low, high = low - EDGE * (high - low), high + EDGE * (high - low)
     first, last = (math.exp(low), math.exp(high)) if log else (low, high)
     bare = Axis(null, margin, log, first, last, ())
-    ticks = next((found for found in _candidates(bare) if _fits(found, bare)), (null,))
+    ticks = next((found for found in _candidates(bare) if _fits(found, bare, label)), (null,))
     return Axis(null, margin, log, first, last, tuple((tick, label(tick)) for tick in ticks))
 
 
@@ -87,9 +88,14 @@ def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
             yield tuple(axis.null + n * step for n in range(first, last + 1))
 
 
-def _fits(ticks: Sequence[float], axis: Axis) -> bool:
+def _fits(ticks: Sequence[float], axis: Axis, label: Callable[[float], str]) -> bool:
+    """Whether the ticks are few, and their labels, each in the middle of its tick, do not touch."""
+    if not 1 < len(ticks) <= MOST_TICKS:
+        return False
+    widths = [(len(label(tick)) + 1) * CHARACTER for tick in ticks]
     gaps = [axis.place(b) - axis.place(a) for a, b in pairwise(ticks)]
-    return 1 < len(ticks) <= MOST_TICKS and min(gaps) >= LEAST_GAP
+    needed = [max(LEAST_GAP, (a + b) / 2) for a, b in pairwise(widths)]
+    return all(gap >= least for gap, least in zip(gaps, needed, strict=True))
 
 
 def _scaled(value: float, log: bool) -> float:

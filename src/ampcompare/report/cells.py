@@ -24,6 +24,7 @@ from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
 NOT_REACHED = "not reached"
+NOT_IN_BENCH = "not in the benchmark"
 TextRows = list[tuple[str, ...]]  # of a table of nothing but text, its heads first
 
 
@@ -138,6 +139,8 @@ def _columns(analysis: Analysis) -> list[Column]:
     )
     claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
     told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
+    if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
+        told -= {figures.TIME}
     return [column for column in every if column.key in told]
 
 
@@ -158,6 +161,9 @@ def comparison_table(analysis: Analysis) -> Table:
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     found = analysis.comparison(group.label)
     cells = {column.key: _cell(column, group, found) for column in columns}
+    if analysis.has_bench_speed and figures.THROUGHPUT not in group.measured:
+        why = claim.why if found and (claim := found.claims.get(figures.SPEED)) else NOT_IN_BENCH
+        cells[figures.SPEED] = Cell(numbers.NOTHING, answer=NOT_COMPARED, why=why)
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
@@ -199,7 +205,9 @@ def runs_table(analysis: Analysis) -> TextRows:
     """A row a run, as it is recorded."""
     metric, units = analysis.metric, analysis.quantities
     peak = f"peak {units.memory or 'memory'}"
-    heads = ["run", "group", "seed", "outcome", "epochs", units.speed, peak, metric.name, "trained"]
+    # Beside a benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
+    speed = f"{units.speed} in training" if analysis.has_bench_speed else units.speed
+    heads = ["run", "group", "seed", "outcome", "epochs", speed, peak, metric.name, "trained"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     for _, run in analysis.table.iterrows():
         cells = (

@@ -105,8 +105,9 @@ def duration(seconds: float) -> str:
 
 
 def of_all(share: float) -> str:
-    """A share in whole percent: `36 %`, and `below 1 %` of what is there at all."""
-    return "below 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+    """Return a share in whole percent: `36 %`, and `below 1 %` where that would be 0 and the share is not."""
+    whole = f"{100 * share:.0f}"
+    return "below 1 %" if share > 0 and whole == "0" else f"{whole} %"
 
 
 def _signed(value: float, decimals: int) -> str:

@@ -31,6 +31,7 @@ class Style:
 # Machado 2009): 18; that among the others is 11.
 _PENS: dict[str, Pen] = {
     "none": ("#767c88", SOLID),
+    "tf32": ("#17a2a2", (6, 2)),
     "native": ("#0072b2", SOLID),
     "native_bf16": ("#56b4e9", (9, 3)),
     "apex_o1": ("#d55e00", (5, 4)),
@@ -41,7 +42,6 @@ _PENS: dict[str, Pen] = {
     "bf16_sr": ("#a83232", (3, 2, 1, 2)),
 }
 _SPARE_PENS: tuple[Pen, ...] = (
-    ("#17a2a2", (4, 2, 2, 2)),
     ("#b8a500", (1, 2)),
     ("#7a5195", (10, 3)),
     ("#8c564b", (6, 2, 1, 2)),

@@ -1,7 +1,21 @@
 """Words as a reader wants them: in lists, counted, short and printable."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+# Between a number and what it counts, and within `n = 3`: where a line of a page must not end.
+UNITS = r"%|points?|seeds?|runs?|images?|samples?|steps?|epochs?|rounds?|[GM]iB|k?J|m?s|min|h"
+BETWEEN = re.compile(rf"(?<=[\d∞]) (?=(?:{UNITS})(?!\w))|(?<=\bn) (?== \d)|(?<=\bn =) (?=\d)|(?<=%) (?=CI\b)")
+
+
+def unbroken(text: str) -> str:
+    """Return the text with no-break spaces between numbers and their units.
+
+    >>> unbroken("74 % less memory at n = 3").split(" ")
+    ['74\\xa0%', 'less', 'memory', 'at', 'n\\xa0=\\xa03']
+    """
+    return BETWEEN.sub("\N{NO-BREAK SPACE}", text)
 
 
 def plural(n: int, noun: str) -> str:

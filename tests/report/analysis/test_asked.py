@@ -13,6 +13,8 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
 from ampcompare.errors import UserError
+from ampcompare.report.cells import comparison_table
+from ampcompare.report.charts import charts_of
 
 RECORDS = [
     *runs("none", BASE),
@@ -182,12 +184,18 @@ def arm(label: str, ratio: float, *ends: float | None, **more: str) -> dict[str,
 NATIVE = arm("native", 1.3, 1.2, 1.4)
 
 
-def with_bench(folder: Path, *arms: dict[str, Any], control: tuple[float, float] = (0.98, 1.02), **more: Any):
+def with_bench(
+    folder: Path,
+    *arms: dict[str, Any],
+    control: tuple[float, float] = (0.98, 1.02),
+    runs: Any = None,
+    **more: Any,
+):
     every = [arm("none", 1.0, 1.0, 1.0), *arms]
     content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
     file = folder / "bench.json"
     file.write_text(json.dumps(content | {"control": arm("control", 1.01, *control), "arms": every} | more))
-    return analyse_runs(RUNS, bench=str(file))
+    return analyse_runs(runs or RUNS, bench=str(file))
 
 
 def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path):
@@ -200,22 +208,156 @@ def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
     assert found.headline.startswith("native: 1.30× as fast, ")
-    assert "Speed is by `ampcompare bench`: 24 rounds in turns on a card, intervals at 99 %" in found.caption
+    told = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
+    assert f"{told}Its control is 1.01× and resolves differences from 2 % on." in found.caption
 
 
-@pytest.mark.parametrize(("options", "device"), [({"batch_size": "7"}, DEVICE), ({}, "another card")])
-def test_a_group_that_the_bench_has_not_keeps_its_own_speed(tmp_path: Path, options, device: str):
-    found = with_bench(tmp_path, arm("native", 1.3, 1.2, 1.4, **options), device=device)
-    alone = analyse_runs(RUNS)
+def test_the_speed_of_another_device_is_not_taken(tmp_path: Path):
+    found, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
     for label in ("native", "fp16"):
         assert found.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
     assert "None of the arms of --bench has" in found.caption
+    assert "time" in found.comparison("native").estimates
+
+
+def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_were_comparable(tmp_path: Path):
+    found = with_bench(tmp_path, NATIVE)  # which has no arm of fp16
+    fp16 = found.comparison("fp16")
+    assert "speed" not in fp16.estimates
+    assert fp16.claims["speed"].why == "not in the benchmark"
+    table = comparison_table(found)
+    assert [column.key for column in table.columns] == ["speed", "memory", "quality"]
+    (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
+    assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
+    assert not {"throughput", "quality-time"} & charts_of(found).keys()
+    assert "the speed-up is another" not in " ".join(found.remarks)
+    assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
+
+
+FINGERPRINT = {
+    "model": "./net.py:build",
+    "model_source": "0123",
+    "data": "./data.py:build",
+    "data_source": "4567",
+    "data_fingerprint": "89ab-50000-10000",
+    "train_data": None,
+    "test_set": "cdef",
+    "package_version": "0.2.0",
+}
+
+
+def own(change: Any = None) -> list[Any]:
+    """Runs of a network and data of the user's own, as they are recorded."""
+
+    def edit(plan: Any) -> None:
+        plan["config"]["model"]["name"], plan["config"]["data"]["source"] = (
+            "/home/me/net.py:build",
+            "./data.py:build",
+        )
+        plan["summary"]["data/test_set"] = "cdef"
+        hashes = {"model_source": "0123", "data_source": "4567", "data_fingerprint": "89ab-40000-10000"}
+        layout = {"memory_format": "channels_last", "packages": {"ampcompare": "0.2.0"}}
+        plan["summary"]["environment"] |= hashes | layout
+        if change:
+            change(plan)
+
+    return [make(b, seed, edit=edit) for b in ("none", "native") for seed in (1, 2, 3)]
+
+
+def beside(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+    content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
+    arms = [arm("none", 1.0, 1.0, 1.0, **options), arm("native", 1.3, 1.2, 1.4, **options)]
+    file, control = folder / "bench.json", arm("control", 1.01, 0.98, 1.02)
+    content |= {"control": control, "arms": arms} | ({"fingerprint": fingerprint} if fingerprint else {})
+    file.write_text(json.dumps(content))
+    return analyse_runs(runs, bench=str(file))
+
+
+def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Path):
+    options = {"batch_size": "128", "memory_format": "channels_last", "optimizer.name": "sgd"}
+    found = beside(tmp_path, own(), **options)
+    assert found.comparison("native").speedup == 1.3
+    assert "benchmark" not in " ".join(found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("model", "resnet18", "another network"),
+        ("model_source", "edited", "other code"),
+        ("data", "cifar10", "other data"),
+        ("data_source", "edited", "other code"),
+        ("data_fingerprint", "ffff-50000-10000", "other data"),
+        ("test_set", "ffff", "other data"),
+    ],
+)
+def test_a_benchmark_of_another_network_other_data_or_code_is_refused_with_both_values(
+    tmp_path: Path, key: str, value: str, what: str
+):
+    with pytest.raises(UserError) as problem:
+        beside(tmp_path, own(), FINGERPRINT | {key: value})
+    (line,) = problem.value.lines
+    recorded = "89ab-40000-10000" if key == "data_fingerprint" else FINGERPRINT[key]
+    recorded = "/home/me/net.py:build" if key == "model" else recorded
+    assert what in line
+    assert f"it measured {key} {value}, the runs have {recorded}; " in line
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "told"),
+    [
+        ({"batch_size": "64"}, "0.2.0", "batch_size 64 (the runs: 128)"),
+        ({"memory_format": "contiguous"}, "0.2.0", "memory_format contiguous (the runs: channels_last)"),
+        ({"optimizer.name": "adamw"}, "0.2.0", "optimizer.name adamw (the runs: sgd)"),
+        ({}, "0.3.0", "package_version 0.3.0 (the runs: 0.2.0)"),
+    ],
+)
+def test_another_batch_size_layout_optimizer_or_version_is_the_first_caveat(
+    tmp_path: Path, options: dict[str, str], version: str, told: str
+):
+    runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
+    found = beside(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
+    assert found.comparison("native").speedup == 1.3
+    assert found.remarks[0] == f"The benchmark was measured with {told}."
+
+
+def test_a_benchmark_without_a_fingerprint_is_not_verified_and_says_so_first(tmp_path: Path):
+    found = beside(tmp_path, own(), None)
+    assert found.comparison("native").speedup == 1.3
+    assert found.remarks[0].startswith("The benchmark is not verified: ")
+
+
+@pytest.mark.parametrize("data", ["cifar10", "synthetic"])
+def test_synthetic_images_in_place_of_a_built_in_data_set_are_no_other_data(tmp_path: Path, data: str):
+    nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": data}
+    assert beside(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
+    with pytest.raises(UserError, match="other data than the runs'"):
+        beside(tmp_path, RUNS, nothing | {"data": "cifar100"})
+
+
+def test_with_one_seed_the_heading_is_the_speed_of_the_benchmark_and_says_that_quality_is_inconclusive(
+    tmp_path: Path,
+):
+    """The 0.91x of one is not shown to be slower, the 0.83x of the other is."""
+    few = [run for run in RUNS if run.option("seed") == 0]
+    content = [NATIVE, arm("fp16", 0.83, 0.80, 0.86)]
+    found = with_bench(tmp_path, *content, runs=few)
+    assert found.headline == "native: 1.30× as fast, accuracy inconclusive at n = 1"
+    found = with_bench(tmp_path, arm("native", 0.91, 0.8, 1.02), arm("fp16", 0.83, 0.80, 0.86), runs=few)
+    assert found.accent == "native"
 
 
 def test_where_the_control_is_none_nothing_is_claimed(tmp_path: Path):
     found = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
     assert not found.comparison("native").claims["speed"].shown
-    assert "without intervals, as its control, nothing changed, came out at 1.01×" in found.caption
+    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in found.caption
+
+
+def test_a_small_offset_of_the_control_is_a_limit_of_resolution_and_no_uneven_machine(tmp_path: Path):
+    narrow = arm("native", 1.004, 1.003, 1.005), arm("fp16", 1.2, 1.19, 1.21)
+    found = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
+    assert found.comparison("fp16").claims["speed"].shown == ("faster",)
+    assert found.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "cannot be read"), ('{"arms": 3}', "not what")])

@@ -88,11 +88,22 @@ def test_charts_without_data_are_left_out():
 
 
 def test_numerics_are_drawn_only_where_something_happened():
-    assert charts(make("none"), make("native", skip_steps=())).keys() == NAMES - {
-        "loss-scale",
-        "underflow",
-        "lost-updates",
-    }
+    unscaled = charts(make("none"), make("none", 2))
+    assert unscaled.keys() == NAMES - {"loss-scale", "underflow", "lost-updates"}
+
+
+def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growth_and_skipped_steps():
+    skipping, steady = make("native", steps=400), make("native", skip_steps=())
+    assert charts(make("none"), steady)["loss-scale"]["title"]["subtitle"].endswith("no step was skipped")
+    assert "✕" in charts(make("none"), skipping)["loss-scale"]["title"]["subtitle"]
+    # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
+    told = analyse_runs([make("none"), skipping]).sentences["scale"]
+    assert told.startswith(
+        "Loss scale: native from 32,768 to 65,536, 3 growths seen, 3 of 400 steps skipped. "
+    )
+    told = analyse_runs([make("none"), steady]).sentences["scale"]
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
+    assert "none" not in told
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():

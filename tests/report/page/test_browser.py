@@ -1,5 +1,6 @@
 """The page as a reader gets it: in Chromium, with every request refused."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -43,7 +44,7 @@ def test_page_draws_every_chart_without_a_word_on_the_console_and_without_a_requ
 def test_page_of_four_backends_is_short(reader):
     words = reader.page.evaluate("document.querySelector('main').innerText").split()
     assert len(words) <= 1000
-    assert reader.page.evaluate("document.documentElement.scrollHeight") <= 2000
+    assert reader.page.evaluate("document.documentElement.scrollHeight") <= 2100
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -108,6 +109,92 @@ def test_long_hostile_and_emoji_names_fit_the_page(browser, tmp_path, width):
     text = page.locator("main").text_content()
     assert all(name in text for name in names)
     assert reader.said == []
+    reader.context.close()
+
+
+# The middle of each mark in a row of the table, and of its other columns' lines of no change.
+ROWS = """[...document.querySelectorAll('.comparison tbody tr')].map(row =>
+    [...row.querySelectorAll('.forest')].map(e => e.getBoundingClientRect().top))"""
+# Labels of an axis of the table or of a chart that touch each other, or that the window cuts.
+LABELS = """(() => {
+  const found = [];
+  const axes = [...document.querySelectorAll('.ticks, .role-axis-label')].map(
+    axis => [...axis.querySelectorAll('text')].filter(e => getComputedStyle(e).opacity !== '0')
+      .map(e => [e.textContent, e.getBoundingClientRect()]).filter(([text, box]) => text && box.width));
+  axes.push([...document.querySelectorAll('tfoot .ticks text')]
+    .map(e => [e.textContent, e.getBoundingClientRect()]).filter(([text, box]) => box.width));
+  for (const labels of axes) labels.forEach(([text, a], n) => {
+    if (a.left < 0 || a.right > document.documentElement.clientWidth) found.push(`cut: ${text}`);
+    for (const [other, b] of labels.slice(n + 1))
+      if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+        found.push(`collide: ${text} ${other}`);
+  });
+  return found;
+})()"""
+
+
+def wide_figures(plan):
+    """Speeds of five digits, energy, a time to the target: the most columns and the longest figures."""
+    full(plan)
+    times = 300 if plan["config"]["backend"] == "none" else 390
+    plan["summary"]["throughput/images_per_second_median"] *= times
+
+
+@pytest.mark.parametrize("width", [390, 905, 1280, 1600])
+@pytest.mark.parametrize("spread", [0.001, 1.0, 40.0])
+def test_marks_of_a_row_lie_on_one_line_and_labels_of_axes_neither_touch_nor_are_cut(
+    browser, tmp_path, width, spread
+):
+    runs = [make(b, seed, edit=wide_figures) for b in BACKENDS for seed in (1, 2, 3)]
+    for number, run in enumerate(runs):
+        run.summary["throughput/images_per_second_median"] *= 1 + spread * (number % 3) / 100
+        run.summary["memory/peak_mib"] = 9000 * (1 + spread * (number % 5) / 100)
+        run.summary["eval/accuracy"] = 0.9 + 0.002 * spread / 4 * (number % 4)
+    path = write_page(analyse_runs(runs), tmp_path)
+    reader = Reader(browser, path, viewport={"width": width, "height": 900})
+    assert reader.page.locator(".own", has_text=re.compile(r"\d\d,\d{3} images/s")).count() == 3
+    if width > 900:
+        for row in reader.page.evaluate(ROWS):
+            assert len(row) == 5
+            assert max(row) - min(row) < 1
+    assert reader.page.evaluate(LABELS) == []
+    assert reader.page.evaluate(TOO_WIDE) == []
+    reader.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_a_title_never_breaks_between_a_number_and_its_unit_and_no_text_has_backticks(
+    browser, tmp_path, width
+):
+    runs = [make(b, seed, edit=wide_figures) for b in ("none", "native") for seed in (1, 2, 3)]
+    for run, accuracy in zip(runs, (0.90, 0.91, 0.92, 0.91, 0.90, 0.93), strict=True):
+        run.summary["eval/accuracy"] = accuracy
+    reader = Reader(
+        browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": width, "height": 900}
+    )
+    # The lines of the title, as they are set.
+    lines = reader.page.evaluate("""(() => {
+      const lines = [], range = document.createRange();
+      const walker = document.createTreeWalker(document.querySelector('h1'), NodeFilter.SHOW_TEXT);
+      let top = null;
+      while (walker.nextNode()) for (let n = 0; n < walker.currentNode.length; n++) {
+        range.setStart(walker.currentNode, n); range.setEnd(walker.currentNode, n + 1);
+        const box = range.getBoundingClientRect();
+        if (!box.width) continue;
+        if (top === null || box.top > top + 5) { lines.push(''); top = box.top; }
+        lines[lines.length - 1] += walker.currentNode.data[n];
+      }
+      return lines;
+    })()""")
+    title = " ".join(" ".join(lines).split())
+    assert "accuracy inconclusive at n = 3 (95 % CI" in title
+    assert len(lines) > 1
+    for line in lines[1:]:
+        assert not line.startswith(("%", "=", "points", "CI"))
+    assert not [line for line in lines if line.rstrip().endswith(("n", "="))]
+    text = reader.page.evaluate("document.querySelector('main').innerText")
+    assert "`" not in text
+    assert "ampcompare sweep FILE --until-decided" in " ".join(text.split())
     reader.context.close()
 
 

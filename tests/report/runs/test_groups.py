@@ -148,3 +148,50 @@ def test_a_backend_of_old_in_its_type_is_the_one_of_now(old, dtype, new, meaning
     analysis = analyse_runs([run("none", 0, "float16"), *mixed])
     assert [(g.label, g.n) for g in analysis.groups] == [("none", 1), (new, 3)]
     assert analysis.styles[new].meaning == meaning
+
+
+def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
+    def edit(plan):
+        plan["config"]["tf32"] = tf32
+        plan["summary"]["environment"]["tf32"] = tf32
+
+    return make(backend, seed, edit=edit, id=f"{backend}{tf32}{seed}", **options)
+
+
+def test_a_record_of_fp32_with_tf32_is_the_backend_tf32_and_others_are_what_they_were():
+    """Until version 0.2 TF32 was an option of fp32."""
+    plain, native = [with_tf32(s, tf32=False) for s in (1, 2, 3)], [with_tf32(s, "native") for s in (1, 2, 3)]
+    before = [with_tf32(seed) for seed in (1, 2, 3)]
+    now = with_tf32(4, config={"backend": "tf32"})
+    now.config.pop("tf32")
+    analysis = analyse_runs([*plain, *native, *before, now])
+    assert {g.label: g.n for g in analysis.groups} == {"none": 3, "tf32": 4, "native": 3}
+    tf32, native = analysis.comparison("tf32"), analysis.comparison("native")
+    assert (tf32.baseline.label, tf32.loose) == ("none", ())
+    assert "tf32 (True against False)" in native.refusal  # a switch that the baseline has not
+    assert analyse_runs([*before, *plain], "tf32").comparison("none").refusal == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_told"),
+    [
+        ({"device_name": "NVIDIA H200"}, True),
+        ({"device_name": "NVIDIA A100-SXM4-80GB"}, True),
+        ({"device_name": "NVIDIA GeForce RTX 3090"}, True),
+        ({"device_name": "Tesla V100-SXM2-16GB"}, False),
+        ({"device_name": "NVIDIA GeForce RTX 2080 Ti"}, False),
+        ({"device_name": "NVIDIA of tomorrow"}, False),
+        ({"device_name": "NVIDIA of tomorrow", "compute_capability": "12.0"}, True),
+        ({"device_name": "NVIDIA of yesterday", "compute_capability": [7, 5]}, False),
+        ({"device_name": "NVIDIA H200", "tf32": True}, False),
+        ({"device_name": "NVIDIA H200", "device_type": "cpu"}, False),
+        ({"device_name": "AMD Instinct MI300X"}, False),
+    ],
+)
+def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_is_said_once(environment, is_told):
+    def edit(plan):
+        plan["summary"]["environment"] |= environment
+
+    runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
+    told = [one for one in analyse_runs(runs).remarks if "PyTorch's default for convolutions" in one]
+    assert len(told) == is_told

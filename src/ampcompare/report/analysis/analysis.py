@@ -72,7 +72,8 @@ class Analysis(Findings):
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
         off = deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
-        return (*drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
+        stale = self.bench.caveats(self.groups) if self.bench else []
+        return (*stale, *drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -91,12 +92,12 @@ class Analysis(Findings):
 
     @property
     def advice(self) -> str:
-        """What would decide what is open; nothing where nothing is, or nothing would."""
+        """Return how many more seeds would decide what is inconclusive, "" where no number would."""
         names = {"speed": "speed", "quality": self.metric.noun}
         told = [(names[claim.question], label, claim.more_seeds) for label, claim in self.undecided]
-        more = some([f"{name} of {label} about {count:,}" for name, label, count in told if count])
+        more = some([f"about {count:,} for the {name} of {label}" for name, label, count in told if count])
         how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-        return f"More seeds of each would tell: {more}. {how}" if more else ""
+        return f"Inconclusive: more seeds per backend would decide, {more}. {how}" if more else ""
 
 
 def _change(found: Estimate) -> str:
@@ -135,7 +136,7 @@ def analyse_runs(
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
     >>> [(group.label, group.seeds) for group in analysis.groups]
     [('none', 1), ('native', 1)]
-    >>> analysis.comparison("native").speedup > 0  # of throughput
+    >>> analysis.comparison("native").estimates["memory"].value > 0  # ratio of peak memory
     True
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
@@ -154,8 +155,8 @@ def analyse_runs(
     reading = read(runs, asked)
     keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
     values = [one.get(keys[0], NOT_SET) for one in reading.settings]
-    bases = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    compared = replace(reading.metric, target=_target(target, plan.target, bases, reading.metric))
+    of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
+    compared = replace(reading.metric, target=_target(target, plan.target, of_baseline, reading.metric))
     rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
     compared = replace(compared, floor=resolution_of(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
@@ -164,8 +165,9 @@ def analyse_runs(
         hint = nearest(value, there)
         known = f"{hint and hint + ' '}there are {', '.join(there)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
-    measured = read_bench(bench) if bench else None
-    if measured:
+    measured = read_bench(bench, groups) if bench else None
+    bases = [group for group in groups if group.value == value and not group.is_control]
+    if measured and any(measured.ratios(base, base) for base in bases):
         groups = [replace(group, measured=measured.figures(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
     meanings = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}

@@ -1,17 +1,30 @@
-"""Speed and memory measured by `ampcompare bench`, in the place of those of whole runs minutes apart."""
+"""Use speed and memory from `ampcompare bench` in place of those of whole runs, which are minutes apart."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ampcompare.errors import UserError, reason
 from ampcompare.report import numbers
+from ampcompare.report.analysis.bench_match import (
+    NOT_VERIFIED,
+    Difference,
+    identity_differences,
+    is_same_execution,
+    refuse_other_work,
+    tolerated_differences,
+)
 from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.statistics.estimate import Estimate
+
+# An A/A control whose whole interval is this far from 1 calls the machine uneven, as `bench` has it.
+UNEVEN = 0.01
 
 
 class Arm(BaseModel):
@@ -25,13 +38,32 @@ class Arm(BaseModel):
     images_per_second: float | None
     peak_mib: float | None
     rounds: int
+    backend_source: str | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Its options, and of a plug-in backend the hash of its file."""
+        return self.options | ({"backend_source": self.backend_source} if self.backend_source else {})
 
 
 @dataclass
 class Benched(Estimate):
-    """A figure of `n` rounds in turns; `seen` is its interval where it `is_known`, from twelve rounds on."""
+    """A figure of `n` rounds in turns.
+
+    Attributes:
+        is_known: Whether `seen` is an interval, from twelve rounds on.
+        resolution: How far from 1, as a fraction, a ratio may be between two identical trainings.
+    """
 
     is_known: bool = False
+    resolution: float = 0.0
+
+    def side_of(self, null: float) -> int:
+        """Return 1 where the interval lies above what two identical trainings differ by, -1 below, else 0."""
+        low, high = self.ends
+        if low is None or high is None:
+            return 0
+        return int(low > null * (1 + self.resolution)) - int(high < null / (1 + self.resolution))
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
@@ -49,34 +81,60 @@ class Bench(BaseModel):
     device: str
     control: Arm
     arms: list[Arm]
+    fingerprint: dict[str, Any] | None = None
 
     @property
     def is_even(self) -> bool:
-        """Whether the control came out as it should: no change where nothing changed."""
+        """Whether the control, the baseline once more, comes within 1% of it."""
         low, high = self.control.low, self.control.high
-        return low is None or high is None or low <= 1 <= high
+        return low is None or high is None or (low <= 1 + UNEVEN and high >= 1 - UNEVEN)
+
+    @property
+    def resolution(self) -> float:
+        """How far from 1, as a fraction, the interval of the control reaches."""
+        low, high = self.control.low, self.control.high
+        return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 
     @property
     def words(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
-        said = f"Speed is by `ampcompare bench`: {rounds} rounds in turns on {self.machine}"
+        said = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
         control = numbers.ratio(self.control.ratio or 1.0)
         if not self.is_even:
-            return f"{said}, without intervals, as its control, nothing changed, came out at {control}."
+            why = f"the control, the baseline once more, is {control} as fast, so the machine is uneven"
+            return f"{said}. Speed has no intervals: {why}."
         known = any(arm.low is not None for arm in self.arms[1:])
         level = f", intervals at {numbers.level(self.level)}" if known else ""
-        return f"{said}{level}, its control {control}."
+        least = f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
+        return f"{said}{level}. Its control is {control}{least}."
 
     def arm_of(self, group: Group) -> Arm | None:
-        """The arm of the group's backend, device and settings, as far as these were recorded."""
+        """Return the arm that measured what the group's runs train, None where there is none.
+
+        Backend, device, execution, network, data and code have to be the same, as far as they were recorded.
+        Of several arms it is the one with the fewest other differences.
+        """
         if not group.devices <= {self.device, ""}:
             return None
-        for arm in self.arms:
-            others = {key: value for key, value in arm.options.items() if key != BACKEND}
-            alike = all(group.settings.get(key, value) == value for key, value in others.items())
-            if arm.ratio is not None and arm.options.get(BACKEND) == group.value and alike:
-                return arm
-        return None
+        known = self.fingerprint or {}
+        arms = [
+            arm
+            for arm in self.arms
+            if arm.ratio is not None
+            and arm.options.get(BACKEND) == group.value
+            and is_same_execution(arm.options, group)
+            and not identity_differences(known, arm.facts, group)
+        ]
+        return min(arms, key=lambda arm: len(tolerated_differences(known, arm.options, group)), default=None)
+
+    def caveats(self, groups: Sequence[Group]) -> list[str]:
+        """Return what a reader has to know of the benchmark beside these groups, a sentence each."""
+        found: dict[Difference, None] = {}
+        for group in groups:
+            if (arm := self.arm_of(group)) and not group.is_control:
+                found |= dict.fromkeys(tolerated_differences(self.fingerprint or {}, arm.options, group))
+        told = [f"The benchmark was measured with {'; '.join(map(str, found))}."] if found else []
+        return [NOT_VERIFIED, *told] if self.fingerprint is None else told
 
     def figures(self, group: Group) -> dict[str, Estimate]:
         """A group's own speed, and its memory where its runs have none."""
@@ -96,17 +154,38 @@ class Bench(BaseModel):
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level)}
+        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level, self.resolution)}
         if arm.peak_mib and other.peak_mib:
             found[MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
         return found
 
 
-def _of(value: float, n: int, span: tuple[float, float] | None = None, level: float = 0.95) -> Estimate:
-    return Benched(value, span or (value, value), n, log=True, level=level, is_known=span is not None)
+def _of(
+    value: float,
+    n: int,
+    span: tuple[float, float] | None = None,
+    level: float = 0.95,
+    resolution: float = 0.0,
+) -> Estimate:
+    is_known = span is not None
+    return Benched(
+        value, span or (value, value), n, log=True, level=level, is_known=is_known, resolution=resolution
+    )
 
 
-def read_bench(file: str | Path) -> Bench:
+def read_bench(file: str | Path, groups: Sequence[Group]) -> Bench:
+    """Read the JSON of `ampcompare bench` for these groups of runs.
+
+    Raises:
+        UserError: The file is not such JSON, or it measured another network, other data or other code than
+            the runs have.
+    """
+    found = _read(file)
+    refuse_other_work(str(file), found.fingerprint or {}, [arm.facts for arm in found.arms], groups)
+    return found
+
+
+def _read(file: str | Path) -> Bench:
     try:
         return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:

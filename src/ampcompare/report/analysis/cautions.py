@@ -2,21 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.records.former import PLAIN
 from ampcompare.report import numbers, words
-from ampcompare.report.analysis.comparison import MAX_KEYS, emulated
+from ampcompare.report.analysis.comparison import MAX_KEYS, computed_in_fp32, in_fp32_words
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
+from ampcompare.report.runs.backend import has_tf32
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.figures import CLASSES, IMAGES, SCORE, reaching
+from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
+from ampcompare.report.statistics.family import wilson
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
+AGREE = 1e-6  # of the resolution: differences below it are those of rounding
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
 TAILS = {
@@ -31,30 +36,48 @@ ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
 def cautions(of: Findings) -> list[str]:
     pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    # Of speeds that are compared, and that are the runs' own.
+    has_own_speed = [c for c in of.comparisons if SPEED in c.estimates and not of.has_bench_speed]
+    timed = [(c.group, c.baseline) for c in has_own_speed if c.baseline is not None]
     ignored = listed(sorted(of.ignored))
     return [
         *_arithmetic(of.table, compared),
+        *_strict_fp32(of.baseline),
         *_ended(of.groups),
         *_learned(compared, of.metric),
         *_machine(compared),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
-        *_speed([pair for pair in pairs if not (of.bench and of.bench.ratios(*pair))]),
+        *_speed(timed),
         *_records(of.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
         *_reached(of),
+        *_agreeing(of),
         *_test_set(compared, of.metric),
     ]
 
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     on_cpu = rows[rows[table.ON_CPU]]
-    if half := emulated(compared):
-        yield f"This processor emulates {half}: speeds are not compared."
-    elif len(on_cpu):
+    slow = [(group.label, dtype) for group in compared if (dtype := computed_in_fp32([group]))]
+    for labels, dtype in words.by_reason(slow, MOST_NAMED):
+        yield f"{labels}: speed not compared: {in_fp32_words(dtype)}."
+    if len(on_cpu) and not slow:
         unknown = (on_cpu[table.HALF] != "") & (on_cpu[table.ARITHMETIC] == metrics.UNKNOWN)
-        tail = "; whether it has units for half types the records do not say" if unknown.any() else ""
-        yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
+        tail = (
+            " The records do not say whether it has instructions for 16-bit dtypes." if unknown.any() else ""
+        )
+        yield f"Measured on a CPU: speed holds for this processor, memory is that of the whole process.{tail}"
+
+
+def _strict_fp32(baseline: Group | None) -> Iterator[str]:
+    """Say that a baseline in strict fp32 is not what PyTorch does by default on its GPU."""
+    runs = [] if baseline is None or baseline.value != PLAIN else [*baseline.all_rows[RUN]]
+    if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
+        yield (
+            f"The baseline {PLAIN} is strict fp32, with TF32 off. PyTorch's default for convolutions on this "
+            "GPU is TF32."
+        )
 
 
 def _ended(groups: Sequence[Group]) -> Iterator[str]:
@@ -150,16 +173,43 @@ def _reached(of: Findings) -> Iterator[str]:
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    """What the size of the test set leaves open of one accuracy: sqrt(p (1 - p) / images)."""
+    """Say how exactly one run's test set tells its accuracy, of the group of which it does so worst."""
     found = []
     for group in compared if metric.is_accuracy else ():
         known, mean = group.rows[IMAGES].dropna(), group.figures.get(SCORE)
         if len(known) and mean and group.rows[CLASSES].notna().all():
-            p, images = mean.value / 100, int(known.min())
-            found.append((100 * (max(0.0, p * (1 - p)) / images) ** 0.5, images))
+            images = int(known.min())
+            low, high = wilson(min(1.0, max(0.0, mean.value / 100)), images)
+            found.append((high - low, 100 * low, 100 * high, images, mean.value, group.label))
     if found:
-        error, images = max(found)
-        yield f"One accuracy is known to ±{error:.2f} points ({images:,} test images)."
+        _, low, high, images, value, label = max(found)
+        yield (
+            f"One run's test set of {images:,} images leaves an accuracy of {numbers.in_percent(value)} "
+            f"({label}) between {low:.2f} and {numbers.in_percent(high)} (95% Wilson interval of one run)."
+        )
+
+
+def _agreeing(of: Findings) -> Iterator[str]:
+    """Say which spread is assumed where seeds agree exactly."""
+    metric, labels = of.metric, []
+    for comparison in of.comparisons:
+        found = comparison.estimates.get(QUALITY)
+        if found is None or comparison.baseline is None or not found.has_interval or not metric.floor:
+            continue
+        sides = (comparison.group.sample(SCORE), comparison.baseline.sample(SCORE))
+        every = [sides[0] - sides[1]] if found.paired else sides
+        if any(np.ptp(values.dropna()) <= AGREE * metric.floor for values in every):
+            labels.append(comparison.group.label)
+    if not labels:
+        return
+    images = of.table[IMAGES].dropna()
+    by = f"one answer of {int(images.min()):,} test images" if metric.is_share and len(images) else ""
+    size = metric.with_unit(f"{metric.floor:.3g}")
+    yield (
+        f"{words.capital(metric.name)} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
+        f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
+        f"{by or 'the last decimal that was logged'}."
+    )
 
 
 def _who(row: pd.Series) -> str:

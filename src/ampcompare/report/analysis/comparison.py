@@ -9,14 +9,15 @@ one-sided tests at 5 %, and one interval to look at.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ampcompare.metrics import EMULATED
+from ampcompare.metrics import COMPUTED_IN_FP32
+from ampcompare.records.former import TF32
 from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
 from ampcompare.report.runs.checks import drift_of_control, learned_nothing
-from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, Figure
+from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, differing_keys, follows
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, differing_keys, follows
 from ampcompare.report.runs.table import shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import more_seeds
@@ -29,7 +30,8 @@ ENVIRONMENT = "environment."
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
-NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
+INCONCLUSIVE, CANNOT_TELL, NOT_COMPARED = "inconclusive", "cannot tell", "not compared"
+TIMED = (SPEED, TIME)  # questions that arithmetic in fp32 leaves without an answer
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Claim:
         """What is shown, or in a word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
-        nothing = NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
+        nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else CANNOT_TELL
         return ", ".join(self.shown) or nothing
 
 
@@ -64,7 +66,7 @@ class Comparison:
     control's runs, if it `has_control`. `loose` names what differs in machine or software. `drift`, of a
     control alone, is the throughput of its last runs to that of its first. `silence` is why nothing is
     claimed of quality, `stuck` why the group's own says nothing while the baseline's does: it lost, be the
-    loss shown or not.
+    loss shown or not. `is_missing_in_bench`: a benchmark gives the speed of others, and has no arm of this.
     """
 
     group: Group
@@ -77,6 +79,7 @@ class Comparison:
     drift: Estimate | None = None
     silence: str = ""
     stuck: str = ""
+    is_missing_in_bench: bool = False
 
     def __post_init__(self) -> None:
         self.is_control = self.group.is_control  # the baseline once more: what no change at all does
@@ -143,9 +146,12 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
 
 
 def gap(group: Group, base: Group, key: str) -> list[str]:
-    """Settings on which two groups differ although the comparison is not about them."""
+    """Return the settings in which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
-    return [k for k in keys if k != key and not k.startswith(follows(key))]
+    # What the backend `tf32` is: the switch that it sets is no other difference.
+    is_tf32 = key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key))
+    own = (*follows(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
+    return [k for k in keys if k != key and not k.startswith(own)]
 
 
 def compare(
@@ -175,7 +181,13 @@ def compare(
         drift=drift_of_control(group, level) if group.is_control else None,
         silence=silence,
         stuck="" if silence else learned_nothing(group),
+        is_missing_in_bench=is_missing_in_bench(group, base, bench),
     )
+
+
+def is_missing_in_bench(group: Group, base: Group, bench: Bench | None) -> bool:
+    """Whether a benchmark has the speed of the baseline and not that of the group."""
+    return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
 
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
@@ -184,7 +196,10 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
+    in_fp32, is_missing = computed_in_fp32((group, base)), is_missing_in_bench(group, base, bench)
     for question, figure in COMPARED.items():
+        if (in_fp32 or is_missing) and question in TIMED:
+            continue
         ours, theirs = group.sample(figure.column), base.sample(figure.column)
         if question in measured and (question == SPEED or theirs.empty):
             found[question] = measured[question]
@@ -194,6 +209,8 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
             continue
         floor = group.metric.floor if question == QUALITY else 0.0
         if one := difference(ours, theirs, log=figure.is_ratio, by=by, resolution=floor):
+            if question == QUALITY and not one.error:  # seeds that agree are no evidence of a spread of zero
+                one = replace(one, error=None)
             bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
     return found
@@ -241,14 +258,17 @@ def _silence(of: Comparison, base: Group, figure: Figure) -> str:
     if found is None:
         if question != QUALITY and len(of.group.devices | base.devices) > 1:
             return "they ran on different devices"
+        if question == SPEED and (dtype := computed_in_fp32(sides)):
+            return in_fp32_words(dtype)
+        if question == SPEED and of.is_missing_in_bench:
+            return "not in the benchmark"
         if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
             return "their runs shared the machine"
         return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
-    if question == SPEED and (half := emulated(sides)):
-        return f"this processor emulates {half}"
     if question != QUALITY:
         return ""
-    never = "" if found.error or not found.has_interval else f"{of.group.metric.name} never varied"
+    name = of.group.metric.name
+    never = "" if found.error or found.n < FEWEST else f"{name} never varied, and its resolution is not known"
     return of.silence or never or ("" if found.has_interval else of.stuck)
 
 
@@ -261,10 +281,16 @@ def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str
     return ((above,) if side > 0 else (below,)) if side else ()
 
 
-def emulated(groups: Sequence[Group]) -> str:
-    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
-    machines; nothing where none did.
+def computed_in_fp32(groups: Sequence[Group]) -> str:
+    """Return the 16-bit dtype (`float16`) that a CPU computed in fp32 for a run of these groups, else "".
+
+    The speed of such a run says nothing of machines that have instructions for the dtype.
     """
     every = (group.rows for group in groups)
-    emulating = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == EMULATED)] for rows in every]
-    return next((half for rows in emulating for half in rows[table.HALF]), "")
+    found = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == COMPUTED_IN_FP32)] for rows in every]
+    return next((dtype for rows in found for dtype in rows[table.DTYPE] if dtype), "")
+
+
+def in_fp32_words(dtype: str) -> str:
+    """Return why the speed of a dtype is not compared."""
+    return f"this CPU computes {dtype} in fp32"

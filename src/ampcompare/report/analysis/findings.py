@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ampcompare.report.analysis.benched import Bench
+from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
+from ampcompare.report.runs.figures import SPEED
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
 from ampcompare.report.runs.settings import Setting
@@ -52,6 +53,11 @@ class Findings:
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
+
+    @property
+    def has_bench_speed(self) -> bool:
+        """Whether any speed is from a benchmark, beside which no time of a run may stand."""
+        return any(isinstance(c.estimates.get(SPEED), Benched) for c in self.comparisons)
 
     @property
     def target(self) -> float | None:

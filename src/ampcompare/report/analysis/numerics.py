@@ -6,7 +6,9 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
+from ampcompare.records.tree import is_number
 from ampcompare.report import numbers, words
+from ampcompare.report.runs.backend import half_of
 from ampcompare.report.runs.figures import SKIPPED, STEPS
 from ampcompare.report.runs.groups import Group
 
@@ -14,15 +16,18 @@ LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
 NEAR = 16  # of what fp16 can hold, the part from which on an activation is worth a sentence
 MOST_NAMED = 4
+IN_FP16 = "flushed to zero"
+FLUSHED = "An element that is flushed to zero moves no weight."
 
 
 def sentences(groups: Sequence[Group]) -> dict[str, str]:
-    """By phenomenon what it means here, where something happened; under "" what is said of none."""
+    """Return by phenomenon what it means here, where something happened; under "" what is said of none."""
     told = {}
     for name, (what, of_group, why) in PHENOMENA.items():
         parts = words.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
         if parts:
-            told[name] = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
+            shown = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
+            told[name] = f"{shown} {FLUSHED}" if IN_FP16 in shown else shown
     if told:
         return told
     looked = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
@@ -31,10 +36,33 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
     return {"": f"No step was skipped, and {extra}." if is_known else f"{words.capital(extra)}."}
 
 
-def _skipped(group: Group) -> str:
+def _scale(group: Group) -> str:
+    """Say how the loss scale of a group's first scaled run went, and how many steps were skipped."""
     skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
-    share = f" of {numbers.count(steps)}" if steps == steps else ""
-    return f"{numbers.count(float(skipped))}{share}" if skipped > 0 else ""
+    share = f" of {numbers.count(steps)} steps" if steps == steps else " steps"
+    most = f"{numbers.count(float(skipped))}{share} skipped" if skipped > 0 else ""
+    run = scaled_run(group.records)
+    if run is None:
+        return most
+    values = run.values(metrics.SCALE)
+    values = values[np.isfinite(values) & (values > 0)]
+    grown = int((np.diff(values) > 0).sum())
+    began = run.option(
+        "precision.init_scale"
+    )  # a scale that overflows at once has fallen before the first row
+    is_dynamic = run.option("precision.loss_scale", "dynamic") == "dynamic"
+    if is_dynamic and is_number(began) and began > 0:
+        values = np.append(float(began), values)
+    first, last = (numbers.count(float(value)) for value in (values[0], values[-1]))
+    went = (
+        f"from {first} to {last}, {words.plural(grown, 'growth')} seen" if np.ptp(values) else f"at {first}"
+    )
+    return f"{went}, {most or 'no step skipped'}"
+
+
+def scaled_run(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """Return the first run whose loss scale was ever above 1, None where the loss is not scaled."""
+    return next((run for run in runs if (run.values(metrics.SCALE) > 1).any()), None)
 
 
 def _most(group: Group, key: str) -> float:
@@ -44,8 +72,11 @@ def _most(group: Group, key: str) -> float:
 
 def _underflow(group: Group) -> str:
     with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
+    if max(with_scale, without) < WORTH_SAYING:
+        return ""
     bare = f" ({numbers.of_all(without)} without the loss scale)" if without > with_scale else ""
-    return f"{numbers.of_all(with_scale)}{bare}" if max(with_scale, without) >= WORTH_SAYING else ""
+    in_fp16 = bool(group.records) and all(half_of(run) == "fp16" for run in group.records)
+    return f"{numbers.of_all(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
 
 
 def _updates(group: Group) -> str:
@@ -74,16 +105,11 @@ def _activations(group: Group) -> str:
 # What is said of each, of which groups, and what it means.
 PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
     "scale": (
-        "Skipped steps, at most in one run",
-        _skipped,
-        ". A step whose gradients overflow is left out and the loss scale halved: that is how a dynamic "
-        "scale finds its height.",
+        "Loss scale",
+        _scale,
+        ". A dynamic scale grows until gradients overflow; that step is skipped and the scale halved.",
     ),
-    "underflow": (
-        "Gradient elements flushed to zero, at most",
-        _underflow,
-        ". What is flushed moves no weight.",
-    ),
+    "underflow": ("Gradient elements below fp16's range, at most", _underflow, "."),
     "updates": (
         "Updates lost to rounding",
         _updates,

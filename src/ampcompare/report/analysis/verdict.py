@@ -11,10 +11,9 @@ from ampcompare.report.analysis.benched import Benched
 from ampcompare.report.analysis.comparison import (
     CANNOT_TELL,
     EQUIVALENT,
-    HOLDS_NO_CHANGE,
+    INCONCLUSIVE,
     NOT_COMPARED,
     NOT_FINISHED,
-    NOT_SETTLED,
     Claim,
     Comparison,
 )
@@ -26,21 +25,20 @@ from ampcompare.report.statistics.estimate import ALPHA
 from ampcompare.report.statistics.samples import FEWEST
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a chip
-NOT_TOLD = {NOT_SETTLED: NOT_SETTLED, CANNOT_TELL: "cannot be told"}
+NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
 MOST_LABEL = 40  # characters of a label in the heading
-COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
 def chip(comparison: Comparison) -> str:
-    """What is known of a group in a few words: `faster · same accuracy`, `cannot tell`, `2 of 5 failed`."""
+    """Return what is known of a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
     if comparison.refusal or comparison.is_control:
         return NOT_COMPARED if comparison.refusal else "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
     known = [e for q in (SPEED, QUALITY) if (e := comparison.claims[q].estimate) is not None]
     if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
-        return CANNOT_TELL
+        return INCONCLUSIVE
     return " · ".join(brief for brief, _ in _told(comparison) if brief)
 
 
@@ -67,10 +65,10 @@ def _told(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _of_speed(claim: Claim) -> tuple[str, str]:
-    """`faster` and `1.77× as fast`; of what is not told only where more seeds may tell it."""
+    """`faster` and `1.77× as fast`; an inconclusive speed only where more runs may decide it."""
     if claim.estimate and claim.shown:
         return claim.shown[0], f"{numbers.ratio(claim.estimate.value)} as fast"
-    return (f"speed {NOT_TOLD[claim.answer]}" if claim.estimate and claim.is_open else "",) * 2
+    return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
 
 
 def _of_memory(claim: Claim) -> str:
@@ -93,9 +91,11 @@ def _of_quality(comparison: Comparison) -> tuple[str, str]:
         return "", ""
     if comparison.stuck and not claim.shown:
         return (f"{noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}",) * 2
-    if claim.answer in NOT_TOLD:
-        told = f"{noun} {NOT_TOLD[claim.answer]}"
-        return told if comparison.silence or claim.estimate.has_interval else "", told
+    if claim.answer in NOT_SHOWN:
+        brief = f"{noun} {INCONCLUSIVE}"
+        if comparison.silence:
+            return brief, brief
+        return brief, f"{brief} at n = {claim.estimate.n}{_interval(claim)}"
     size = metric.size(claim.estimate.value)
     side = "higher" if claim.estimate.value > 0 else "lower"
     if claim.shown == (EQUIVALENT,):
@@ -107,7 +107,7 @@ def _of_quality(comparison: Comparison) -> tuple[str, str]:
 
 
 def headline(of: Findings) -> tuple[str, str]:
-    """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
+    """Return the strongest finding in a line, and the label that it is about ("" where it is of all)."""
     held = [c for c in of.comparisons if not c.is_control]
     bases = [g for g in of.groups if g.value == of.baseline_value and not g.is_control]
     compared = [c for c in held if not c.refusal]
@@ -131,7 +131,7 @@ def headline(of: Findings) -> tuple[str, str]:
     if _mostly_failed(told):
         return f"{_named(label)}: {_failed(told.group)}", label
     if not any(c.shown or c.silence or c.stuck for c in claimed):
-        return _nothing_told(told), ""
+        return _inconclusive(told)
     said = (
         ", ".join(full for _, full in _told(told) if full) or f"no {of.metric.noun} and no speed to compare"
     )
@@ -142,13 +142,17 @@ def headline(of: Findings) -> tuple[str, str]:
 
 
 def _subject(claimed: Sequence[Comparison]) -> Comparison:
-    """The group that the heading is about: the fastest that keeps its quality, else the fastest, else one of
-    which anything is shown.
+    """Return the group that the heading is about, by the strongest claim that is shown of it.
+
+    The fastest that keeps its quality, else the fastest, else one that keeps its quality or needs less memory
+    and is not shown to be slower. To be shown slower is never a reason to stand in the heading: among groups
+    without a gain it is the one with the highest speed.
     """
 
-    def rank(c: Comparison) -> tuple[bool, bool, bool, bool, float]:
-        whole = not _mostly_failed(c)
-        return (whole, c.is_faster and c.keeps_quality, c.is_faster, bool(c.shown), c.speedup or 0.0)
+    def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
+        whole, gains = not _mostly_failed(c), c.keeps_quality + ("smaller" in c.shown)
+        gains = 0 if "slower" in c.shown or c.lost else gains
+        return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, c.speedup or 0.0)
 
     return max(claimed, key=rank)
 
@@ -158,18 +162,40 @@ def _mostly_failed(comparison: Comparison) -> bool:
     return outcomes.failed > 0 and outcomes.failed >= A_THIRD * outcomes.ended
 
 
-def _nothing_told(comparison: Comparison) -> str:
-    """`Three seeds do not tell: about 8 more would`."""
+def _inconclusive(comparison: Comparison) -> tuple[str, str]:
+    """Return the heading where nothing is shown of any group, and the label that it is about.
+
+    `Inconclusive at n = 3: accuracy of native +0.12 points (95 % CI −0.91 to +1.15)`.
+    """
     found = [claim for claim in comparison.claims.values() if claim.estimate is not None]
-    n = min((claim.estimate.n for claim in found if claim.estimate), default=0)
-    many, unit = COUNTS[n] if n < len(COUNTS) else f"{n:,}", "seed" if comparison.group.seeds else "run"
-    said = f"{many} {unit} does not tell" if n == 1 else f"{many} {unit}s do not tell"
-    if n < FEWEST:
-        return f"{said}: {FEWEST} are the least"
-    if more := [claim.more_seeds for claim in comparison.open_claims if claim.more_seeds]:
-        return f"{said}: about {max(more):,} more would"
-    reasons = [claim.why for claim in found if claim.why and not claim.why.startswith(HOLDS_NO_CHANGE)]
-    return f"Cannot tell: {reasons[0]}" if reasons else said
+    known = [claim for claim in found if claim.estimate and claim.estimate.has_interval]
+    if not known:
+        n = min((claim.estimate.n for claim in found if claim.estimate), default=0)
+        if 0 < n < FEWEST:
+            each = words.plural(n, "seed" if comparison.group.seeds else "run")
+            return f"Inconclusive: {each} of each, and an interval needs at least {FEWEST}", ""
+        reasons = [claim.why for claim in comparison.claims.values() if claim.why]
+        return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
+    claim = max(known, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
+    label, metric, estimate = comparison.group.label, comparison.group.metric, claim.estimate
+    assert estimate is not None
+    if claim.question == QUALITY:
+        told = f"{metric.noun} of {_named(label)} {metric.with_unit(numbers.signed(estimate.value))}"
+    else:
+        told = f"{claim.question} of {_named(label)} {numbers.ratio(estimate.value)}"
+    return f"Inconclusive at n = {estimate.n}: {told}{_interval(claim)}", label
+
+
+def _interval(claim: Claim) -> str:
+    """` (95 % CI −0.91 to +1.15)`, with the digits that tell its ends from no change; "" without one."""
+    found = claim.estimate
+    if found is None or found.low is None or found.high is None:
+        return ""
+    is_quality = claim.question == QUALITY
+    show, least = (numbers.signed, 2) if is_quality else (numbers.number, 3)
+    digits = numbers.precision_apart(found.ends, (0.0 if is_quality else 1.0,), show, least)
+    span = numbers.interval(found.low, found.high, lambda end: show(end, digits))
+    return f" ({numbers.level(found.level)} CI {span})"
 
 
 def basis(of: Findings) -> str:

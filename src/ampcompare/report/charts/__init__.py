@@ -11,6 +11,7 @@ TRAINING = {
     "train-loss": curves.training_loss,
     "throughput": curves.throughput,
 }
+TIMED = ("quality-time", "throughput")  # left out where speed is from a benchmark
 # By the key that the analysis has a sentence for where something happened.
 NUMERICS = {
     "scale": ("loss-scale", curves.loss_scale),
@@ -24,7 +25,10 @@ PUBLISHED = "published"
 def charts_of(analysis: Analysis) -> dict[str, Spec]:
     """The charts for which something was recorded, those of numerics where there is something to be seen."""
     seen = dict(made for key, made in NUMERICS.items() if key in analysis.sentences)
-    every = {**TRAINING, **seen, PUBLISHED: published_ratios}
+    training = {
+        name: made for name, made in TRAINING.items() if not (analysis.has_bench_speed and name in TIMED)
+    }
+    every = {**training, **seen, PUBLISHED: published_ratios}
     found = {name: make(analysis) for name, make in every.items()}
     setting = {"description": f"{analysis.setting.words} · {analysis.setting.machine}"}
     return {name: spec | setting for name, spec in found.items() if spec is not None}

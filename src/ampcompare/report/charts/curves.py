@@ -60,11 +60,11 @@ def lost_updates(of: Analysis) -> Spec | None:
 
 
 def underflow(of: Analysis) -> Spec | None:
-    """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
+    """Draw the share of gradient elements that fp16 cannot hold: at the loss scale, and at 1 (dashed)."""
     pairs = [(side, line) for side, key in SIDES.items() for line in lines(of.groups, metrics.STEP, key, 100)]
     found = [replace(line, side=side) for side, line in pairs]
-    title, subtitle = "Gradients lost to underflow", "% of elements; dashed: without scaling"
-    return line_chart(of, title, subtitle, found, (of.quantities.step, "flushed to zero, %"), least=0.0)
+    title, subtitle = "Gradients below fp16's range", "% of elements; dashed: without scaling"
+    return line_chart(of, title, subtitle, found, (of.quantities.step, "zero in fp16, %"), least=0.0)
 
 
 def loss_scale(of: Analysis) -> Spec | None:

@@ -79,7 +79,8 @@ def config(ink: str, soft: str, line: str, font: str) -> Spec:
     }
     axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
     axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
-    found: Spec = {"font": font, "axis": axis, "axisX": {"grid": False}, "view": {"stroke": None}}
+    found: Spec = {"font": font, "axis": axis, "view": {"stroke": None}}
+    found["axisX"] = {"grid": False, "labelSeparation": 8, "labelFlush": True}
     found["axisQuantitative"] = {"tickCount": 5}
     found["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
     found["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord
+from ampcompare.report.analysis.numerics import scaled_run
 from ampcompare.report.runs.groups import Group
 
 # A chart is some 300 pixels wide and has room for two points in three; a page of nine weighs 200 kB at most.
@@ -83,7 +84,7 @@ def scale_lines(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dic
     """
     scales, crosses = [], []
     for group in groups:
-        run = next((run for run in group.records if (run.values(metrics.SCALE) > 1).any()), None)
+        run = scaled_run(group.records)
         if run is None:
             continue
         x, y = track_of(run, metrics.STEP, metrics.SCALE)

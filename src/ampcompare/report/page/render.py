@@ -47,6 +47,7 @@ def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["unbroken"] = words.unbroken
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
         headline=analysis.headline.partition(analysis.accent or "\0"),

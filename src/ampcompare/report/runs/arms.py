@@ -13,6 +13,7 @@ from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
+from ampcompare.records.former import TF32, config_now
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
@@ -75,7 +76,10 @@ def match(
     has the baseline, the published card, and most of the arms. Raises UserError where none is of this model,
     these data and an arm.
     """
-    theirs = {arm: canonical({**publication.setting, **own}) for arm, own in publication.arms.items()}
+    theirs = {
+        arm: canonical(config_now({**publication.setting, **own}, {}))
+        for arm, own in publication.arms.items()
+    }
     places: dict[Place, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(rows[RUN]):
@@ -119,6 +123,10 @@ def _place_of(
     ours, base = canonical(run.config, environment), theirs[publication.baseline]
     ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     of_arms = {BACKEND, *publication.arm_keys}
+    if any(
+        arm[BACKEND] == TF32 for arm in theirs.values()
+    ):  # whose arms differ in this switch by what they are
+        of_arms |= {TF32}
     off = {key: text for key, text in _unlike(ours, base, {**ours, **base}) if key not in of_arms}
     aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     deviations = [(k, text) for k, text in off.items() if k not in PASSING and not k.startswith(aside)]

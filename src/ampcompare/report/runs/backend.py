@@ -1,5 +1,6 @@
 """What a record says of the backend of its run."""
 
+import re
 from collections.abc import Mapping
 
 from ampcompare import metrics
@@ -8,6 +9,12 @@ from ampcompare.records import RunRecord
 from ampcompare.report.words import printable, short
 
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+AMPERE = 8.0  # compute capability from which NVIDIA's GPUs have TF32
+# Where a record lacks the capability: GPUs of Ampere and newer by their names, as the driver gives them.
+SINCE_AMPERE = re.compile(
+    r"\b(A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300"
+    r"|RTX A\d{4}|RTX [3-5]0\d0|RTX \d{4} Ada|RTX PRO \d{4} Blackwell)\b"
+)
 
 
 def label_of(run: RunRecord) -> str:
@@ -17,8 +24,8 @@ def label_of(run: RunRecord) -> str:
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
-def _dtype_of(run: RunRecord) -> str:
-    """The type that a run computed in, as far as record or backend say; else nothing."""
+def dtype_of(run: RunRecord) -> str:
+    """Return the dtype that a run computed in by torch's name (`float16`), "" where nothing says it."""
     if declared := REGISTRY.get(str(run.option("backend"))):
         return declared.dtype
     recorded = run.environment
@@ -28,19 +35,38 @@ def _dtype_of(run: RunRecord) -> str:
 
 def half_of(run: RunRecord) -> str:
     """Its type of less than 32 bits (`bf16`); nothing for fp32, and where none is known."""
-    return SHORT.get(_dtype_of(run), "")
+    return SHORT.get(dtype_of(run), "")
 
 
 def arithmetic_of(run: RunRecord) -> str:
-    """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
+    """Return the instructions that computed the run's dtype (`amx_bf16`), COMPUTED_IN_FP32, or UNKNOWN.
+
+    Records of version 0.2 say "emulated" where later ones say "fp32".
+    """
     recorded = run.environment.get(metrics.ARITHMETIC)
-    found = recorded.get(_dtype_of(run)) if isinstance(recorded, Mapping) else None
+    found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
+    if found == metrics.EMULATED:
+        return metrics.COMPUTED_IN_FP32
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
+
+
+def has_tf32(run: RunRecord) -> bool:
+    """Whether a run had an NVIDIA GPU that computes in TF32, as far as its record tells; else False."""
+    environment = run.environment
+    if environment.get("device_type") != "cuda":
+        return False
+    told, name = environment.get("compute_capability"), str(environment.get("device_name", ""))
+    if isinstance(told, list | tuple):
+        told = ".".join(map(str, told))
+    if isinstance(told, str | int | float):
+        found = re.fullmatch(r"(\d+)(\.\d+)?", str(told))
+        return found is not None and float(found[0]) >= AMPERE
+    return "NVIDIA" in name and SINCE_AMPERE.search(name) is not None
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    words, dtype = run.environment.get("backend_words"), _dtype_of(run)
+    words, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
         words = built_in.words
         if built_in.is_fp32:

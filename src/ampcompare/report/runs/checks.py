@@ -47,14 +47,19 @@ def learned_nothing(group: Group) -> str:
 
 
 def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
-    """The least by which the metric of two runs can differ, in the shown unit: one answer of the test set,
-    else the last decimal that was logged; 0 of a metric that is continuous.
+    """Return the least by which the metric of two runs can differ, in the shown unit.
+
+    One answer of the smallest test set that is recorded, else the last decimal that was logged. 0 where
+    neither is known: for a continuous metric, and where every value is an end of the scale (all 0 or 1),
+    whose decimals say nothing.
     """
     known = rows[rows[SCORE].notna()]
-    if metric.is_share and len(known) and known[IMAGES].notna().all():
+    if metric.is_share and known[IMAGES].notna().any():
         return float(100 / known[IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
+    if metric.is_share and np.isin(values * metric.factor, (0.0, 100.0)).all():
+        return 0.0
     for decimals in range(MOST_DECIMALS + 1) if len(values) else ():
         if (np.abs(values - np.round(values, decimals)) <= FLOAT32 * np.abs(values)).all():
             return metric.factor * 10.0**-decimals

@@ -13,20 +13,21 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.backend import arithmetic_of, half_of
+from ampcompare.report.runs.backend import arithmetic_of, dtype_of, half_of
 from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.runs.figures import BY_COLUMN, clock_jumps, largest, summary
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.shared import at_work
 from ampcompare.report.words import plural, printable, short
 
-# Columns beside the figures. HALF is the type of less than 32 bits (`bf16`), ARITHMETIC what that ran on,
+# Columns beside the figures. DTYPE is torch's name of the type that a run computed in (`bfloat16`), HALF the
+# short one of a type of 16 bits (`bf16`), ARITHMETIC the instructions that it ran on,
 # CARDS what the run computed on and OVERLAP the share of its time in which others of the set were there, too
 # (`shared`); SETTINGS are all that tells it from others but its seed, GROUP the label of what that makes it
 # one of.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
-ON_CPU, HALF, ARITHMETIC, CARDS = "on_cpu", "half", "arithmetic", "cards"
+ON_CPU, HALF, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
 
 MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
@@ -62,6 +63,7 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
         DEVICE_TYPE: kind,
         ON_CPU: "cpu" in (kind, run.option("device")),
         HALF: half_of(run),
+        DTYPE: dtype_of(run),
         ARITHMETIC: arithmetic_of(run),
         ROWS: run.rows,
         STARTED: _started(run),

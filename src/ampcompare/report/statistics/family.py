@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from scipy.special import betaincinv, gammaincinv, nctdtr, stdtrit
+from scipy.special import betaincinv, gammaincinv, nctdtr, ndtri, stdtrit
 
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
 
@@ -72,3 +72,15 @@ def share_of(k: int, n: int) -> Share:
     low = float(betaincinv(k, n - k + 1, ALPHA / 2)) if k else 0.0
     high = float(betaincinv(k + 1, n - k, 1 - ALPHA / 2)) if k < n else 1.0
     return Share(k, n, low, high)
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Return Wilson's score interval (1927) at 95% of a share, 0..1, that was found in `n` trials.
+
+    >>> "{:.4f} to {:.4f}".format(*wilson(1.0, 200))
+    '0.9812 to 1.0000'
+    """
+    z = float(ndtri(1 - ALPHA / 2))
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, center - half), min(1.0, center + half)

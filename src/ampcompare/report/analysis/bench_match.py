@@ -1,0 +1,124 @@
+"""Decide whether a benchmark measured what the runs of a report trained: the same network, data and code.
+
+The benchmark's file has a fingerprint, and each run's record has the same facts. A fact that only one of the
+two has is not compared.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from ampcompare import metrics
+from ampcompare.data.sources import SOURCES
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import as_text, lookup
+from ampcompare.report.runs.groups import BACKEND, Group
+from ampcompare.report.words import listed, printable, short
+
+VERSION = "package_version"
+# Options of an arm that may differ from the runs'; the report says so. All others have to be equal.
+TOLERATED = ("batch_size", "training.accumulate", "memory_format", "optimizer.name")
+NETWORK = ("model.name", "model.stem")
+NOT_VERIFIED = (
+    "The benchmark is not verified: its file does not say which network, data and code it measured. "
+    "Measure again with this version of `ampcompare bench`."
+)
+# Where a run's record has what the fingerprint names, other than under the same key of its environment.
+OPTION_OF = {"model": "model.name", "data": "data.source"}
+
+
+class Difference(NamedTuple):
+    """A fact with its value in the benchmark and its values in the runs."""
+
+    key: str
+    bench: str
+    runs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.bench} (the runs: {listed(self.runs)})"
+
+
+def identity_differences(
+    fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
+) -> list[Difference]:
+    """Return the facts of network, data and code in which a benchmark is unlike a group's runs."""
+    facts = {key: value for key, value in fingerprint.items() if key != VERSION}
+    facts |= {key: options[key] for key in NETWORK if key in options}
+    return list(_differences(facts, group.all_rows["run"]))
+
+
+def tolerated_differences(
+    fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
+) -> list[Difference]:
+    """Return in which settings a benchmark differs although its speed is still taken."""
+    facts = {VERSION: fingerprint.get(VERSION)} | {key: options[key] for key in TOLERATED if key in options}
+    return list(_differences(facts, group.all_rows["run"]))
+
+
+def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
+    """Whether an arm's remaining options, such as its execution, are those of a group's runs."""
+    others = {k: v for k, v in options.items() if k not in (BACKEND, *TOLERATED, *NETWORK)}
+    return not list(_differences(others, group.all_rows["run"]))
+
+
+def refuse_other_work(
+    file: str, fingerprint: Mapping[str, Any], arms: Sequence[Mapping[str, str]], groups: Iterable[Group]
+) -> None:
+    """Raise UserError where network, data or code are others than those of every group."""
+    found: list[Difference] = []
+    for group in groups:
+        each = [identity_differences(fingerprint, options, group) for options in arms]
+        if not all(each):
+            return
+        found = found or min(each, key=len)
+    if found:
+        one = found[0]
+        why = f"it measured {one.key} {one.bench}, the runs have {listed(one.runs)}"
+        todo = "measure what the runs train with `ampcompare bench`"
+        raise UserError(f"--bench {file!r}: {_what(one.key)} than the runs': {why}; {todo}")
+
+
+def _what(key: str) -> str:
+    if key in ("model", *NETWORK):
+        return "another network"
+    return "other data" if key in ("data", "data_fingerprint", "test_set") else "other code"
+
+
+def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[Difference]:
+    every = list(runs)
+    for key, value in facts.items():
+        if value is None:
+            continue
+        known = [one for run in every if (one := _recorded(run, key)) is not None]
+        if others := [one for one in known if not _is_same(key, as_text(value), one)]:
+            shown = dict.fromkeys(short(printable(one)) for one in others)
+            yield Difference(key, short(printable(as_text(value))), tuple(shown))
+
+
+def _recorded(run: RunRecord, key: str) -> str | None:
+    """Return what a run's record says of a fact, None where it says nothing."""
+    if key == VERSION:
+        value = lookup(run.environment, "packages.ampcompare", None)
+    elif key == "test_set":
+        value = lookup(run.summary, metrics.TEST_SET, None)
+    elif key in OPTION_OF:
+        value = run.option(OPTION_OF[key])
+    else:  # the environment has what `auto` came to
+        value = run.environment.get(key)
+        value = run.option(key) if value is None else value
+    return None if value is None or isinstance(value, Mapping | list) else as_text(value)
+
+
+def _is_same(key: str, bench: str, run: str) -> bool:
+    if key == "data_fingerprint":  # behind the dash are the limits on the number of samples
+        bench, run = bench.partition("-")[0], run.partition("-")[0]
+    if bench == run:
+        return True
+    # The same file by another path; whether its text is the same, its hash tells.
+    if key in ("model", "data", "model.name") and PurePath(bench).name == PurePath(run).name:
+        return True
+    if key == "data" and bench in SOURCES and SOURCES[bench].is_made_up:
+        # `bench` takes synthetic images in place of a data set of ours whose shape is known.
+        return run in SOURCES and bool(SOURCES[run].classes)
+    return False

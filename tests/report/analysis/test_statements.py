@@ -1,0 +1,73 @@
+"""A report says only what is true of its runs: underflow by dtype, and how exactly an accuracy is known."""
+
+from typing import Any
+
+import pytest
+from scipy import stats
+from support.fakes import full, make
+from support.known_runs import BASE, SAME, runs
+
+from ampcompare import metrics
+from ampcompare.report import analyse_runs
+
+PERFECT = (1.0, 1.0, 1.0)
+
+
+def with_test_images(made: list, images: int) -> list:
+    for run in made:
+        run.summary |= {metrics.TEST_IMAGES: images, metrics.CLASSES: 10}
+    return made
+
+
+def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
+    """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
+    as_bf16 = {"backend": "native_bf16"}
+    made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
+    told = analyse_runs(made).sentences["underflow"]
+    shares, meaning = told.removeprefix("Gradient elements below fp16's range, at most: ").split(". ")
+    assert shares.split("; ") == [
+        "none below 1 % would be lost in fp16 (4 % without the loss scale)",
+        "native below 1 % flushed to zero (5 % without the loss scale)",
+        "native_bf16 1 % would be lost in fp16 (7 % without the loss scale)",
+    ]
+    assert meaning == "An element that is flushed to zero moves no weight."
+    assert "flushed" not in analyse_runs([made[0], made[2]]).sentences["underflow"]
+
+
+def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_says_so():
+    """Three pairs that agree: s is one answer of 200, 0.5 points; 4.303 * 0.5 / sqrt(3) = 1.242."""
+    made = with_test_images([*runs("none", PERFECT), *runs("native", PERFECT)], 200)
+    unfinished = make("native", 9, state="running")  # which has no test set in its summary yet
+    analysis = analyse_runs([*made, unfinished])
+    low, high = analysis.comparison("native").estimates["quality"].ends
+    half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
+    assert (low, high) == (pytest.approx(-half), pytest.approx(half))
+    told = " ".join(analysis.remarks)
+    assert "the seeds agree exactly, which is no evidence of a spread of zero" in told
+    assert "a standard deviation of 0.5 points, one answer of 200 test images" in told
+
+
+def test_seeds_that_differ_assume_no_spread():
+    made = with_test_images([*runs("none", BASE), *runs("native", SAME)], 10_000)
+    assert "agree exactly" not in " ".join(analyse_runs(made).remarks)
+
+
+@pytest.mark.parametrize(("accuracies", "images"), [(PERFECT, 200), ((0.93, 0.93, 0.93), 10_000)])
+def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(accuracies: Any, images: int):
+    made = with_test_images([*runs("none", accuracies), *runs("native", accuracies)], images)
+    (told,) = (one for one in analyse_runs(made).remarks if "Wilson" in one)
+    wilson = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
+    assert f"between {100 * wilson.low:.2f} and {100 * wilson.high:.2f} %" in told
+    assert told.startswith(f"One run's test set of {images:,} images")
+    assert told.endswith("(95% Wilson interval of one run).")
+
+
+def test_perfect_accuracy_on_a_test_set_of_unknown_size_claims_nothing():
+    made = [*runs("none", PERFECT), *runs("native", PERFECT)]
+    for run in made:
+        run.config["data"]["source"] = "./mine.py:build"
+        run.logged["eval/accuracy"][1][:] = 1.0
+    native = analyse_runs(made).comparison("native")
+    assert not native.estimates["quality"].has_interval
+    assert native.claims["quality"].shown == ()
+    assert native.claims["quality"].why == "eval accuracy never varied, and its resolution is not known"
