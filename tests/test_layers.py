@@ -145,8 +145,8 @@ def test_what_trains_asks_the_machine_what_kind_of_device_it_has():
 
 
 def test_precision_needs_only_the_plug_in_loader_and_the_machine():
-    """Backends stay usable in other people's loops. The loader lets other people's backends in; the machine says
-    which 16-bit operations a CPU has kernels for.
+    """Backends stay usable in other people's loops. The loader lets other people's backends in; the machine
+    says which 16-bit operations a CPU has kernels for.
     """
     assert not offenders(of("precision"), lambda path: rooms_used(path) - {"plugins", "machine"})
 

@@ -7,8 +7,7 @@ from scipy import stats
 from support.fakes import full, make
 from support.known_runs import BASE, SAME, runs
 
-from ampcompare import metrics
-from ampcompare.report import analyse_runs
+from ampcompare import analyse_runs, metrics
 
 PERFECT = (1.0, 1.0, 1.0)
 
