@@ -142,14 +142,19 @@ def sentences(result: Benchmark) -> Iterator[str]:
 
 def next_command(result: Benchmark, arms: Sequence[Arm]) -> str:
     """Return the command that explains the slowest training, where one is shown to be slower."""
-    measured = [arm for arm in result.arms[1:] if not arm.failed]
-    if not measured:
+
+    def is_slower(arm: ArmResult) -> bool:
+        # Without an interval only what is too slow to be chance.
+        return (arm.ratio or 1.0) < CLEARLY_SLOWER if arm.high is None else arm.high < 1
+
+    slower = [
+        arm
+        for arm in result.arms[1:]
+        if not arm.failed and is_slower(arm) and not arm.facts.get("is_computed_in_fp32")
+    ]
+    if not slower:
         return ""
-    slowest = min(measured, key=lambda arm: arm.ratio or 0.0)
-    # Without an interval only what is too slow to be chance.
-    is_slower = (slowest.ratio or 0.0) < CLEARLY_SLOWER if slowest.high is None else slowest.high < 1
-    if not is_slower or slowest.facts.get("is_computed_in_fp32"):
-        return ""
+    slowest = min(slower, key=lambda arm: arm.ratio or 0.0)
     overrides = next(arm.overrides for arm in arms if arm.label == slowest.label)
     return f"Why {slowest.label} is slower: {as_typed('ampcompare', 'why', 'explain', *overrides)}"
 

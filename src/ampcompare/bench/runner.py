@@ -280,7 +280,8 @@ class Limit:
     def next_wait(self) -> float:
         """Report progress; return the seconds to wait until the next report."""
         spent = time.monotonic() - self.began
-        self.report(f"{self.who}{self.what}, {spent:.0f} s (limit {self.seconds:.0f} s)")
+        # What is prepared comes first: a narrow terminal may have no room for the rest.
+        self.report(f"{self.what}, {spent:.0f} of at most {self.seconds:.0f} s{self.who}")
         return max(0.0, min(POLL_SECONDS, self.seconds - spent))
 
     def is_over(self) -> bool:
@@ -350,7 +351,7 @@ def _measure(
             schedule.preparation_minutes,
             "loading PyTorch, network and data",
             report,
-            f"{len(workers)} trainings: ",
+            f": {len(workers)} trainings",
         )
         for worker in workers:
             worker.build(limit)
@@ -363,7 +364,7 @@ def _measure(
                 schedule.preparation_minutes,
                 f"first steps ({preparation})" if preparation else "first steps",
                 report,
-                f"{worker.arm.label} ({number} of {len(workers)}): ",
+                f": {number}/{len(workers)} {worker.arm.label}",
             )
             worker.warm_up(limit, schedule.slow_fraction * 60 * schedule.minutes)
         _run_rounds(workers, schedule, level, report)
