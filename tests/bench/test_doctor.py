@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ampcompare.bench import doctor
+from ampcompare.bench.commands import default_backends
 from ampcompare.bench.doctor import Finding, examine, run_doctor
 from ampcompare.cli import main
 from ampcompare.machine import probe
+from ampcompare.machine.environment import arithmetic_of
 
 TOPICS = "software device processor threads float32 float16 bfloat16 mixed compiler account data".split()
 
@@ -34,13 +37,22 @@ def test_every_topic_has_a_line(amx, capsys):
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == TOPICS
 
 
-def test_types_are_said_with_rate_and_what_to_do(amx):
-    said = found()
-    assert "0.005 times fp32's" in said["float16"].said
-    assert "slower than fp32 here" in said["float16"].todo
-    assert "native, apex_o1, apex_o2, fp16 are a study of numerics" in said["float16"].todo
-    assert said["bfloat16"].todo == ""
-    assert said["mixed"].said == "backend=native_bf16"
+def test_each_dtype_is_native_or_computed_in_fp32_as_a_run_records_it(amx):
+    said, cpu = found(), torch.device("cpu")
+    for dtype, runs_on in arithmetic_of(cpu)["arithmetic"].items():
+        how = {"fp32": "computed in fp32, ", "unknown": "support not known, "}.get(
+            runs_on, f"native ({runs_on})"
+        )
+        assert said[dtype].said.startswith(how)
+    assert "4.5 times fp32's rate" in said["bfloat16"].said
+    assert "GFLOP/s on one core in a training convolution" in said["float32"].said
+
+
+def test_the_advice_names_the_backends_that_bench_compares_by_default(amx):
+    backends = default_backends(torch.device("cpu"))
+    mixed = found()["mixed"]
+    assert mixed.todo.endswith(f"compares {', '.join(backends)}")
+    assert ("native_bf16" in backends) is ("try backend=native_bf16" in mixed.said)
 
 
 @pytest.mark.parametrize("topic", list(doctor.CHECKS))

@@ -91,7 +91,7 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
 
 
 class OfTurns:
-    """A trainer, and its precision, that take steps in a session of their own alone."""
+    """A trainer, and its precision, that take steps in a training context of their own alone."""
 
     open: ClassVar[set[OfTurns]] = set()
 
@@ -99,7 +99,7 @@ class OfTurns:
         self.precision, self.steps = self, 0
 
     @contextmanager
-    def session(self):
+    def training_context(self):
         self.open.add(self)
         yield
         self.open.remove(self)
@@ -109,7 +109,7 @@ class OfTurns:
         self.steps += 1
 
 
-def test_a_step_is_timed_in_the_session_of_its_own_backend_alone():
+def test_a_step_is_timed_in_the_context_of_its_own_backend_alone():
     trainers = [OfTurns(), OfTurns()]
     rounds = in_turns(trainers, [], torch.device("cpu"), 0.1)
     assert all(len(own) >= 3 for own in rounds)

@@ -24,7 +24,11 @@ LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that
 
 def default_backends(device: torch.device) -> list[str]:
     """Return the backends that `bench` compares by default, the baseline first. It needs torch."""
-    return ["none", "native", "apex_o1", *(["native_bf16"] if has_fast_bfloat16(device) else [])]
+    from ampcompare.machine.device import has_tf32
+
+    tf32 = ["tf32"] if has_tf32(device) else []
+    bfloat16 = ["native_bf16"] if has_fast_bfloat16(device) else []
+    return ["none", *tf32, "native", "apex_o1", *bfloat16]
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
@@ -73,7 +77,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
     configs = [parse(own) for _, own in combinations]  # A typo is found before torch is loaded.
     if is_default:
         listed["backend"] = run_with_torch(_default_backends_of, configs[0].device)
-    listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_fp32))
+    listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_strict_fp32))
     arms = []
     for values in product(*listed.values()):
         options, own = _combine(rest, listed, values)

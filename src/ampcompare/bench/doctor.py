@@ -16,10 +16,8 @@ from io import StringIO
 from pathlib import Path
 
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.place import as_typed
 
-SLOW = 0.5  # of fp32's rate: below it a half type makes a training longer, whatever it saves in memory
 PAD = 12  # columns before what is said
 
 
@@ -116,36 +114,47 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.machine.device import resolve_device
+    from ampcompare.bench.commands import default_backends
+    from ampcompare.machine.device import has_tf32, resolve_device
     from ampcompare.machine.environment import arithmetic_of
-    from ampcompare.machine.probe import TYPES, half_type, probe, relative
-    from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
+    from ampcompare.machine.probe import TYPES, probe, relative
+    from ampcompare.metrics import ARITHMETIC
+    from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 
     device = resolve_device("auto")
-    where = " a core" if device.type == "cpu" else ""
-    rates, arithmetic = probe(device), arithmetic_of(device).get(ARITHMETIC, {})
+    with compute_in_fp32(device, "float16"), compute_in_fp32(device, "bfloat16"):  # as in a training
+        rates = probe(device)
+    arithmetic = arithmetic_of(device).get(ARITHMETIC, {})
+    unit = "GFLOP/s on one core" if device.type == "cpu" else "GFLOP/s"
     for dtype in TYPES:
-        absolute = f"{rates.get(dtype, 0.0):.3g} GFLOP/s{where} in a training convolution"
         if dtype not in rates:
             yield Finding(dtype, "does not run here")
-        elif dtype == "float32":
-            yield Finding(dtype, absolute)
-        else:
-            runs_on, times = arithmetic.get(dtype, ""), relative(rates, dtype)
-            how = {"": "", EMULATED: ", emulated", UNKNOWN: ", on what is not known"}
-            words = how.get(runs_on, f", on the processor's own units ({runs_on})")
-            said = f"{absolute}, {times:.2g} times fp32's{words}"
-            yield Finding(dtype, said, _slow_type(dtype) if times < SLOW else "")
-    half = half_type(rates)
-    said = f"backend={ {'float16': 'native', 'bfloat16': 'native_bf16'}[half] }"
-    if relative(rates, half) < 1:
-        said = f"no half type is faster than fp32: {said} for its numerics"
-    yield Finding("mixed", said, f"{as_typed('ampcompare', 'bench')} says what it brings to a network")
+            continue
+        said = f"{rates[dtype]:,.3g} {unit} in a training convolution"
+        if dtype != "float32":
+            how = _describe_arithmetic(arithmetic.get(dtype, "native"))
+            said = f"{how}, {said}, {relative(rates, dtype):.2g} times fp32's rate"
+        yield Finding(dtype, said)
+    if has_tf32(device):
+        yield Finding("tf32", "native: backend=tf32; PyTorch's default for convolutions on this GPU")
+    backends = default_backends(device)
+    compared = f"{as_typed('ampcompare', 'bench')} compares {', '.join(backends)}"
+    if device.type == "cpu":
+        said = (
+            "try backend=native_bf16 for speed" if "native_bf16" in backends else "no 16-bit dtype is native"
+        )
+        said += "; backend=native and apex_o1 show accuracy, memory and the loss scale, not a GPU's speed"
+    else:
+        said = "try backend=native"
+    yield Finding("mixed", said, compared)
 
 
-def _slow_type(dtype: str) -> str:
-    bound = [name for name, backend in REGISTRY.items() if backend.dtype == dtype]
-    return f"slower than fp32 here: {', '.join(bound)} are a study of numerics, not of speed"
+def _describe_arithmetic(value: str) -> str:
+    """Return what a dtype runs on: `native`, computed in fp32, or not known."""
+    from ampcompare.metrics import COMPUTED_IN_FP32, UNKNOWN
+
+    words = {"native": "native", COMPUTED_IN_FP32: "computed in fp32", UNKNOWN: "support not known"}
+    return words.get(value, f"native ({value})")
 
 
 def _compiler() -> Iterator[Finding]:
