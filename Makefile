@@ -14,7 +14,7 @@ PIP := --disable-pip-version-check
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       ResNet50 in fp32 and mixed precision on made-up images, in minutes, and the page"
+	@echo "make demo       compare fp32 and mixed precision on synthetic images, in minutes, up to the page"
 	@echo "make test       the tests that tell most for their time (ARGS=tests/test_cli.py: those)"
 	@echo "make test-all   the slow ones, too: long runs, many kills, every scene with a server"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"

@@ -56,13 +56,15 @@ def run(
     brief: bool = False,
     stop: StopRequest | None = None,
 ) -> Result:
-    """Train as the config says, record it with W&B, say on the console how it goes and, if not
-    `brief`, where the record is. `stop` may have heard of a signal before.
+    """Train as the config says, record it with W&B, and print how it goes.
+
+    A `brief` run prints neither which options have no effect nor where its record is. `stop` may have heard
+    of a signal before.
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
-    said = remarks(config)
+    said = [] if brief else remarks(config)
     settle(config)
     console = console or Console(highlight=False)
     try:
@@ -100,11 +102,8 @@ def _run(
         label, counts = trainer.precision.declares.label, f"{len(data.train):,} training {data.train.counts}"
         what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
         say(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
-        for line in (*said, *data_remarks(config, data)):
+        for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
             say(line)
-        dtype = environment[metrics.PRECISION_DTYPE]
-        if environment.get(metrics.ARITHMETIC, {}).get(dtype) == metrics.COMPUTED_IN_FP32:
-            say(f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed")
         identity = _identify(config, environment, data)
         found = None
         with world.agree():
@@ -160,6 +159,14 @@ def _run(
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         print_line(console, line)
     return Result(exit_code, tracker.record, summary)
+
+
+def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
+    """Return what a user has to know of the dtype's speed on this device."""
+    dtype = environment[metrics.PRECISION_DTYPE]
+    if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
+        return []
+    return [f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed"]
 
 
 def _end_alike(stop: StopRequest, world: World) -> None:

@@ -193,6 +193,17 @@ def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made:
     assert made.rows[-1][metrics.SKIPPED] == 2
 
 
+def test_rows_of_one_interval_are_in_the_order_of_their_steps(monkeypatch: pytest.MonkeyPatch):
+    """A diagnostic step comes after a step that overflowed. A reader reports steps that go back as a fault."""
+    made = Made(monkeypatch, every=4)
+    for number in range(1, 5):
+        made.scale.skipped = number == 2
+        found = Found(torch.tensor(0), ["layer"]) if number == 2 else None
+        made.step(overflow=found, looks={metrics.UNDERFLOW: torch.tensor(0.5)} if number == 4 else {})
+    made.meter.flush()
+    assert [row[metrics.STEP] for row in made.rows] == [2, 4, 4]
+
+
 def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):
     first, second = Made(monkeypatch), Made(monkeypatch)
     for made in (first, second):

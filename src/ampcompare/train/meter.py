@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from statistics import median, quantiles
 from typing import Any
 
@@ -338,18 +339,19 @@ class Meter:
             losses, skips = own.get("losses", []), own["skips"]
             skipped = {place for place, is_skip in enumerate(skips) if is_skip}
             self._skipped += len(skipped)
+            looks = []
             for (row, _), look in zip(done.looks, own["looks"], strict=True):
                 # No share of lost updates where no weight had a gradient.
                 told = {k: x for k, x in look.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
                 if metrics.EXPONENTS in told:
                     told[metrics.EXPONENTS] = exponent_histogram(told[metrics.EXPONENTS])
-                self.on_row(row | told)
+                looks.append(row | told)
             overflows = [
                 row | {metrics.NONFINITE_MODULE: found.modules[round(first)]}
                 for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
                 if first >= 0 and place in skipped
             ]
-            for row in overflows:
+            for row in sorted([*looks, *overflows], key=itemgetter(metrics.STEP)):
                 self.on_row(row)
             done.row |= own["row"] | {metrics.SKIPPED: self._skipped}
             if self.buffers is not None:

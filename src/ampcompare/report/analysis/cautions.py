@@ -45,7 +45,7 @@ def cautions(of: Findings) -> list[str]:
         *_strict_fp32(of.baseline),
         *_ended(of.groups),
         *_learned(compared, of.metric),
-        *_machine(compared),
+        *_machine(compared, has_own_times=not of.has_bench_speed),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
         *_speed(timed),
@@ -101,13 +101,16 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
         yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
 
 
-def _machine(compared: Sequence[Group]) -> Iterator[str]:
+def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
+    """Yield what makes times of these runs incomparable. Drift does not matter to speeds from a benchmark."""
     counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
     if counts and all(k == n for k, n in counts.values()):
         yield "All runs shared the machine with others of these: their times do not count."
     elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
         who = some(shared, MOST_NAMED)
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
+    if not has_own_times:
+        return
     if apart := listed(checks.apart_in_time(compared)):
         yield f"{apart} ran one after the other: drift of the machine counts as difference."
     if apart := listed(checks.on_other_cards(compared)):
