@@ -194,7 +194,7 @@ def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made:
 
 
 def test_rows_of_one_interval_are_in_the_order_of_their_steps(monkeypatch: pytest.MonkeyPatch):
-    """A diagnostic step comes after a step that overflowed. A reader reports steps that go back as a fault."""
+    """A diagnostic step follows a step that overflowed. A reader reports steps that go back as a fault."""
     made = Made(monkeypatch, every=4)
     for number in range(1, 5):
         made.scale.skipped = number == 2
