@@ -94,12 +94,12 @@ class Rung:
 
 def read_measurements(folder: Path) -> list[Measurement]:
     """Return every rate of the files that `measurements.yaml` names as part of the ladder, in its order."""
-    told = yaml.safe_load((folder / "measurements.yaml").read_text())
+    described = yaml.safe_load((folder / "measurements.yaml").read_text())
     found: list[Measurement] = []
     with tempfile.TemporaryDirectory() as unpacked:
         with tarfile.open(folder / "records.tar.xz") as packed:
             packed.extractall(unpacked, filter="data")
-        for name, about in told["files"].items():
+        for name, about in described["files"].items():
             if about.get("ladder") == BENCH:
                 found += _of_bench(name, json.loads((folder / name).read_text()), about)
             elif about.get("ladder") == RUNS:
@@ -133,7 +133,7 @@ def _of_runs(name: str, runs: Sequence[RunRecord]) -> Iterator[Measurement]:
 
 
 def build_ladder(measurements: Sequence[Measurement]) -> list[Rung]:
-    """Return one rung per combination: its rate from the first file that has it, the other rates beside it."""
+    """Return one rung per combination: with the rate of the first file that has it."""
     of: dict[tuple[str, str, str], list[Measurement]] = {}
     for measured in measurements:
         of.setdefault(measured.rung, []).append(measured)
@@ -222,7 +222,7 @@ def _shown(relative: Relative | None) -> str:
 
 
 def to_chart(ladder: Sequence[Rung], title: str, subtitle: str) -> draw.Spec:
-    """Return the ladder as bars, the fastest first; each is labelled, so that no colour has to be told apart."""
+    """Return the ladder as bars, the fastest first. Labels name all, so no colour has to be told apart."""
     ranked = sorted(ladder, key=lambda rung: -rung.images_per_second)
     rows = [
         {
@@ -267,11 +267,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="the folder with measurements.yaml")
     folder: Path = parser.parse_args().folder
-    told = yaml.safe_load((folder / "measurements.yaml").read_text())
+    text = yaml.safe_load((folder / "measurements.yaml").read_text())["chart"]
     ladder = build_ladder(read_measurements(folder))
     content = json.dumps([asdict(rung) for rung in ladder], indent=1)
     (folder / "ladder.json").write_text(content + "\n")
-    spec = to_chart(ladder, told["chart"]["title"], told["chart"]["subtitle"])
+    spec = to_chart(ladder, text["title"], text["subtitle"])
     (folder / "ladder.png").write_bytes(_smaller(draw.picture(spec, "png")))
     sys.stdout.write(to_markdown(ladder))
 
