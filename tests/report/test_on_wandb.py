@@ -2,11 +2,16 @@
 
 import itertools
 import json
+import re
+import tarfile
+from collections import Counter
 
 import pytest
 import wandb
 from support.fakes import full, make
-from support.wandb_server.clients import asking
+from support.quick import ROOT
+from support.wandb_server.clients import asking, environment
+from support.wandb_server.clients import wandb as wandb_command
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.cli import main
@@ -69,3 +74,36 @@ def test_workspace_command_saves_view_and_report_once_however_often(wandb_server
     assert "?" not in summary["report"]
     said = capsys.readouterr().out
     assert said.count("workspace: ") == said.count("report: ") == 2
+
+
+@pytest.mark.slow
+def test_synced_published_records_are_arms_of_the_view_and_the_report(wandb_server, tmp_path, capsys):
+    folder = ROOT / "docs" / "results" / "2026-11-26-h200"
+    with tarfile.open(folder / "records.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    offline = sorted(map(str, (tmp_path / "comparison").glob("offline-run-*")))
+    own = ("--entity", "tester", "--project", "h200")
+    done = wandb_command("sync", *own, *offline, env=environment(wandb_server, tmp_path))
+    assert done.returncode == 0, done.stderr
+    project = wandb_server.project("tester", "h200")
+    backends = Counter(run.config["backend"] for run in project.runs.values())
+    assert backends == {"none": 3, "native": 3, "apex_o1": 3}
+    with asking(wandb_server, tmp_path):
+        with pytest.raises(SystemExit) as ended:
+            main(["workspace", "tester/h200", "--report"])
+        assert ended.value.code == 0, capsys.readouterr()
+    saved = {view["type"]: json.loads(view["spec"]) for view in project.views.values()}
+    # The view groups the runs, and each of its lines, by backend.
+    section, report = saved["project-view"]["section"], saved["runs"]
+    assert [key["name"] for key in section["runSets"][0]["grouping"]] == ["backend.value"]
+    (panels,) = [one["panels"] for one in section["panelBankConfig"]["sections"] if one["panels"]]
+    grid = report["blocks"][2]["metadata"]["panelBankSectionConfig"]["panels"]
+    for shown in (panels, grid):
+        lines = [panel["config"] for panel in shown if panel["viewType"] == "Run History Line Plot"]
+        assert {config["groupBy"] for config in lines} == {"backend.value"}
+        assert metrics.EVAL_ACCURACY in {key for config in lines for key in config["metrics"]}
+    # The Report has the table of the arms that the published page has.
+    published = (folder / "comparison" / "comparison.md").read_text()
+    rows = [line for line in published.splitlines() if line.startswith("|")]
+    assert [re.findall(r"\w+", row)[0] for row in rows[2:]] == ["none", "native", "apex"]
+    assert "\n".join(rows) in report["blocks"][1]["content"]

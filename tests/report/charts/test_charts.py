@@ -104,6 +104,9 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
     told = analyse_runs([make("none"), steady]).sentences["scale"]
     assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
     assert "none" not in told
+    # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
+    told = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).sentences["scale"]
+    assert "1 growth seen, no step skipped (3 in another run)." in told
 
 
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():

@@ -9,7 +9,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import is_number
 from ampcompare.report import numbers, words
 from ampcompare.report.runs.backend import half_of
-from ampcompare.report.runs.figures import SKIPPED, STEPS
+from ampcompare.report.runs.figures import SKIPPED, STEPS, largest
 from ampcompare.report.runs.groups import Group
 
 LARGEST_FP16 = 65504.0
@@ -37,13 +37,16 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _scale(group: Group) -> str:
-    """Say how the loss scale of a group's first scaled run went, and how many steps were skipped."""
-    skipped, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
+    """Say how the loss scale of a group's first scaled run went, and how many steps that run skipped."""
+    most, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
     share = f" of {numbers.count(steps)} steps" if steps == steps else " steps"
-    most = f"{numbers.count(float(skipped))}{share} skipped" if skipped > 0 else ""
     run = scaled_run(group.records)
     if run is None:
-        return most
+        return f"{numbers.count(float(most))}{share} skipped" if most > 0 else ""
+    own = largest(run, metrics.SKIPPED)
+    skipped = f"{numbers.count(own)}{share} skipped" if own > 0 else "no step skipped"
+    if most > own:
+        skipped += f" ({numbers.count(float(most))} in another run)"
     values = run.values(metrics.SCALE)
     values = values[np.isfinite(values) & (values > 0)]
     grown = int((np.diff(values) > 0).sum())
@@ -57,7 +60,7 @@ def _scale(group: Group) -> str:
     went = (
         f"from {first} to {last}, {words.plural(grown, 'growth')} seen" if np.ptp(values) else f"at {first}"
     )
-    return f"{went}, {most or 'no step skipped'}"
+    return f"{went}, {skipped}"
 
 
 def scaled_run(runs: Sequence[RunRecord]) -> RunRecord | None:
