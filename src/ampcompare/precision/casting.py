@@ -98,6 +98,47 @@ class WrappedForward:
             result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
+    def bound_to(self, replica: nn.Module) -> "WrappedForward":
+        """Return the same forward for a replica of the model, which computes with the replica's weights."""
+        forward = copy.copy(self)
+        forward.model = weakref.ref(replica)
+        if isinstance(self.inner, WrappedForward):
+            forward.inner = self.inner.bound_to(replica)
+        elif isinstance(self.inner, MethodType) and self.inner.__self__ is self.model():
+            forward.inner = MethodType(self.inner.__func__, replica)
+        return forward
+
+    def replicate(self) -> nn.Module:
+        """Return a replica of the model for `nn.DataParallel`, with a forward of its own.
+
+        `nn.DataParallel` copies the model's attributes, and with them a forward that computes with the
+        weights of the original.
+        """
+        model = self.model()
+        replica: nn.Module = type(model)._replicate_for_data_parallel(model)
+        _set_forward(replica, self.bound_to(replica))
+        return replica
+
+
+def wrap_forward(model: nn.Module, **how: Any) -> None:
+    """Wrap the model's forward in a `WrappedForward`, which takes the options `how`."""
+    _set_forward(model, WrappedForward(model, **how))
+
+
+def unwrap_forward(model: nn.Module) -> None:
+    """Undo the last `wrap_forward` of the model."""
+    inner = vars(model).pop("forward").inner
+    del model._replicate_for_data_parallel
+    if isinstance(inner, WrappedForward):
+        _set_forward(model, inner)
+    elif inner is not None:
+        model.forward = inner
+
+
+def _set_forward(model: nn.Module, forward: WrappedForward) -> None:
+    model.forward = forward
+    model._replicate_for_data_parallel = forward.replicate  # type: ignore[method-assign]
+
 
 def is_kept(module: nn.Module) -> bool:
     """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import WrappedForward, convert_network, is_kept, save_in_fp32
+from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
 from ampcompare.precision.scaled import Scaled
 
 
@@ -26,7 +26,7 @@ class HalfWeights(Precision):
         keeps = self.declares.keeps_batchnorm if asked is None else asked
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
         inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
-        model.forward = WrappedForward(model, inputs=inputs, outputs=torch.float32)
+        wrap_forward(model, inputs=inputs, outputs=torch.float32)
         return super().prepare(model, optimizer)
 
 

@@ -203,6 +203,18 @@ def test_copied_model_still_casts_with_its_own_weights(level, copied) -> None:
     assert model(torch.ones(1, 1)).item() == 1
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
+    """`nn.DataParallel` makes replicas by this method and then sets their weights (pytorch's replicate.py)."""
+    model, _ = started(level)
+    for _ in range(2):  # a forward makes another one each time
+        replica = model._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.full_like(model.weight, 3), None
+        assert replica(torch.ones(1, 1)).item() == 3
+        assert replica(torch.ones(1, 1)).dtype is (HALF if level == "O1" else FLOAT)
+        assert model(torch.ones(1, 1)).item() == 1
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_overflow_skips_the_optimizers_of_its_call_and_no_others(fused) -> None:
     models = [line() for _ in range(3)]

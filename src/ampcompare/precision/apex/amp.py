@@ -26,7 +26,13 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.apex.levels import as_list, check_model, properties_of
 from ampcompare.precision.backends import PrecisionOptions
-from ampcompare.precision.casting import HALF_TYPES, WrappedForward, convert_network, save_in_fp32
+from ampcompare.precision.casting import (
+    HALF_TYPES,
+    convert_network,
+    save_in_fp32,
+    unwrap_forward,
+    wrap_forward,
+)
 from ampcompare.precision.gradients import Gradients, scaled_backward
 from ampcompare.precision.o1 import patches
 from ampcompare.precision.o1.patches import casts as casts
@@ -130,7 +136,7 @@ def initialize(
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
-        model.forward = WrappedForward(model, **how)
+        wrap_forward(model, **how)
     for optimizer in optimizer_list:
         if dtype in HALF_TYPES and not chosen.master_weights:
             _recast_state(optimizer)
@@ -234,8 +240,7 @@ def reset() -> None:
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
     for model in _state.models:
-        if (inner := vars(model).pop("forward").inner) is not None:
-            model.forward = inner
+        unwrap_forward(model)
         convert_network(model, torch.float32, keep_batchnorm_fp32=False)
     for optimizer in _state.optimizers:
         _recast_state(optimizer)
