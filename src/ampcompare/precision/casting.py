@@ -37,6 +37,11 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, value)
 
 
+def as_real(x: Tensor) -> Tensor:
+    """Return a complex tensor as a view of real numbers, [..., 2], and any other as it is."""
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
 def copy_all(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy in one launch, each value into its place, of whatever type."""
     if targets := list(into):

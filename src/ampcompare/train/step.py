@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_value_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,6 +24,7 @@ from ampcompare.data.batch import Batch, count_samples
 from ampcompare.machine.device import is_cuda
 from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
+from ampcompare.precision.casting import as_real
 from ampcompare.train.compiled import CompiledForward, Forward
 from ampcompare.train.errors import note_batch
 from ampcompare.train.measure.activations import Activations
@@ -152,7 +154,11 @@ class Trainer:
         if self.overflows.on_host and (config.clip_value or not found[metrics.GRADIENT_NORM].isfinite()):
             suspect = self.overflows.look(self._parameters())
         if config.clip_value:
-            torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
+            # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
+            if real := [p for p in parameters if not p.is_complex()]:
+                clip_grad_value_(real, config.clip_value)
+            for gradient in (p.grad for p in parameters if p.is_complex() and p.grad is not None):
+                as_real(gradient).clamp_(-config.clip_value, config.clip_value)
         if config.clip_norm:
             norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
@@ -201,7 +207,7 @@ class Trainer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
-        square = torch.stack([(g.float() * inverse).square().sum() for g in scaled]).sum()
+        square = torch.stack([(as_real(g).float() * inverse).square().sum() for g in scaled]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 

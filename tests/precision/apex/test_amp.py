@@ -205,7 +205,7 @@ def test_copied_model_still_casts_with_its_own_weights(level, copied) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
-    """`nn.DataParallel` makes replicas by this method and then sets their weights (pytorch's replicate.py)."""
+    """`nn.DataParallel` makes replicas by this method, and then sets their weights."""
     model, _ = started(level)
     for _ in range(2):  # a forward makes another one each time
         replica = model._replicate_for_data_parallel()
