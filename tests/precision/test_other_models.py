@@ -85,3 +85,39 @@ def test_gradients_of_complex_weights_are_unscaled_and_checked_in_both_parts(nam
         assert model.weight.tolist() == [weight]
         assert precision.scale_factor().item() == scale
     assert precision.skipped_steps().item() == 1
+
+
+def scripted(*, whole: bool) -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    model = nn.Sequential(body, nn.Flatten(), nn.Linear(144, 4))
+    if whole:
+        return torch.jit.script(model)
+    model[0] = torch.jit.script(body)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native_bf16"])
+def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole):
+    """Without `native_bf16`: PyTorch keeps the compiled code of one autocast dtype for the next model."""
+    if name.startswith("apex_o1") or (name == "apex_o2" and whole):
+        with pytest.raises(UnsupportedModel) as refused:
+            losses(name, scripted(whole=whole))
+        said = str(refused.value)
+        assert said.startswith(f"backend={name}: ")
+        assert "torch.jit" in said
+        assert said.isprintable()
+        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in said
+        return
+    expected = losses("none", scripted(whole=whole))
+    assert losses(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_o2_saves_a_scripted_part_in_fp32():
+    precision, model = build_precision("apex_o2"), scripted(whole=False)
+    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert next(model[0].parameters()).dtype is torch.float16
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}

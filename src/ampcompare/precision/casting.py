@@ -169,9 +169,30 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
             module.flatten_parameters()  # cuDNN wants the weights in one piece of memory
 
 
+def find_scripted(model: nn.Module) -> list[str]:
+    """Return the names of the modules that torch.jit compiled or that hold a function which it compiled.
+
+    Modules inside such a module are left out. The model's own name is "".
+    """
+    names: list[str] = []
+    for name, module in model.named_modules():
+        is_inside = any(not outer or name.startswith(f"{outer}.") for outer in names)
+        compiled = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+        if not is_inside and any(isinstance(part, compiled) for part in (module, *vars(module).values())):
+            names.append(name)
+    return names
+
+
 def save_in_fp32(model: nn.Module) -> list[RemovableHandle]:
-    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model."""
-    return [module.register_state_dict_post_hook(_to_fp32) for module in model.modules()]
+    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model.
+
+    Raises ValueError for a model that torch.jit compiled, which takes no such hook. The hook of the model
+    reaches the values of compiled parts.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("the state_dict of a model that is compiled by torch.jit cannot be made fp32")
+    modules = (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
+    return [module.register_state_dict_post_hook(_to_fp32) for module in modules]
 
 
 def _to_fp32(module: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.base import Precision
+from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
 from ampcompare.precision.scaled import Scaled
 
@@ -48,7 +48,11 @@ class ApexO2(Half):
     """
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        save_in_fp32(model)
+        try:
+            save_in_fp32(model)
+        except ValueError as problem:
+            todo = "use backend=native, or the model without torch.jit"
+            raise UnsupportedModel(f"backend={self.declares.label}: {problem}; {todo}") from None
         return super().prepare(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:

@@ -122,6 +122,16 @@ def test_options_are_taken_by_position_in_apex_s_order() -> None:
     assert model(torch.ones(1, 1)).dtype is HALF
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
+def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
+    model = nn.Sequential(nn.ReLU(), torch.jit.script(line()))
+    with pytest.warns(UserWarning, match=r"compiled by torch\.jit does not call: 1\. It computes"):
+        amp.initialize(model, opt_level="O1", verbosity=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        amp.initialize(nn.Sequential(nn.ReLU(), line()), opt_level="O1", verbosity=0)
+
+
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     model, optimizer = pair()
     model.half()

@@ -29,12 +29,14 @@ from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.casting import (
     HALF_TYPES,
     convert_network,
+    find_scripted,
     save_in_fp32,
     unwrap_forward,
     wrap_forward,
 )
 from ampcompare.precision.gradients import Gradients, scaled_backward
 from ampcompare.precision.o1 import patches
+from ampcompare.precision.o1.backend import NOT_CAST
 from ampcompare.precision.o1.patches import casts as casts
 from ampcompare.precision.o1.patches import disable_casts as disable_casts
 from ampcompare.precision.o1.rules import float_ as float_function  # noqa: F401
@@ -132,6 +134,9 @@ def initialize(
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
     for model in model_list:
+        if chosen.patch_torch_functions and (names := find_scripted(model)):
+            what = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
+            warnings.warn(f"{what}. It computes in the dtype of its inputs and weights.", stacklevel=2)
         if dtype in HALF_TYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
