@@ -132,6 +132,15 @@ def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
         amp.initialize(nn.Sequential(nn.ReLU(), line()), opt_level="O1", verbosity=0)
 
 
+def test_disabled_after_o1_leaves_no_casts_on() -> None:
+    started("O1")
+    assert matmul_type() is HALF
+    model, optimizer = pair()
+    assert amp.initialize(model, optimizer, enabled=False) == (model, optimizer)
+    assert matmul_type() is FLOAT
+    assert model(torch.ones(1, 1)).dtype is FLOAT
+
+
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     model, optimizer = pair()
     model.half()

@@ -85,7 +85,7 @@ def initialize(
     `verbosity` is taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a
     model's forward follow the O1 lists too), or "forward". Raises RuntimeError for what apex refused: an
     unknown level, options that contradict it, a model that is wrapped, half or initialized already. With
-    enabled=False nothing is looked at.
+    enabled=False nothing is looked at, and O1's casts outside of a model's forward are off.
 
     >>> import torch
     >>> from ampcompare.precision.apex import amp
@@ -101,6 +101,8 @@ def initialize(
     """
     if not enabled:
         _state.enabled, _state.scalers = False, []
+        CastState.on = False  # of an O1 model from before
+        STATE.copies.clear()
         return models if optimizers is None else (models, optimizers)
     chosen = properties_of(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
