@@ -222,6 +222,32 @@ def test_copied_model_still_casts_with_its_own_weights(level, copied) -> None:
     assert model(torch.ones(1, 1)).item() == 1
 
 
+class Resize(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.resize, self.normalize = nn.functional.interpolate, nn.functional.softmax
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.normalize(self.resize(x, scale_factor=2.0), dim=-1)
+
+
+def test_model_that_holds_functions_can_be_pickled_under_o1_and_loaded_without() -> None:
+    plain = nn.functional.interpolate, nn.functional.softmax
+    model = Resize()
+    amp.initialize(model, opt_level="O1", verbosity=0)
+    saved = pickle.dumps(model)
+    found = pickle.loads(saved)
+    assert (found.resize, found.normalize) == plain
+    amp.reset()
+    assert (nn.functional.interpolate, nn.functional.softmax) == plain
+    assert pickle.dumps(plain) == pickle.dumps((nn.functional.interpolate, nn.functional.softmax))
+    assert b"ampcompare" not in pickle.dumps(plain)
+    found = pickle.loads(saved)
+    assert (found.resize, found.normalize) == plain
+    x = torch.randn(1, 1, 4)
+    assert torch.equal(found(x), model(x))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
     """`nn.DataParallel` makes replicas by this method, and then sets their weights."""
