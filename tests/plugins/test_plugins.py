@@ -163,7 +163,7 @@ class Own(Scaled):
 
 class MyHalf(Half):
     '''
-    fp16 with a twist that takes more words than fit into the legend of a chart {'and more ' * 4}
+    fp16 with a twist that takes more words than fit into the legend of a chart {"and more " * 4}
     '''
     input_dtype = torch.bfloat16
 """)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.quick import QUICK
+from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 from support.training import fit_of
 from torch import nn
@@ -120,6 +120,38 @@ def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     for whole, ours, theirs in zip(one, first, second, strict=True):
         assert sorted(ours + theirs) == sorted(whole)
     assert sorted(image for part in first + second for image in part) == list(range(90))
+
+
+UNUSED = """
+from torch import nn
+
+
+class Spare(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.used, self.spare = nn.Linear(3072, classes), nn.Linear(2, 2)
+
+    def forward(self, images):
+        return self.used(images.flatten(1))
+
+
+def build(num_classes):
+    return Spare(num_classes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["none", "apex_o2"])
+def test_parameters_without_a_part_in_the_loss_are_named_and_can_be_looked_for(tmp_path: Path, backend: str):
+    (tmp_path / "net.py").write_text(UNUSED)
+    network = f"model.name={tmp_path / 'net.py'}:build"
+    words = (*QUICK, network, f"backend={backend}", f"output_dir={tmp_path}", "epochs=1")
+    done = torchrun(2, str(ROOT / "run_experiment.py"), *words, check=False)
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert "spare.weight, spare.bias;" in said
+    assert "training.find_unused_parameters=true" in said
+    assert done.returncode != 0
+    torchrun(2, str(ROOT / "run_experiment.py"), *words, "training.find_unused_parameters=true")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ def build_trainer(
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
-        return Trainer(wrap(model), *parts[1:], world=world)
+        model = wrap(model, find_unused_parameters=config.training.find_unused_parameters)
+        return Trainer(model, *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
 
 

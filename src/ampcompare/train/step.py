@@ -6,6 +6,7 @@ optimizer that is not fused, inside the backend).
 
 import inspect
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -26,7 +27,7 @@ from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import as_real
 from ampcompare.train.compiled import CompiledForward, Forward
-from ampcompare.train.errors import note_batch
+from ampcompare.train.errors import TrainingError, note_batch
 from ampcompare.train.measure.activations import Activations
 from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.train.measure.updates import lost_updates, sampled
@@ -103,6 +104,8 @@ class Trainer:
                     with precision.forward_context(), self._looking(diagnose):
                         outputs, loss = self.forward(inputs, targets)
                 except Exception as problem:
+                    if self.world.size > 1 and (line := name_unused(self.model, problem)):
+                        raise TrainingError(line) from None
                     note_batch(problem, (inputs, targets))
                     raise
                 cold |= self.forward.cold
@@ -211,7 +214,18 @@ class Trainer:
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 
-def wrap(model: nn.Module) -> nn.Module:
+def name_unused(model: nn.Module, problem: Exception) -> str:
+    """Return one line with the parameters that DDP misses in the loss, or "" for any other problem."""
+    if "find_unused_parameters" not in str(problem):
+        return ""
+    names = [name.removeprefix("module.") for name, p in model.named_parameters() if p.requires_grad]
+    missing = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(problem))
+    unused = [names[int(index)] for index in missing[1].split()] if missing else []
+    what = f"parameters that take no part in the loss: {', '.join(unused) or 'unknown'}"
+    return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
+
+
+def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed: before they
     are unscaled and looked at, so that inf and nan of one process are in all, and all skip the same steps.
 
@@ -222,7 +236,8 @@ def wrap(model: nn.Module) -> nn.Module:
     # Renamed between PyTorch 2.11 and 2.14.
     quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     ids = [device] if is_cuda(device) else None
-    return DistributedDataParallel(model, device_ids=ids, **{quiet: False})  # type: ignore[arg-type]
+    options: dict[str, Any] = {quiet: False, "find_unused_parameters": find_unused_parameters}
+    return DistributedDataParallel(model, device_ids=ids, **options)
 
 
 def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:
