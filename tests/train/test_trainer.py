@@ -20,6 +20,7 @@ from ampcompare.data.splits import TensorSet
 from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor
 from ampcompare.train.task import Task
@@ -99,7 +100,7 @@ def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
     )
     made.step([(images, labels)])
     for raises in (lambda: made.step([wrong.sample]), evaluation.run):
-        with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
+        with pytest.raises(TrainingError, match="a target is 4") as caught:
             raises()
         assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
