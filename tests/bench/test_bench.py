@@ -135,6 +135,9 @@ def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
 )
 def test_tf32_and_bf16_are_defaults_on_gpus_from_ampere_on(capability, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert default_backends(torch.device("cuda:0")) == expected.split()
 
 
