@@ -263,6 +263,43 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
     assert active_overloads() == ()
 
 
+def test_another_threads_products_go_on_while_kernels_come_and_go():
+    images, weight = torch.randn(2, 3, 8, 8), torch.randn(3, 3, 3, 3)
+    x, is_over = torch.randn(16, 16), threading.Event()
+    wrong: list[str] = []
+
+    def compute_in_another_thread(expected: Tensor) -> None:
+        while not is_over.is_set():
+            try:
+                F.conv2d(images, weight)
+                if not torch.equal(torch.mm(x, x), expected):
+                    wrong.append("a product")
+            except RuntimeError as problem:
+                wrong.append(str(problem))
+
+    with torch.backends.mkldnn.flags(enabled=False):  # for all threads, as on a CPU without 16-bit support
+        other = threading.Thread(target=compute_in_another_thread, args=[x @ x])
+        other.start()
+        for _ in range(1500):
+            with compute_in_fp32(CPU, "float16"):
+                x.half() @ x.half()
+        is_over.set()
+        other.join()
+    assert not wrong
+
+
+def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():
+    x = torch.randn(8, 8).half()
+    brain = x.bfloat16()
+    with all_in_fp32("float16"):
+        first = x @ x
+        with all_in_fp32("bfloat16"):
+            assert torch.equal(x @ x, first)
+            assert torch.equal(brain @ brain, (brain.float() @ brain.float()).bfloat16())
+        assert torch.equal(x @ x, first)
+    assert torch.equal(first, (x.float() @ x.float()).half())
+
+
 class Products(Dataset):
     """Samples that a worker process computes in fp16."""
 

@@ -17,7 +17,7 @@ operation; normalisation, pooling, activations and the forward of attention take
 
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -54,11 +54,15 @@ OVERLOADS = {
     "addbmm": ("addbmm.out", "addbmm_"),
 }
 
-# What the contexts that are open in this process ask for.
+# The state of this process. The lock guards all of it; a kernel reads `_dtypes` without the lock.
 _lock = threading.RLock()
-_requests: Counter[tuple[str, tuple[str, ...]]] = Counter()  # (dtype, operations): how many contexts
-_library: Library | None = None
-_overloads: list[str] = []  # that have a kernel in `_library`
+_requests: Counter[tuple[str, tuple[str, ...]]] = Counter()  # (dtype, operations): how many open contexts
+_dtypes: dict[str, frozenset[torch.dtype]] = {}  # operation: the dtypes that are computed in fp32 now
+_libraries: list[Library] = []  # of the registered kernels
+_registered: set[str] = set()  # operations that have a kernel in `_libraries`
+# The last kernels, also after they were unregistered: another thread may be waiting to run one of them, and
+# PyTorch's dispatcher does not keep it alive for that thread.
+_kept: deque[list[Any]] = deque(maxlen=16)
 
 
 def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
@@ -107,47 +111,56 @@ def compute_in_fp32(device: torch.device, dtype: str) -> Iterator[None]:
 
 
 def active_overloads() -> tuple[str, ...]:
-    """Return the ATen overloads that have an fp32 kernel registered now, sorted."""
+    """Return the ATen overloads that are computed in fp32 now for a 16-bit dtype, sorted."""
     with _lock:
-        return tuple(sorted(_overloads))
+        return tuple(sorted(overload for name in _dtypes for overload in _overloads_of(name)))
+
+
+def _overloads_of(name: str) -> tuple[str, ...]:
+    return (name, *OVERLOADS.get(name, ()))
 
 
 def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
-    """Count a context in or out. Replace the kernels where the set of open requests has changed."""
-    global _library
+    """Count a context in or out, and register or unregister kernels accordingly.
+
+    While any context is open, registered kernels stay: a context that opens or closes in one thread changes
+    nothing for the computations of another thread.
+    """
+    global _dtypes
     with _lock:
-        before = set(_requests)
         _requests[request] += change
         if not _requests[request]:
             del _requests[request]
-        if before == set(_requests):
-            return
-        if _library is not None:
-            _library._destroy()  # the only way to take a kernel out before the process ends
-            _library = None
-            _overloads.clear()
-        if _requests:
-            _library = _register(_requests)
+        dtypes: dict[str, set[torch.dtype]] = {}
+        for dtype, operations in _requests:
+            for name in operations:
+                dtypes.setdefault(name, set()).add(DTYPES[dtype])
+        _dtypes = {name: frozenset(found) for name, found in dtypes.items()}
+        if not _requests:
+            while _libraries:
+                _libraries.pop()._destroy()  # the only way to unregister before the process ends
+            _registered.clear()
+        elif missing := _dtypes.keys() - _registered:
+            _libraries.append(_register(missing))
+            _registered.update(missing)
 
 
-def _register(requests: Iterable[tuple[str, tuple[str, ...]]]) -> Library:
-    """Register a kernel for every overload of the requested operations."""
-    dtypes: dict[str, set[torch.dtype]] = {}
-    for dtype, operations in requests:
-        for name in operations:
-            dtypes.setdefault(name, set()).add(DTYPES[dtype])
+def _register(names: Iterable[str]) -> Library:
+    """Register a kernel for every overload of these operations."""
     library = Library("aten", "IMPL")
+    # Every kernel is made before any is registered: a kernel calls PyTorch's own kernels.
+    kernels = {
+        overload: _make_kernel(name, overload) for name in names for overload in _overloads_of(name)
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verriding a previously registered kernel")
-        for name, taken in dtypes.items():
-            for overload in (name, *OVERLOADS.get(name, ())):
-                kernel = _make_kernel(name, overload, frozenset(taken))
-                library.impl(overload, kernel, "CPU", with_keyset=True)
-                _overloads.append(overload)
+        for overload, kernel in kernels.items():
+            library.impl(overload, kernel, "CPU", with_keyset=True)
+    _kept.append([get_kernel(f"aten::{overload}", "CPU") for overload in kernels])
     return library
 
 
-def _make_kernel(name: str, overload: str, dtypes: frozenset[torch.dtype]) -> Callable[..., Any]:
+def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
     """Make the kernel of an overload: functional (`mm`), with an output (`mm.out`) or in place (`addmm_`)."""
     functional, original = (get_kernel(f"aten::{op}", "CPU").call_boxed for op in (name, overload))
     operands = OPERANDS[name]
@@ -162,7 +175,7 @@ def _make_kernel(name: str, overload: str, dtypes: frozenset[torch.dtype]) -> Ca
 
     def is_for_us(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
-        return dtype in dtypes and all(tensor is None or tensor.dtype is dtype for tensor in tensors[1:])
+        return dtype in _dtypes.get(name, ()) and all(tensor is None or tensor.dtype is dtype for tensor in tensors[1:])
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if is_for_us(args[:operands]):
