@@ -272,20 +272,34 @@ HOSTILE = {
 }
 
 
-def test_a_hostile_file_is_a_sentence_of_its_run_beside_which_another_is_read(tmp_path, subtests):
+GOOD = {
+    "events.out.tfevents.1.host": "",
+    "metrics.csv": "step,loss\n1,2\n",
+    "trainer_state.json": '{"log_history": [{"step": 1, "loss": 2.0}]}',
+}
+
+
+def test_a_hostile_file_is_named_with_a_reason_and_hides_no_other(tmp_path, subtests):
     HOSTILE["events.out.tfevents.1.host"].append(_no_protobuf())
-    _file(tmp_path / "good" / "metrics.csv", "step,loss\n1,2\n")
     files = [(name, content) for name, every in HOSTILE.items() for content in every]
     for number, (name, content) in enumerate(files):
         with subtests.test(name=name, content=content[:40]):
-            file = _file(tmp_path / f"bad{number}" / name, content)
+            folder = tmp_path / f"both{number}"
+            file = _file(folder / "bad" / name, content)
+            if GOOD[name]:
+                _file(folder / "good" / name, GOOD[name])
+            else:
+                _write(folder / "good", {"acc": [0.5]})
             if name == "trainer_state.json":  # of two states the one that got further is asked for
                 _file(file.parent / "checkpoint-1" / name, content)
-            bad, good = load_runs([file.parent, tmp_path / "good"])
-            assert good.problems == []
-            assert bad.problems or not bad.rows
-            assert all("\n" not in problem for problem in bad.problems)
-            if not bad.rows:  # nor is it anything where it is all that was named
+            runs, said = _load(folder)
+            good = [run for run in runs if "/good" in run.name]
+            assert [run.problems for run in good] == [[]]
+            bad = [run for run in runs if run not in good]
+            assert all(run.problems and run.rows for run in bad)
+            assert bad or any("/bad" in line and "left out" in line for line in said)
+            assert all("\n" not in line for line in said)
+            if not bad:  # nor is it anything where it is all that was named
                 with pytest.raises(UserError, match=r"^[^\n]*no run can be read from it[^\n]*$"):
                     load_runs([file])
 

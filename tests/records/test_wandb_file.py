@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import plan
 from support.properties import examples
-from support.wandb_files import ODD, VALUES, client_records, frame, odd_records
+from support.wandb_files import ODD, VALUES, client_records, frame, odd_records, write_runs
 from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare import load_runs
@@ -176,12 +176,15 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
         (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
     ],
 )
-def test_file_without_a_run_becomes_a_sentence(tmp_path, content, words):
+def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(tmp_path, content, words):
     file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
     file.parent.mkdir()
     file.write_bytes(content)
     set_back(file, 1e6)
-    run = read(tmp_path)
+    with pytest.raises(UserError, match=words):
+        read(tmp_path)
+    write_runs(tmp_path, [plan("none")])
+    run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
     assert words in " ".join(run.problems)
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
 

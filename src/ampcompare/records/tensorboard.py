@@ -22,13 +22,10 @@ from ampcompare.records.trainers import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
+PLACEHOLDER = "hp_metric"  # of Lightning's logger, -1 from the beginning
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
 STAMPED = re.compile(r"\d+\.\d+")  # the folder of `add_hparams`, named by the time
 Points = dict[str, list[tuple[int, float, float]]]  # of each tag: step, seconds since 1970, value
-
-
-def is_event_file(name: str) -> bool:
-    return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
@@ -150,7 +147,11 @@ def _fill(run: RunRecord, points: Points) -> None:
     run.config, run.problems = beside | run.config, run.problems + problems
     if (begin := _begin(points)) < LATEST:
         run.started_at = datetime.fromtimestamp(begin, UTC)
-    if not points:
+    if points.keys() <= {PLACEHOLDER}:
+        if points:
+            run.problems.append(
+                f"It holds {PLACEHOLDER} alone, which Lightning writes before a metric is logged."
+            )
         return
     columns = ["step", "wall", "value"]
     every = pd.concat(
