@@ -210,9 +210,9 @@ def test_column_of_steps_is_found_by_its_usual_names_or_by_the_one_that_is_given
 
 
 def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
-    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
+    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,2,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
     (run,) = load_runs([path])
-    assert run.values("loss").tolist() == [0.001]
+    assert run.values("loss").tolist() == [2, 0.001]
     assert run.nonfinite("loss").tolist() == [1]
     assert run.history["word"].tolist() == ["a, b", None, "c"]
     assert run.history["flag"].tolist() == [True, False, None]

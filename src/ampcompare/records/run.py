@@ -37,7 +37,8 @@ class RunRecord:
     logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
-    sentences what was wrong with the record. `objective` is the metric of its sweep and the goal (`maximize`,
+    sentences what was wrong with the record. `units` has the unit of a key where the file writes it with the
+    values (`percent` for `85.3%`). `objective` is the metric of its sweep and the goal (`maximize`,
     or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
     whether its file has the run's name and config.
     """
@@ -60,6 +61,7 @@ class RunRecord:
     rows: int = 0
     logged: dict[str, Column] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    units: dict[str, str] = field(default_factory=dict)
     objective: tuple[str, str] | None = None
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
@@ -194,6 +196,7 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         rows=rows,
         logged=sharing_rows(logged),
         problems=problems,
+        units={key: unit for part in ordered for key, unit in part.units.items()},
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
         machine=joined(part.machine for part in ordered),

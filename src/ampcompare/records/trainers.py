@@ -5,17 +5,19 @@
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.records.run import RunRecord, columns_of
-from ampcompare.records.tree import flatten, parse_json
+from ampcompare.records.tree import flatten, is_number, parse_json
 
 STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
 KNOWN = (
@@ -24,6 +26,8 @@ KNOWN = (
     "progress.csv",
 )  # of the trainers; a folder with one of them is one run
 MOST_HEAD = 1_000_000  # bytes of the first line
+PANDAS_INDEX = "Unnamed: 0"  # the name that pandas gives its own index when it reads a table again
+PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)
 HEAD_LINES = 100  # of JSON, in which the step's key has to be
 STATE = "trainer_state.json"
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
@@ -97,6 +101,7 @@ def _read_json_lines(path: Path, step: str | None) -> RunRecord:
     try:
         run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         run.rows, run.logged = columns_of(rows())
+        _clean(run)
     except OSError as problem:
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     if metrics.STEP not in run.logged and key in run.logged:
@@ -147,8 +152,10 @@ def _head(path: Path) -> list[str]:
 
 
 def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
-    """The rows; of columns of one name the last that is filled counts."""
-    if len({*head, ""}) <= len(head):
+    """Read the rows; of columns of one name the last counts. The unnamed index of pandas is no column."""
+    names = ["" if place == 0 and name == PANDAS_INDEX else name for place, name in enumerate(head)]
+    kept = [name for place, name in enumerate(names) if place or name]
+    if "" in kept or len({*kept}) < len(kept):
         run.problems.append("Columns have no name, or one that another has.")
     odd = 0
 
@@ -159,12 +166,13 @@ def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
             try:
                 next(table, None)
                 for row in filter(None, table):
-                    odd += len(row) != len(head)
-                    yield {name: _cell(cell) for name, cell in zip(head, row, strict=False) if name}
+                    odd += len(row) != len(names)
+                    yield {name: _cell(cell) for name, cell in zip(names, row, strict=False) if name}
             except csv.Error as problem:
                 run.problems.append(f"Reading {path.name} stopped at line {table.line_num:,}: {problem}.")
 
     run.rows, run.logged = columns_of(rows())
+    _clean(run)
     if metrics.STEP not in run.logged and head[step] in run.logged:
         run.logged[metrics.STEP] = run.logged[head[step]]
     if odd:
@@ -179,6 +187,49 @@ def _cell(text: str) -> Any:
         return float(word)
     except ValueError:
         return {"": None, "true": True, "false": False}.get(word.lower(), word)
+
+
+def _clean(run: RunRecord) -> None:
+    """Read percentages as numbers, name cells that are none, drop NaN that stands for no evaluation."""
+    for key, (rows, values) in run.logged.items():
+        if values.dtype == object:
+            run.logged[key] = rows, _percentages(run, key, values)
+        else:
+            kept = _is_logged(values)
+            run.logged[key] = rows[kept], values[kept]
+
+
+def _percentages(run: RunRecord, key: str, values: np.ndarray) -> np.ndarray:
+    """Return the numbers of a column of percentages (`85.3%`), any other column as it is.
+
+    A column in which numbers and other cells stand side by side gets a sentence in `problems`.
+    """
+    numbers = [value for value in values if is_number(value)]
+    texts = [value for value in values if isinstance(value, str)]
+    found = [PERCENTAGE.fullmatch(text) for text in texts]
+    if texts and len(texts) == len(values) and all(found):
+        run.units[key] = "percent"
+        return np.array([float(match[1]) for match in found if match])
+    if texts and (numbers or any(found)):
+        run.problems.append(
+            f"Column {key} has cells that are no numbers, such as {texts[0]!r}; these are not read."
+        )
+    return values
+
+
+def _is_logged(values: np.ndarray) -> np.ndarray:
+    """Return a mask of the values that were logged: a NaN may stand for a row without an evaluation.
+
+    It does where finite values come less often than the rows. The last value stays NaN where an evaluation
+    was due: where as many NaN follow the last finite value as lie between two of them.
+    """
+    finite = np.flatnonzero(np.isfinite(values))
+    gaps = np.diff(finite, prepend=-1)
+    kept = np.ones(len(values), bool)
+    if len(finite) and np.median(gaps) >= 2:
+        kept = ~np.isnan(values)
+        kept[-1] |= len(values) - 1 - finite[-1] >= gaps.max()
+    return kept
 
 
 def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:

@@ -30,7 +30,9 @@ from ampcompare.report.runs.metric import (
     choose_metric,
     is_logged,
     parse_metric,
+    placeholder_of,
     says_direction,
+    without_value,
 )
 from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.words import plural, printable, short, some
@@ -92,12 +94,27 @@ def _take_metric(reading: Reading) -> None:
     goal = goal or own_goal
     metric = choose_metric(key, reading.asked.margin, runs, unit=unit, goal=goal, is_asked=asked is not None)
     reading.metric = replace(metric, words=called)
+    _drop_placeholder(reading)
     if guessed:
         reading.picked.append((f"{key} as the metric{READ_AS[metric.scale]}", "--metric"))
     if (reading.is_foreign or guessed) and not goal and says_direction(key) is None:
         reading.doubts.append(
             f"Whether more or less {reading.metric.name} is better is not known: more is taken as better. "
             f"--metric {printable(key)}:min turns it round."
+        )
+
+
+def _drop_placeholder(reading: Reading) -> None:
+    """Take away the value of the metric that stands for no evaluation (-1), and say so."""
+    key, runs = reading.metric.key, reading.runs
+    every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    values = [float(value) for value in every if value is not None and np.isfinite(value)]
+    placeholder = placeholder_of(reading.metric.scale, values)
+    if placeholder is not None:
+        reading.runs = [without_value(run, key, placeholder) for run in runs]
+        reading.doubts.append(
+            f"{printable(key)} is {placeholder:g} in {plural(values.count(placeholder), 'row')}, which is no "
+            "percentage: it is taken for a row without an evaluation, and left out."
         )
 
 
