@@ -40,7 +40,7 @@ class RunRecord:
     sentences what was wrong with the record. `units` has the unit of a key where the file writes it with the
     values (`percent` for `85.3%`). `objective` is the metric of its sweep and the goal (`maximize`,
     or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
-    whether its file has the run's name and config.
+    whether its file has the run's name and config, `is_early_stopped` whether it trained with early stopping.
     """
 
     id: str
@@ -66,6 +66,7 @@ class RunRecord:
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
     is_named: bool = True
+    is_early_stopped: bool = False
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:

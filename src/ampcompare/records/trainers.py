@@ -30,6 +30,7 @@ PANDAS_INDEX = "Unnamed: 0"  # the name that pandas gives its own index when it 
 PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)
 HEAD_LINES = 100  # of JSON, in which the step's key has to be
 STATE = "trainer_state.json"
+EARLY_STOPPING = "EarlyStoppingCallback"  # of Hugging Face's trainer, among a state's callbacks
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
 SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # Lightning's, timm's, accelerate's
 MAX_BYTES, MOST_VALUES = 4_000_000, 300_000  # of settings; in pieces of JSON
@@ -263,6 +264,8 @@ def _read_state(path: Path, folder: Path) -> RunRecord:
     renamed = ({metrics.STEP if key == "step" else key: v for key, v in row.items()} for row in log)
     run.rows, run.logged = columns_of(renamed)
     run.config |= {key: state[key] for key in OPTIONS if isinstance(state.get(key), int | float | str)}
+    callbacks = state.get("stateful_callbacks")
+    run.is_early_stopped = isinstance(callbacks, dict) and EARLY_STOPPING in callbacks
     if isinstance(step := state.get(metrics.STEP), int | float):
         run.summary[metrics.STEP] = step
     return run

@@ -18,7 +18,18 @@ PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
 PUBLICATIONS = (".yaml", ".yml")
-AS_IT_IS = ("baseline", "bench", "metric", "throughput", "memory", "margin", "target", "reproduce", "within")
+AS_IT_IS = (
+    "baseline",
+    "bench",
+    "metric",
+    "best",
+    "throughput",
+    "memory",
+    "margin",
+    "target",
+    "reproduce",
+    "within",
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,9 @@ class Request:
         str | None, Option(metavar="VALUE", help="What others are compared with; default: none.")
     ] = None
     metric: Annotated[str | None, Option(metavar="KEY", help="Quality, as KEY or KEY:min:percent.")] = None
+    best: Annotated[
+        bool, Option("--best", help="Compare each run's best value of the metric, not its last.")
+    ] = False
     throughput: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
     memory: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
     step: Annotated[str | None, Option(metavar="COLUMN", hidden=True)] = None

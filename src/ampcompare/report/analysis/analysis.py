@@ -109,6 +109,7 @@ def analyse_runs(
     baseline: str | None = None,
     *,
     metric: str | None = None,
+    best: bool = False,
     margin: float | None = None,
     group_by: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
@@ -122,15 +123,16 @@ def analyse_runs(
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
-    `metric` is the quality that is compared (`KEY`, `KEY:min`, `KEY:max:percent`), `margin` what still counts
-    as the same (0.5 points for accuracies), `throughput` and `memory` the keys of these. What is not given is
-    that of our own runs (the backend against `none` by the metric of their task); of other programs' it is
-    guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
-    a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
-    (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
-    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`,
-    `bench` a file of `ampcompare bench --json` that speed is taken from. Margin and
-    target that are not given are those of the runs' own plan, if they have one. Raises UserError.
+    `metric` is the quality that is compared (`KEY`, `KEY:min`, `KEY:max:percent`), of which `best` takes each
+    run's best value instead of its last, `margin` what still counts as the same (0.5 points for accuracies),
+    `throughput` and `memory` the keys of these. What is not given is that of our own runs (the backend
+    against `none` by the metric of their task); of other programs' it is guessed from what they logged, and
+    said. `ignore` are settings that may differ within a group, `reproduce` a publication, by name or file, of
+    which the runs tell whether it is reproduced, ratios `within` 0.1 (10 %); `target` the value of the
+    metric, as logged or as shown, up to which training is timed (by default what the baseline reaches),
+    `require` what is to be shown, such as `native: speedup >= 1.5`, `bench` a file of `ampcompare bench
+    --json` that speed is taken from. Margin and target that are not given are those of the runs' own plan, if
+    they have one. Raises UserError.
 
     >>> from ampcompare import analyse_runs, load_runs
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
@@ -156,7 +158,8 @@ def analyse_runs(
     keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
     values = [one.get(keys[0], NOT_SET) for one in reading.settings]
     of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    compared = replace(reading.metric, target=_target(target, plan.target, of_baseline, reading.metric))
+    target = _target(target, plan.target, of_baseline, reading.metric)
+    compared = replace(reading.metric, target=target, is_best=best)
     rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
     compared = replace(compared, floor=resolution_of(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)

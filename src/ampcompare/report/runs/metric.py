@@ -37,7 +37,8 @@ class ComparedMetric:
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
     tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
     more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
-    value, as shown, up to which training is timed, `floor` the least that its spread is taken for: what two
+    value, as shown, up to which training is timed, `is_best` says that a run's best value counts instead of
+    its last, `floor` the least that its spread is taken for: what two
     runs cannot differ in is no certainty.
     """
 
@@ -48,14 +49,18 @@ class ComparedMetric:
     words: str = ""
     target: float | None = None
     floor: float = 0.0
+    is_best: bool = False
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        self.name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        best = "best " if self.is_best else ""
+        self.name = f"{best}{name}"
         self.falls = self.goal == MINIMIZE
         self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_share and not self.falls
-        self.noun = "accuracy" if self.is_accuracy else self.name  # what it is, beside speed and memory
+        # What it is, beside speed and memory.
+        self.noun = f"{best}accuracy" if self.is_accuracy else self.name
         self.axis = f"{self.name}, %" if self.is_share else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.SHARE else ""
