@@ -213,7 +213,7 @@ def _clock(run: RunRecord) -> np.ndarray | None:
     runtime, stamps = run.numbers("_runtime"), run.numbers("_timestamp")
     rows = np.flatnonzero(np.isfinite(runtime))
     if not len(rows):
-        return stamps - stamps[np.isfinite(stamps)][0] if np.isfinite(stamps).any() else None
+        return stamps - np.nanmin(stamps) if np.isfinite(stamps).any() else None
     with np.errstate(all="ignore"):
         runtime[rows] = np.cumsum(np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0))
     return runtime
