@@ -20,9 +20,10 @@ from support.properties import examples
 from support.wandb_files import ODD, VALUES, client_records, frame, odd_records, write_runs
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare import load_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.definitions import definition_of
 from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
 from ampcompare.train.checkpoint.store import Store
@@ -151,19 +152,73 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     killed.parent.mkdir(parents=True)
     shutil.copy(real_runs["killed"], killed)
     for seconds, state in ((50, "running"), (70, "crashed")):
-        set_back(killed, seconds)
-        assert (read(killed).state, read(killed).rows) == (state, len(plan("none", 3)["rows"]))
+        killed.write_bytes(frame([row(_timestamp=str(time.time() - seconds))]))
+        for age in (0, 1e6):  # of the file, which a copy changes
+            set_back(killed, age)
+            assert (read(killed).state, read(killed).rows) == (state, 1)
+    shutil.copy(real_runs["killed"], killed)
+    assert read(killed).rows == len(plan("none", 3)["rows"])
+    killed.write_bytes(frame([row(_timestamp=str(time.time() - 70))]))
     store = Store(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
     assert read(killed).state == "running"
     store.unlock()
     assert read(killed).state == "crashed"
     assert store.lock()  # and looking has not taken it
-    killed.write_bytes(frame([row(_timestamp=str(250 * n + late)) for n in range(9) for late in (0, 0.5)]))
     store.unlock()
     for seconds, state in ((700, "running"), (800, "crashed")):  # three rows of its own
-        set_back(killed, seconds)
+        begin = time.time() - seconds - 2000.5
+        stamps = [begin + 250 * n + late for n in range(9) for late in (0, 0.5)]
+        killed.write_bytes(frame([row(_timestamp=str(stamp)) for stamp in stamps]))
         assert read(killed).state == state
+
+
+def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
+    for seconds, state in ((30, "running"), (90, "crashed")):
+        sample = Record()
+        sample.stats.timestamp.seconds = int(time.time() - seconds)
+        path = tmp_path / str(seconds) / "offline-run-1-one" / "run-one.wandb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(frame([row(_timestamp=str(time.time() - 5000)), sample.SerializeToString()]))
+        assert read(path).state == state
+
+
+def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> bytes:
+    record = Record()
+    setattr(record.metric, "glob_name" if "*" in name else "name", name)
+    record.metric.step_metric, record.metric.goal = step, goal
+    if summary:
+        setattr(record.metric.summary, summary, True)
+    return record.SerializeToString()
+
+
+def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
+    records = [
+        defined("val/*", "epoch"),
+        defined("val/loss/*", "pass"),
+        defined("val/acc", "epoch", "max"),
+        defined("ppl", goal=1),
+    ]
+    run = written(tmp_path, [*records, row(loss="1")])
+    keys = ("val/f1", "val/loss/a", "val/acc", "ppl", "x")
+    told = {key: definition_of(key, run.definitions) for key in keys}
+    assert [told[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
+    assert [told[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
+    assert [key for key, one in told.items() if one.is_best] == ["val/acc"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path, declared):
+    for arm in "ab":
+        rows = [row(_step=str(100 * n), epoch=str(n // 2), acc=str(n / 10), loss="1") for n in range(1, 7)]
+        records = [defined("acc", "epoch")] if declared else []
+        path = tmp_path / arm / "offline-run-1-one" / f"run-{arm}.wandb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(frame([*records, *rows]))
+    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
+    analysis = analyse_runs(runs, metric="acc:max:fraction")
+    assert set(analysis.table["steps"]) == {3.0 if declared else 600.0}
+    assert analysis.quantities.step == ("epoch" if declared else "step")
 
 
 @pytest.mark.parametrize(

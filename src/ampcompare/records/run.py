@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.former import config_now
 from ampcompare.records.machine import Machine, joined
 from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
@@ -38,7 +39,9 @@ class RunRecord:
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
     sentences what was wrong with the record. `units` has the unit of a key where the file writes it with the
-    values (`percent` for `85.3%`). `objective` is the metric of its sweep and the goal (`maximize`,
+    values (`percent` for `85.3%`), `definitions` what W&B's
+    `define_metric` declares of a key or a pattern. `last_write` is when it last logged, else when its file
+    was written. `objective` is the metric of its sweep and the goal (`maximize`,
     or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
     whether its file has the run's name and config, `is_early_stopped` whether it trained with early stopping.
     """
@@ -62,6 +65,7 @@ class RunRecord:
     logged: dict[str, Column] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, MetricDefinition] = field(default_factory=dict)
     objective: tuple[str, str] | None = None
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
@@ -197,6 +201,7 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         rows=rows,
         logged=sharing_rows(logged),
         problems=problems,
+        definitions={key: one for part in ordered for key, one in part.definitions.items()},
         units={key: unit for part in ordered for key, unit in part.units.items()},
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,

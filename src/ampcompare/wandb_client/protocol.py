@@ -20,6 +20,7 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "summary": (3, "SummaryRecord"),
         "config": (5, "ConfigRecord"),
         "stats": (7, "StatsRecord"),
+        "metric": (12, "MetricRecord"),
         "run": (17, "RunRecord"),
         "exit": (18, "RunExitRecord"),
         "environment": (26, "EnvironmentRecord"),
@@ -44,6 +45,14 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "SummaryItem": ITEM,
     "HistoryRecord": {"item": (1, "bytes[]")},
     "HistoryItem": ITEM,
+    "MetricRecord": {
+        "name": (1, "string"),
+        "glob_name": (2, "string"),
+        "step_metric": (4, "string"),
+        "summary": (7, "MetricSummary"),
+        "goal": (8, "int32"),  # an enum: 1 minimize, 2 maximize
+    },
+    "MetricSummary": {"min": (1, "bool"), "max": (2, "bool"), "best": (4, "bool")},
     "StatsRecord": {"timestamp": (2, "Timestamp"), "item": (3, "StatsItem[]")},
     "StatsItem": {"key": (1, "string"), "value_json": (16, "string")},
     "EnvironmentRecord": {
@@ -64,6 +73,7 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "string": _FIELD.TYPE_STRING,
+    "bool": _FIELD.TYPE_BOOL,
     "bytes": _FIELD.TYPE_BYTES,
     "int32": _FIELD.TYPE_INT32,
     "uint32": _FIELD.TYPE_UINT32,

@@ -20,7 +20,7 @@ from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.apart import tell_apart
 from ampcompare.report.foreign.reading import MOST_NAMES, Asked, Logged, Reading
-from ampcompare.report.foreign.speed_memory import OWN_STEP, step_key, take_figures
+from ampcompare.report.foreign.speed_memory import OWN_STEP, counts_rows, step_key, take_figures
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     GOALS,
@@ -51,11 +51,14 @@ def read(runs: Sequence[RunRecord], asked: Asked) -> Reading:
         reading.quantities = Quantities(speed=SAMPLES)
     _take_metric(reading)
     if reading.is_foreign:
-        reading.runs = _with_machines(list(map(_with_clock, reading.runs)))
+        reading.runs = _with_machines([_with_clock(run, reading.metric.key) for run in reading.runs])
     take_figures(reading)
-    counted = {step_key(run) for run in runs} if reading.is_foreign else set()
-    if counted and (counted <= {*names.EPOCHS} or counted == {OWN_STEP}):
-        reading.quantities = replace(reading.quantities, step="row" if OWN_STEP in counted else "epoch")
+    counted = {step_key(run, reading.metric.key) for run in runs} if reading.is_foreign else set()
+    if counted == {OWN_STEP}:
+        unit = "row" if any(map(counts_rows, runs)) else "step"
+        reading.quantities = replace(reading.quantities, step=unit)
+    elif counted and counted <= {*names.EPOCHS}:
+        reading.quantities = replace(reading.quantities, step="epoch")
     tell_apart(reading)
     return reading
 
@@ -192,10 +195,10 @@ def _with_machines(runs: list[RunRecord]) -> list[RunRecord]:
     ]
 
 
-def _with_clock(run: RunRecord) -> RunRecord:
+def _with_clock(run: RunRecord, metric: str) -> RunRecord:
     """The run with our names for its step, epoch, loss and clock, where it has these under others."""
     found = {
-        metrics.STEP: step_key(run),
+        metrics.STEP: step_key(run, metric),
         metrics.EPOCH: next((key for key in names.EPOCHS if key in run.logged), ""),
         metrics.LOSS: next((key for key in names.LOSSES if key in run.logged), ""),
     }

@@ -9,6 +9,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.definitions import definition_of
 from ampcompare.records.machine import OF_GPUS, OF_PROCESS, RESIDENT
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.reading import Reading
@@ -108,13 +109,23 @@ def _take_pace(reading: Reading) -> str | None:
     return unit
 
 
-def step_key(run: RunRecord) -> str:
-    """What counts a run's rows: its steps; epochs, where each row ends one; else W&B's own count."""
+def step_key(run: RunRecord, metric: str = "") -> str:
+    """What counts a run's rows: what W&B's `define_metric` declares of the metric; its steps; epochs, where
+    each row ends one; else W&B's own count.
+    """
+    declared = definition_of(metric, run.definitions).step
+    if declared and len(run.values(declared)):
+        return declared
     key = next((key for key in names.STEPS if len(run.values(key)) > 1), OWN_STEP)
     for epochs in names.EPOCHS:
         if len(ends := run.values(epochs)) == run.rows > 1 and (np.diff(ends) >= 1).all():
             return epochs if key == OWN_STEP or np.array_equal(ends, run.values(key)) else key
     return key
+
+
+def counts_rows(run: RunRecord) -> bool:
+    """Return whether W&B's own step is no more than the number of the row: nobody gave `log(step=...)`."""
+    return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
 
 
 def _rates_of(run: RunRecord, key: str) -> np.ndarray | None:
