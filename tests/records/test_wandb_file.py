@@ -39,6 +39,7 @@ def read(path: Path) -> RunRecord:
 def written(folder: Path, payloads: list[bytes]) -> RunRecord:
     """The run of a file of these records."""
     path = folder / "run-one.wandb"
+    folder.mkdir(exist_ok=True)
     path.write_bytes(frame(payloads))
     return read(path)
 
@@ -321,6 +322,61 @@ def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_p
     assert set(one["machine"]) == {"host", "gpu_uuid"}
     assert set(two["machine"]) == {"host"}
     assert "box" not in json.dumps(one)
+
+
+def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a machine of which W&B wrote these records one after the other."""
+    records = []
+    for change in changes:
+        record = Record()
+        for name, value in change.items():
+            if isinstance(value, dict):
+                getattr(record.environment, name).MergeFrom(
+                    getattr(record.environment, name).__class__(**value)
+                )
+            elif isinstance(value, list):
+                for one in value:
+                    getattr(record.environment, name).add(**one)
+            else:
+                setattr(record.environment, name, value)
+        records.append(record.SerializeToString())
+    return written(folder, [row(a="1"), *records]).machine.facts
+
+
+@pytest.mark.parametrize(
+    ("seen", "device", "kind"),
+    [
+        ({"apple": {"name": "Apple M2 Pro"}}, "Apple M2 Pro", ""),
+        ({"gpu_amd": [{"series": "Instinct MI300X", "unique_id": "0x1"}]}, "Instinct MI300X", ""),
+        ({"tpu": {"name": "v5e"}}, "v5e", ""),
+        ({"gpu_nvidia": [{"name": "NVIDIA L4"}]}, "NVIDIA L4", "cuda"),
+        ({}, "CPU with 8 cores", "cpu"),
+    ],
+)
+def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, seen, device, kind):
+    cpu = {"cpu_count": 8, "host": "box"}
+    for number, order in enumerate([(cpu, seen), (seen, cpu), (cpu | seen,)]):
+        facts = environment(tmp_path / str(number), *order)
+        assert (facts["device_name"], facts["device_type"]) == (device, kind)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "device"),
+    [
+        ({"gpu": "Tesla T4", "gpu_count": 1, "cpu_count": 2}, "Tesla T4"),
+        ({"gpu_devices": [{"name": "Tesla V100"}], "cpu_count": 2}, "Tesla V100"),
+        ({"gpuapple": {"type": "arm", "vendor": "Apple"}, "cpu_count": 8}, "Apple GPU"),
+        ({"gpu_count": 2, "cpu_count": 8}, None),
+        ({"cpu_count": 8}, "CPU with 8 cores"),
+        (["no mapping"], None),
+    ],
+)
+def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, metadata, device):
+    folder = tmp_path / "wandb" / "offline-run-1-one"
+    (folder / "files").mkdir(parents=True)
+    (folder / "files" / "wandb-metadata.json").write_text(json.dumps(metadata))
+    (folder / "run-one.wandb").write_bytes(frame([row(a="1")]))
+    assert read(tmp_path).machine.facts.get("device_name") == device
 
 
 def as_text(value: Any) -> str:

@@ -11,6 +11,7 @@ from ampcompare.records.run import columns_of
 FULL, MIXED = "32-true", "bf16-mixed"
 RATE = {FULL: 100.0, MIXED: 180.0}
 MEMORY = {FULL: 4000.0, MIXED: 2500.0}
+DEVICE = {"device_name": "Test Device 9000", "device_type": "cuda"}
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +67,7 @@ def foreign(
         "rows": count,
         "logged": logged,
     }
-    return RunRecord(**(made | {"machine": machine or Machine()} | given))
+    return RunRecord(**(made | {"machine": machine or Machine({}, dict(DEVICE))} | given))
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
@@ -78,6 +79,6 @@ def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
 
 def sampled(**figures: float) -> Machine:
     """A machine with a sample of these; `_` in a name stands for a dot."""
-    machine = Machine()
+    machine = Machine({}, dict(DEVICE))
     machine.sample({name.replace("_", "."): value for name, value in figures.items()})
     return machine

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from ampcompare.errors import reason
 from ampcompare.records import tree
 from ampcompare.records.definitions import MetricDefinition
-from ampcompare.records.machine import facts_of_record
+from ampcompare.records.machine import facts_of, metadata_of, read_metadata
 from ampcompare.records.run import STAMP, Column, RunRecord, as_array, sharing_rows
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
@@ -116,6 +116,7 @@ class _Reading:
         self.by_head: dict[bytes, _Column] = {}
         self.summaries: list[Any] = []
         self.bad_values = self.undecodable = 0
+        self.metadata: dict[str, Any] = {}
         self.last_seen = 0.0  # seconds since 1970 of the last record with a time
 
     def take(self, payloads: Iterable[bytes]) -> None:
@@ -175,7 +176,7 @@ class _Reading:
             name = record.metric.name or record.metric.glob_name
             run.definitions[name] = MetricDefinition.from_record(record.metric)
         elif record.HasField("environment"):
-            run.machine.facts |= facts_of_record(record.environment)
+            self.metadata |= metadata_of(record.environment)
 
     def _see(self, moment: Any) -> None:
         """Take in that the run was at work at a protobuf Timestamp."""
@@ -241,6 +242,7 @@ class _Reading:
         self._read()
         run = self.run
         run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
+        run.machine.facts = facts_of(read_metadata(run.paths[0]) | self.metadata)
         stamps = run.values(STAMP)
         self.last_seen = max([self.last_seen, *stamps[np.isfinite(stamps)][-1:]])
         if self.last_seen > 0:  # not the file's own time, which a copy changes

@@ -123,7 +123,7 @@ def test_the_machine_that_wandb_saw_sets_runs_apart_but_not_one_that_died_early(
     def on(name: str) -> Machine:
         return Machine({}, {"device_name": name, "device_type": "cuda"})
 
-    early = foreign(MIXED, 4, steps=2, state="crashed", exit_code=None)
+    early = replace(foreign(MIXED, 4, steps=2, state="crashed", exit_code=None), machine=Machine())
     analysis = analyse_runs([*several(machine=on("A100")), early])
     assert {g.label: len(g.all_rows) for g in analysis.groups} == {FULL: 3, MIXED: 4}
     assert analysis.groups[1].outcomes.failed == 1

@@ -195,7 +195,7 @@ def is_missing_in_bench(group: Group, base: Group, bench: Bench | None) -> bool:
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
     measured = bench.ratios(group, base) if bench else {}
-    is_one_device = len(group.devices | base.devices) <= 1
+    is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
@@ -261,6 +261,8 @@ def _silence(of: Comparison, base: Group, figure: Figure) -> str:
     if found is None:
         if question != QUALITY and len(of.group.devices | base.devices) > 1:
             return "they ran on different devices"
+        if question != QUALITY and "" in of.group.devices | base.devices:
+            return "the device is not recorded"
         if question == SPEED and (dtype := computed_in_fp32(sides)):
             return in_fp32_words(dtype)
         if question == SPEED and of.is_missing_in_bench:
