@@ -293,27 +293,14 @@ def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
     assert "1 values were not valid JSON" in " ".join(run.problems)
 
 
-PROCESS, GPU = "gpu.process.{}.memoryAllocatedBytes", "gpu.{}.memoryAllocatedBytes"
-
-
-def on_machine(folder: Path, gpus: int, *samples: dict[str, float]) -> RunRecord:
-    """The run of a file with samples of a machine that has so many GPUs."""
-    machine, stats = Record(), [Record() for _ in samples]
+def on_machine(folder: Path, gpus: int) -> RunRecord:
+    """The run of a file with a record of a machine that has so many GPUs."""
+    machine = Record()
     environment = machine.environment
     environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
     for number in range(gpus):
         environment.gpu_nvidia.add(name="NVIDIA A100", uuid=f"GPU-{number}")
-    for record, sample in zip(stats, samples, strict=True):
-        for key, value in sample.items():
-            record.stats.item.add(key=key, value_json=json.dumps(value))
-    return written(folder, [row(a="1"), *(record.SerializeToString() for record in (machine, *stats))])
-
-
-def test_the_peak_of_each_kind_of_memory_is_that_of_a_sample_over_all_gpus(tmp_path: Path):
-    one = {PROCESS.format(0): 3 * 2**20, GPU.format(0): 9 * 2**20}
-    two = {PROCESS.format(1): 2**20, "cpu": 3.0}
-    run = on_machine(tmp_path, 2, one | two, {"cpu": 1.0}, {PROCESS.format(0): math.nan}, two)
-    assert run.machine.peaks == {"process": 4, "gpus": 9}
+    return written(folder, [row(a="1"), machine.SerializeToString()])
 
 
 def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):

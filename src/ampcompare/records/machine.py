@@ -1,22 +1,13 @@
-"""What W&B's client saw of a machine beside a run, whatever its program logs: memory, kind of machine."""
+"""What W&B's client saw of the machine of a run, whatever its program logs."""
 
 import hashlib
-import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.records.tree import as_float, is_number, parse_json
+from ampcompare.records.tree import parse_json
 
-OF_PROCESS, OF_GPUS, RESIDENT = "process", "gpus", "resident"
-# W&B's keys of each, and what makes MiB of their values. A sample has those of all GPUs.
-KEYS = {
-    OF_PROCESS: (re.compile(r"gpu\.process\.\d{1,4}\.memoryAllocatedBytes"), 2**-20),
-    OF_GPUS: (re.compile(r"gpu\.\d{1,4}\.memoryAllocatedBytes"), 2**-20),
-    RESIDENT: (re.compile(r"proc\.memory\.rssMB"), 1.0),
-}
 MOST_GPUS = 64  # of one machine whose names are read
 CHIPS = ("apple", "trainium", "tpu")
 MAX_METADATA = 4_000_000  # bytes
@@ -25,29 +16,19 @@ OURS = {"platform": "os", "python": "python", "cuda": "cudaVersion"}
 
 @dataclass
 class Machine:
-    """`peaks` are the most memory of any sample, MiB, over all GPUs: of the process on its GPUs, of the GPUs,
-    resident. `facts` are of the machine, under names as our own runs record them (`device_name`,
-    `device_type`, `platform`, `python`, `cuda`, `cpu_count`, `machine`).
+    """What W&B's client saw of a machine.
+
+    Attributes:
+        facts: Its facts, under names as our own runs record them (`device_name`, `device_type`, `platform`,
+            `python`, `cuda`, `cpu_count`, `machine`).
     """
 
-    peaks: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def sample(self, figures: Mapping[str, Any]) -> None:
-        """Take one sample in."""
-        for what, (keys, factor) in KEYS.items():
-            found = [as_float(v) for key, v in figures.items() if keys.fullmatch(key) and is_number(v)]
-            if known := [value for value in found if not math.isnan(value)]:
-                self.peaks[what] = max(self.peaks.get(what, 0.0), factor * sum(known))
 
 
 def joined(machines: Iterable[Machine]) -> Machine:
     """The machine of one run from those of its parts, oldest first: the later one's facts count."""
-    found = Machine()
-    for machine in machines:
-        found.facts |= machine.facts
-        found.peaks |= {k: max(peak, found.peaks.get(k, 0.0)) for k, peak in machine.peaks.items()}
-    return found
+    return Machine({key: value for machine in machines for key, value in machine.facts.items()})
 
 
 def metadata_of(record: Any) -> dict[str, Any]:

@@ -38,12 +38,14 @@ class RunRecord:
     logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
-    sentences what was wrong with the record. `units` has the unit of a key where the file writes it with the
-    values (`percent` for `85.3%`), `definitions` what W&B's
-    `define_metric` declares of a key or a pattern. `last_write` is when it last logged, else when its file
-    was written. `objective` is the metric of its sweep and the goal (`maximize`,
-    or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
-    whether its file has the run's name and config, `is_early_stopped` whether it trained with early stopping.
+    sentences what was wrong with the record.
+
+    `units` has the unit of a key where the file writes it with the values (`percent` for `85.3%`),
+    `definitions` what W&B's `define_metric` declares of a key or a pattern. `objective` is the metric of its
+    sweep and the goal (`maximize`, or nothing), `swept` the values of the settings that its sweep varies,
+    where these are known. `last_write` is when it last logged, else when its file was written. `machine` is
+    what W&B's client saw of the machine. `is_named` says whether its file has the run's name and config,
+    `is_early_stopped` whether it trained with early stopping.
     """
 
     id: str
@@ -67,6 +69,7 @@ class RunRecord:
     units: dict[str, str] = field(default_factory=dict)
     definitions: dict[str, MetricDefinition] = field(default_factory=dict)
     objective: tuple[str, str] | None = None
+    swept: dict[str, list[Any]] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
     is_named: bool = True

@@ -171,7 +171,6 @@ class _Reading:
             run.exit_code = record.exit.exit_code
         elif record.HasField("stats"):
             self._see(record.stats.timestamp)
-            run.machine.sample({item.key: self._known(item.value_json) for item in record.stats.item})
         elif record.HasField("metric"):
             name = record.metric.name or record.metric.glob_name
             run.definitions[name] = MetricDefinition.from_record(record.metric)

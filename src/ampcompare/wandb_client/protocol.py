@@ -53,8 +53,7 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "goal": (8, "int32"),  # an enum: 1 minimize, 2 maximize
     },
     "MetricSummary": {"min": (1, "bool"), "max": (2, "bool"), "best": (4, "bool")},
-    "StatsRecord": {"timestamp": (2, "Timestamp"), "item": (3, "StatsItem[]")},
-    "StatsItem": {"key": (1, "string"), "value_json": (16, "string")},
+    "StatsRecord": {"timestamp": (2, "Timestamp")},
     "EnvironmentRecord": {
         "os": (1, "string"),
         "python": (2, "string"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.foreign import FULL, MIXED, foreign
+from support.external import FULL, MIXED, external
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.records import RunRecord
@@ -18,7 +18,7 @@ ARMS = {FULL: "fp32", MIXED: "amp"}
 def arms(mixed_rows: int, **changes: object) -> list[RunRecord]:
     """Three runs a side, of which the mixed ones have so many of 40 rows."""
     pairs = [(precision, seed) for precision in (FULL, MIXED) for seed in (1, 2, 3)]
-    runs = [foreign(p, seed, steps=40 if p == FULL else mixed_rows) for p, seed in pairs]
+    runs = [external(p, seed, steps=40 if p == FULL else mixed_rows) for p, seed in pairs]
     return [
         replace(run, config=run.config | {"arm": ARMS[p]}, **changes)
         for (p, _), run in zip(pairs, runs, strict=True)
@@ -50,11 +50,9 @@ def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options
 
 def test_two_percent_apart_is_equal():
     for rows, is_equal in ((99, True), (97, False)):
-        short = [
-            replace(foreign(p, seed, steps=100 if p == FULL else rows), config={"arm": ARMS[p], "seed": seed})
-            for p in (FULL, MIXED)
-            for seed in (1, 2, 3)
-        ]
+        lengths = {FULL: 100, MIXED: rows}
+        runs = [external(p, seed, steps=lengths[p]) for p in (FULL, MIXED) for seed in (1, 2, 3)]
+        short = [replace(r, config={"arm": ARMS[r.name[:-2]], "seed": r.config["seed"]}) for r in runs]
         found = analyse_runs(short, metric="val_acc:max:fraction").comparison("amp")
         assert (found.silence == "") is is_equal
 

@@ -47,11 +47,9 @@ def progress_of(group: Group, column: str) -> Progress | None:
     if values.empty or values.isna().any():
         return None
     planned = {run.option("max_steps") for run in group.rows[RUN]} if column == STEPS else set()
-    known = next(iter(planned)) if len(planned) == 1 else None
-    is_planned = is_number(known) and known > 0
-    return Progress(
-        UNITS[column], float(values.min()), float(values.max()), float(known) if is_planned else math.nan
-    )
+    known = [float(value) for value in planned if is_number(value) and value > 0]
+    of = known[0] if len(planned) == len(known) == 1 else math.nan
+    return Progress(UNITS[column], float(values.min()), float(values.max()), of)
 
 
 def unequal_lengths(groups: Sequence[Group]) -> str:

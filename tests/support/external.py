@@ -15,7 +15,7 @@ DEVICE = {"device_name": "Test Device 9000", "device_type": "cuda"}
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def foreign(
+def external(
     precision: str = FULL,
     seed: int = 1,
     *,
@@ -67,18 +67,11 @@ def foreign(
         "rows": count,
         "logged": logged,
     }
-    return RunRecord(**(made | {"machine": machine or Machine({}, dict(DEVICE))} | given))
+    return RunRecord(**(made | {"machine": machine or Machine(dict(DEVICE))} | given))
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
     """Both precisions, with so many seeds each."""
     return [
-        foreign(precision, seed, **options) for seed in range(1, seeds + 1) for precision in (FULL, MIXED)
+        external(precision, seed, **options) for seed in range(1, seeds + 1) for precision in (FULL, MIXED)
     ]
-
-
-def sampled(**figures: float) -> Machine:
-    """A machine with a sample of these; `_` in a name stands for a dot."""
-    machine = Machine({}, dict(DEVICE))
-    machine.sample({name.replace("_", "."): value for name, value in figures.items()})
-    return machine
