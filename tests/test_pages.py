@@ -142,7 +142,7 @@ def test_a_way_is_short(way: str):
     [
         ("1", ("eval MSE", "native_bf16", "Of eval MSE lower is better")),
         ("2", ("accuracy", "native", "samples/s")),
-        ("3", ("val acc", "bf16", "Took precision as what is compared, 32 as the baseline and val_acc")),
+        ("3", ("val_acc", "bf16", "Read the last val_acc (higher is better) as the metric")),
     ],
 )
 def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, ...]):

@@ -272,7 +272,7 @@ def test_keys_of_a_report(tmp_path: Path):
         analyse_runs(records, bench=str(tmp_path / "bench.json")),
         analyse_runs(planned),
         analyse_runs(controlled),
-        analyse_runs(foreign, throughput="samples_per_sec"),
+        analyse_runs(foreign, throughput="samples_per_sec:per_second"),
     ]
     contents = [json.loads(to_json(one)) for one in analyses]
     contents[0]["published"]["setting"] = "by OPTION"

@@ -215,13 +215,14 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
         found = analyse_runs([make("none"), make("native", edit=edit)])
         assert found.table["problems"].iloc[1][0].startswith(problem)
         assert "The record of native_resnet50 (" in said(found)
-    assert "has problems" in said(analyse_runs([make("none", problems=("Torn.",))]))
+    assert "The record of" in said(analyse_runs([make("none", problems=("Torn.",))]))
+    assert "Torn." in said(analyse_runs([make("none", problems=("Torn.",))]))
 
     def put_back(plan: Any) -> None:
         spoil(plan)
         plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
 
-    assert "has problems" not in said(analyse_runs([make("none"), make("native", edit=put_back)]))
+    assert "The record of" not in said(analyse_runs([make("none"), make("native", edit=put_back)]))
 
 
 def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():

@@ -62,7 +62,9 @@ class Analysis(Findings):
     @cached_property
     def sentences(self) -> dict[str, str]:
         """What happened to the numbers, by phenomenon; under "" what is said where nothing did."""
-        return sentences([g for g in self.groups if not g.is_control])
+        is_recorded = any(run.is_recorded for run in self.table[RUN])
+        looking = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
+        return sentences([g for g in self.groups if not g.is_control], looking)
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:

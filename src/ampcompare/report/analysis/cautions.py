@@ -22,6 +22,7 @@ from ampcompare.report.statistics.family import wilson
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
+MOST_PROBLEMS = 3  # of records, each a sentence
 AGREE = 1e-6  # of the resolution: differences below it are those of rounding
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
@@ -160,10 +161,13 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
     # What a run that failed or has no history lacks is said of its end.
     whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
-    odd = [_who(row) for row in whole if row[table.PROBLEMS]]
-    odd += [_who(row) for row in every if row[RUN].problems]
-    if who := some(list(dict.fromkeys(odd)), MOST_NAMED):
-        yield f"The record of {who} has problems; the table of runs says which."
+    odd = [(_who(row), problem) for row in whole for problem in row[table.PROBLEMS]]
+    odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
+    reasons = words.by_reason(dict.fromkeys(odd), MOST_NAMED)
+    for names, problem in reasons[:MOST_PROBLEMS]:
+        yield f"The record of {names}: {problem}"
+    if (more := len(reasons) - MOST_PROBLEMS) > 0:
+        yield f"{plural(more, 'further problem')} of records: the page's table of runs has them."
     said = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
@@ -226,7 +230,8 @@ def _agreeing(of: Findings) -> Iterator[str]:
 
 
 def _who(row: pd.Series) -> str:
-    return f"{row[table.NAME]} ({row[RUN].id})"
+    name, own = row[table.NAME], row[RUN].id
+    return name if name == own else f"{name} ({own})"
 
 
 def deviations(of: Findings) -> list[str]:

@@ -20,8 +20,13 @@ IN_FP16 = "flushed to zero"
 FLUSHED = "An element that is flushed to zero moves no weight."
 
 
-def sentences(groups: Sequence[Group]) -> dict[str, str]:
-    """Return by phenomenon what it means here, where something happened; under "" what is said of none."""
+def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
+    """Return by phenomenon what it means here, where something happened; under "" what is said of none.
+
+    Args:
+        groups: The groups.
+        looking: The option that looks at gradients, "" where the program that trained has none.
+    """
     told = {}
     for name, (what, of_group, why) in PHENOMENA.items():
         parts = words.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
@@ -31,7 +36,9 @@ def sentences(groups: Sequence[Group]) -> dict[str, str]:
     if told:
         return told
     looked = any(metrics.UNDERFLOW in run.logged for group in groups for run in group.records)
-    extra = "no gradient underflowed" if looked else "gradients were not looked at (diagnostics.every)"
+    if not looked and not looking:
+        return {}
+    extra = "no gradient underflowed" if looked else f"gradients were not looked at ({looking})"
     is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
     return {"": f"No step was skipped, and {extra}." if is_known else f"{words.capital(extra)}."}
 
