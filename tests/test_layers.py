@@ -20,7 +20,7 @@ FLOORS = [re.findall(r"^(\w+)(?:/|\.py) ", floor, re.M) for floor in DRAWING.spl
 FLOOR = {room: -depth for depth, rooms in enumerate(FLOORS) for room in rooms}
 
 # The same within the report; what lies loose in it puts the rooms together.
-REPORT_FLOORS = ("statistics", "runs", "foreign", "analysis", "charts", "page")
+REPORT_FLOORS = ("statistics", "runs", "external", "analysis", "charts", "page")
 
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"jinja2", "joblib", "optuna", "pandas", "scipy", "typer", "vl_convert"}

@@ -13,7 +13,8 @@ from rich.console import Console
 
 import ampcompare
 from ampcompare.bench import output
-from ampcompare.bench.commands import build_arms, default_backends
+from ampcompare.bench.commands import build_arms
+from ampcompare.bench.default_backends import default_backends
 from ampcompare.bench.median_interval import interval, is_even, ratio_of, smallest_difference
 from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
@@ -128,10 +129,16 @@ def test_bf16_is_a_default_where_the_processor_has_instructions_for_it(
     assert default_backends(torch.device("cpu")) == ["none", "native", "apex_o1", *more]
 
 
-@pytest.mark.parametrize(("capability", "more"), [((7, 5), []), ((8, 0), ["native_bf16"])])
-def test_bf16_is_a_default_on_gpus_from_ampere_on(capability, more, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((7, 5), "none native apex_o1"), ((8, 0), "none tf32 native apex_o1 native_bf16")],
+)
+def test_tf32_and_bf16_are_defaults_on_gpus_from_ampere_on(capability, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert default_backends(torch.device("cuda:0")) == ["none", "native", "apex_o1", *more]
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert default_backends(torch.device("cuda:0")) == expected.split()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ampcompare.bench import doctor
-from ampcompare.bench.commands import default_backends
+from ampcompare.bench.default_backends import default_backends
 from ampcompare.bench.doctor import Finding, examine, run_doctor
 from ampcompare.cli import main
 from ampcompare.machine import probe

@@ -137,7 +137,8 @@ def test_a_name_that_leads_nowhere_is_one_line(here: Path, text: str, said: str)
 CLASSES = {
     "class Mine: pass": "Mine is no backend; expected a class that inherits from Precision",
     "Mine = 3": "a int is no backend; expected a class that",
-    f"{BACKEND}\nclass Mine(Precision): pass": "Mine says nothing of itself; give it declares = Backend(",
+    f"{BACKEND}\nclass Mine(Precision): declares = 'mine'": "Mine.declares is 'mine'; expected Backend(",
+    f"{BACKEND}\nclass Mine(Precision): '''\\a'''": "words='\\x07': expected a line of at most 100 ch",
     f"{BACKEND}\nclass Mine(Precision): declares = Backend('native', 'm')": "label='native' is that of a",
     f"{BACKEND}\nclass Mine(Precision): declares = Backend('a\\n', 'm')": (
         "cannot be imported (line 2: ValueError: label='a\\n': expected 1 to 40 letters"
@@ -146,6 +147,36 @@ CLASSES = {
         "Mine(device, options) cannot be made (TypeError: Mine.__init__() takes 1"
     ),
 }
+
+
+def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
+    (here / "mine.py").write_text(f"""{BACKEND}
+import torch
+from ampcompare.precision.halves import Half
+from ampcompare.precision.scaled import Scaled
+
+class Plain(Precision):
+    pass
+
+class Own(Scaled):
+    '''Round everything.\n\n    At length.'''
+
+class MyHalf(Half):
+    '''
+    fp16 with a twist that takes more words than fit into the legend of a chart {"and more " * 4}
+    '''
+    input_dtype = torch.bfloat16
+""")
+    plain, own, half = (backend_of(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
+    assert (plain.label, plain.words, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
+    assert not plain.is_fp32  # nobody knows what it does
+    assert (own.label, own.words, own.dtype, own.scales) == ("Own", "Round everything.", "float16", True)
+    assert half.words.startswith("fp16 with a twist that takes more words than fit into the legend of a ")
+    assert half.words.endswith("...")
+    assert len(half.words) == 100
+    assert (half.label, half.dtype, half.updates_half) == ("MyHalf", "bfloat16", True)
+    assert build_precision("./mine.py:MyHalf").declares == half
+    assert plain.source
 
 
 def test_a_class_that_is_no_backend_is_one_line_that_says_what_is_missing(here: Path, subtests):

@@ -126,6 +126,75 @@ def test_a_lightning_run_that_goes_on_from_its_checkpoint_is_one_record(
     assert rows[metrics.STEP].tolist() == [5, 10, 15, 20, 25, 30]
 
 
+def test_lightning_records_what_the_validation_logs_under_any_name_and_nothing_else(tmp_path: Path):
+    import lightning.pytorch as library
+
+    class Logs(library.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            module.log("train_loss", 0.5)
+
+        def on_validation_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            module.log_dict({"f1": 0.25, "valid_recall": 0.75, "val_f1": 0.5})
+
+    fit(library, tmp_path, Logs())
+    (run,) = load_runs([tmp_path])
+    named = {key for key in run.history if key.startswith("eval/")}
+    assert named == {metrics.EVAL_LOSS, metrics.EVAL_ACCURACY, "eval/f1", "eval/recall", "eval/val_f1"}
+    assert run.values("eval/f1")[-1] == 0.25
+
+
+class LeavesOut:
+    """A batch in three without a loss, by two optimizers in turn."""
+
+    @staticmethod
+    def module(library: Any) -> Any:
+        class Net(library.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.one, self.two = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+                self.automatic_optimization = False
+
+            def training_step(self, batch: Any, number: int) -> Any:
+                loss = self.two(self.one(batch[0])).square().mean()
+                self.manual_backward(loss)
+                for optimizer in self.optimizers():
+                    optimizer.step()
+                    optimizer.zero_grad()
+                return None if number % 3 == 1 else loss.detach()
+
+            def configure_optimizers(self) -> Any:
+                return [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.one, self.two)]
+
+        return Net()
+
+
+def test_a_batch_without_a_loss_is_a_step_and_two_optimizers_count_once_also_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import lightning.pytorch as library
+
+    from ampcompare.recorder.lightning import RecorderCallback
+
+    monkeypatch.setenv("WANDB_RUN_ID", "again")
+    data = DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=4)
+
+    def train(epochs: int, saved: Path | None) -> Any:
+        callback = RecorderCallback(output_dir=tmp_path, every=5, quiet=True, backend="none")
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = library.Trainer(
+            accelerator="cpu", default_root_dir=tmp_path, callbacks=[callback], max_epochs=epochs, **quiet
+        )
+        trainer.fit(LeavesOut.module(library), data, ckpt_path=saved)
+        return trainer
+
+    train(1, None).save_checkpoint(tmp_path / "saved.ckpt")
+    train(2, tmp_path / "saved.ckpt")
+    (run,) = load_runs([tmp_path])
+    rows = run.history[run.history[metrics.LOSS].notna()]
+    assert rows[metrics.STEP].tolist() == [5, 10, 15, 20]
+    assert not run.problems
+
+
 def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
     pytest.importorskip("pytorch_lightning")
     subprocess.run([sys.executable, __file__, tmp_path], check=True, capture_output=True)
@@ -194,6 +263,59 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
     assert len(run.values(metrics.EVAL_ACCURACY)) == 2
     named = {key for key in run.history if key.startswith("eval/")}
     assert named == {metrics.EVAL_LOSS, metrics.EVAL_ACCURACY}
+
+
+def hugging_face(folder: Path, rows: Any, model: Any = None, **how: Any) -> RunRecord:
+    """Train a small BERT on the rows, and return the one record."""
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    from ampcompare.recorder.transformers import RecorderCallback
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(vocab_size=30, max_position_embeddings=16, **sizes)
+    options = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True} | how
+    arguments = TrainingArguments(output_dir=str(folder / "out"), **options)
+    record = RecorderCallback(output_dir=folder, every=1, warmup_steps=0, quiet=True)
+    made = (model or BertForSequenceClassification)(config)
+    Trainer(model=made, args=arguments, train_dataset=rows, callbacks=[record]).train()
+    (run,) = load_runs([folder])
+    return run
+
+
+def samples_of(run: RunRecord) -> list[int]:
+    """The samples of each step, by its throughput and time."""
+    rows = run.history[run.history[metrics.THROUGHPUT].notna()]
+    return [round(x) for x in rows[metrics.THROUGHPUT] * rows[metrics.STEP_TIME] / 1e3]
+
+
+class Endless(torch.utils.data.IterableDataset):
+    """A data set without a length."""
+
+    def __iter__(self) -> Any:
+        for number in range(15):
+            yield {"input_ids": torch.full((8,), number % 30), "labels": number % 2}
+
+
+def test_hugging_faces_samples_are_counted_and_not_assumed(tmp_path: Path):
+    """The last step is short, and nobody knows of it beforehand."""
+    run = hugging_face(tmp_path, Endless(), max_steps=2, per_device_train_batch_size=8)
+    assert samples_of(run)[-1] == 7
+
+
+def test_an_attempt_at_a_batch_size_is_no_run(tmp_path: Path):
+    from transformers import BertForSequenceClassification
+
+    class Large(BertForSequenceClassification):
+        def forward(self, input_ids: Any = None, labels: Any = None) -> Any:
+            if len(input_ids) > 4:
+                raise RuntimeError("CUDA out of memory. Tried to allocate")
+            return super().forward(input_ids=input_ids, labels=labels)
+
+    rows = [{"input_ids": torch.full((8,), n), "labels": n % 2} for n in range(16)]
+    how = {"per_device_train_batch_size": 16, "auto_find_batch_size": True, "num_train_epochs": 1}
+    run = hugging_face(tmp_path, rows, Large, **how)
+    assert run.exit_code == 0
+    assert set(samples_of(run)) <= {1, 2, 3, 4}
 
 
 def test_the_accelerate_example_counts_the_steps_that_accelerate_skips(

@@ -55,6 +55,22 @@ def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
     assert done.stdout.split() == ["False", "True"]
 
 
+def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(kept: Kept):
+    loop = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(loop.parameters(), lr=0.1)
+    with Recorder(backend="none", optimizer=optimizer, every=32, diagnostics=10, **QUIET) as record:
+        for number in range(1, 41):
+            loop(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            record.step(loss=0.5, samples=2)
+            if number == 25:
+                record.evaluate(loss=0.25)
+    steps = [row[metrics.STEP] for row in kept.rows]
+    assert steps == sorted(steps)
+    assert {10, 20, 25, 30, 32, 40} <= set(steps)
+
+
 def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: SimpleNamespace):
     """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
     with Recorder(backend="none", every=5, warmup_steps=3, **QUIET) as record:

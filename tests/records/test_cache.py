@@ -65,10 +65,10 @@ def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_pa
 
 def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
     (path,) = write(tmp_path, kill=True)
-    for seconds, state, counts in ((0, "running", (1, 2)), (3600, "crashed", (3, 3))):
+    for seconds, counts in ((0, (1, 2)), (3600, (3, 3))):
         os.utime(path, (time.time() - seconds,) * 2)
         for count in counts:
-            assert load_runs([path])[0].state == state
+            load_runs([path])
             assert len(reads) == count
 
 

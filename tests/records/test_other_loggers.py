@@ -13,9 +13,10 @@ import yaml
 from support.fakes import plan
 from support.wandb_files import write_runs
 
-from ampcompare import load_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.report.charts import charts_of
 
 tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard
@@ -210,9 +211,9 @@ def test_column_of_steps_is_found_by_its_usual_names_or_by_the_one_that_is_given
 
 
 def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
-    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
+    path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,2,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
     (run,) = load_runs([path])
-    assert run.values("loss").tolist() == [0.001]
+    assert run.values("loss").tolist() == [2, 0.001]
     assert run.nonfinite("loss").tolist() == [1]
     assert run.history["word"].tolist() == ["a, b", None, "c"]
     assert run.history["flag"].tolist() == [True, False, None]
@@ -272,20 +273,34 @@ HOSTILE = {
 }
 
 
-def test_a_hostile_file_is_a_sentence_of_its_run_beside_which_another_is_read(tmp_path, subtests):
+GOOD = {
+    "events.out.tfevents.1.host": "",
+    "metrics.csv": "step,loss\n1,2\n",
+    "trainer_state.json": '{"log_history": [{"step": 1, "loss": 2.0}]}',
+}
+
+
+def test_a_hostile_file_is_named_with_a_reason_and_hides_no_other(tmp_path, subtests):
     HOSTILE["events.out.tfevents.1.host"].append(_no_protobuf())
-    _file(tmp_path / "good" / "metrics.csv", "step,loss\n1,2\n")
     files = [(name, content) for name, every in HOSTILE.items() for content in every]
     for number, (name, content) in enumerate(files):
         with subtests.test(name=name, content=content[:40]):
-            file = _file(tmp_path / f"bad{number}" / name, content)
+            folder = tmp_path / f"both{number}"
+            file = _file(folder / "bad" / name, content)
+            if GOOD[name]:
+                _file(folder / "good" / name, GOOD[name])
+            else:
+                _write(folder / "good", {"acc": [0.5]})
             if name == "trainer_state.json":  # of two states the one that got further is asked for
                 _file(file.parent / "checkpoint-1" / name, content)
-            bad, good = load_runs([file.parent, tmp_path / "good"])
-            assert good.problems == []
-            assert bad.problems or not bad.rows
-            assert all("\n" not in problem for problem in bad.problems)
-            if not bad.rows:  # nor is it anything where it is all that was named
+            runs, said = _load(folder)
+            good = [run for run in runs if "/good" in run.name]
+            assert [run.problems for run in good] == [[]]
+            bad = [run for run in runs if run not in good]
+            assert all(run.problems and run.rows for run in bad)
+            assert bad or any("/bad" in line and "left out" in line for line in said)
+            assert all("\n" not in line for line in said)
+            if not bad:  # nor is it anything where it is all that was named
                 with pytest.raises(UserError, match=r"^[^\n]*no run can be read from it[^\n]*$"):
                     load_runs([file])
 
@@ -301,3 +316,36 @@ def test_wandbs_record_comes_first_and_the_others_are_named_and_read_where_they_
     assert "there is 1 file of CSV files with a step column too, not read" in said[1]
     runs = load_runs([path, next((tmp_path / "events").iterdir())])
     assert {key for run in runs for key in run.logged} == {"step", "global_step", "_timestamp", "loss", "acc"}
+
+
+def _events(folder: Path, begin: float, values: dict[str, dict[int, float]]) -> None:
+    """One event file, whose values are a second apart from `begin` on, in the order of their steps."""
+    pairs = sorted((step, tag, number) for tag, own in values.items() for step, number in own.items())
+    with SummaryWriter(str(folder), filename_suffix=f".{begin:g}") as writer:
+        for second, (step, tag, number) in enumerate(pairs):
+            writer.add_scalar(tag, number, step, walltime=begin + second)
+
+
+@pytest.mark.parametrize("test_step", [0, 3, 4])
+def test_a_fit_and_a_later_test_are_one_run_in_the_order_of_time(tmp_path, test_step):
+    losses = {step: 1 / step for step in (1, 2, 3)}
+    for arm in "ab":
+        _events(tmp_path / arm, 1000, {"loss": losses, "acc": {2: 0.5, 3: 0.75}, "epoch": {2: 0, 3: 1}})
+        _events(tmp_path / arm, 1060, {"acc": {test_step: 0.625}, "epoch": {test_step: 1}})
+    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
+    for run in runs:
+        assert run.values("loss").tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+        assert run.values("acc").tolist()[-1] == 0.625
+        assert (np.diff(run.values("_timestamp")) >= 0).all()
+        assert run.problems == []
+    analysis = analyse_runs(runs, metric="acc:max:fraction")
+    assert {"quality-over-time", "quality"} & {*charts_of(analysis)}
+    assert not analysis.table["clock_jumps"].any()
+    assert set(analysis.table["seconds_in_all"]) <= {6.0, 60.0}
+
+
+def test_a_file_that_goes_on_from_a_checkpoint_replaces_what_follows(tmp_path):
+    _events(tmp_path, 1000, {"loss": dict.fromkeys(range(1, 7), 1.0)})
+    _events(tmp_path, 1100, {"loss": dict.fromkeys((4, 5), 2.0)})
+    (run,) = load_runs([tmp_path])
+    assert run.values("loss").tolist() == [1, 1, 1, 2, 2]

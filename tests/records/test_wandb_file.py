@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fakes import plan
 from support.properties import examples
-from support.wandb_files import ODD, VALUES, client_records, frame, odd_records
+from support.wandb_files import ODD, VALUES, client_records, frame, odd_records, write_runs
 from wandb.proto.wandb_internal_pb2 import Record
 
-from ampcompare import load_runs
+from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.records.definitions import definition_of
 from ampcompare.records.former import config_now
 from ampcompare.records.tree import parse_json
 from ampcompare.train.checkpoint.store import Store
@@ -38,6 +39,7 @@ def read(path: Path) -> RunRecord:
 def written(folder: Path, payloads: list[bytes]) -> RunRecord:
     """The run of a file of these records."""
     path = folder / "run-one.wandb"
+    folder.mkdir(exist_ok=True)
     path.write_bytes(frame(payloads))
     return read(path)
 
@@ -151,19 +153,73 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     killed.parent.mkdir(parents=True)
     shutil.copy(real_runs["killed"], killed)
     for seconds, state in ((50, "running"), (70, "crashed")):
-        set_back(killed, seconds)
-        assert (read(killed).state, read(killed).rows) == (state, len(plan("none", 3)["rows"]))
+        killed.write_bytes(frame([row(_timestamp=str(time.time() - seconds))]))
+        for age in (0, 1e6):  # of the file, which a copy changes
+            set_back(killed, age)
+            assert (read(killed).state, read(killed).rows) == (state, 1)
+    shutil.copy(real_runs["killed"], killed)
+    assert read(killed).rows == len(plan("none", 3)["rows"])
+    killed.write_bytes(frame([row(_timestamp=str(time.time() - 70))]))
     store = Store(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
     assert read(killed).state == "running"
     store.unlock()
     assert read(killed).state == "crashed"
     assert store.lock()  # and looking has not taken it
-    killed.write_bytes(frame([row(_timestamp=str(250 * n + late)) for n in range(9) for late in (0, 0.5)]))
     store.unlock()
     for seconds, state in ((700, "running"), (800, "crashed")):  # three rows of its own
-        set_back(killed, seconds)
+        begin = time.time() - seconds - 2000.5
+        stamps = [begin + 250 * n + late for n in range(9) for late in (0, 0.5)]
+        killed.write_bytes(frame([row(_timestamp=str(stamp)) for stamp in stamps]))
         assert read(killed).state == state
+
+
+def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
+    for seconds, state in ((30, "running"), (90, "crashed")):
+        sample = Record()
+        sample.stats.timestamp.seconds = int(time.time() - seconds)
+        path = tmp_path / str(seconds) / "offline-run-1-one" / "run-one.wandb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(frame([row(_timestamp=str(time.time() - 5000)), sample.SerializeToString()]))
+        assert read(path).state == state
+
+
+def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> bytes:
+    record = Record()
+    setattr(record.metric, "glob_name" if "*" in name else "name", name)
+    record.metric.step_metric, record.metric.goal = step, goal
+    if summary:
+        setattr(record.metric.summary, summary, True)
+    return record.SerializeToString()
+
+
+def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
+    records = [
+        defined("val/*", "epoch"),
+        defined("val/loss/*", "pass"),
+        defined("val/acc", "epoch", "max"),
+        defined("ppl", goal=1),
+    ]
+    run = written(tmp_path, [*records, row(loss="1")])
+    keys = ("val/f1", "val/loss/a", "val/acc", "ppl", "x")
+    told = {key: definition_of(key, run.definitions) for key in keys}
+    assert [told[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
+    assert [told[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
+    assert [key for key, one in told.items() if one.is_best] == ["val/acc"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path, declared):
+    for arm in "ab":
+        rows = [row(_step=str(100 * n), epoch=str(n // 2), acc=str(n / 10), loss="1") for n in range(1, 7)]
+        records = [defined("acc", "epoch")] if declared else []
+        path = tmp_path / arm / "offline-run-1-one" / f"run-{arm}.wandb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(frame([*records, *rows]))
+    runs = load_runs([f"{arm}={tmp_path / arm}" for arm in "ab"])
+    analysis = analyse_runs(runs, metric="acc:max:fraction")
+    assert set(analysis.table["steps"]) == {3.0 if declared else 600.0}
+    assert analysis.quantities.step == ("epoch" if declared else "step")
 
 
 @pytest.mark.parametrize(
@@ -176,12 +232,15 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
         (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
     ],
 )
-def test_file_without_a_run_becomes_a_sentence(tmp_path, content, words):
+def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(tmp_path, content, words):
     file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
     file.parent.mkdir()
     file.write_bytes(content)
     set_back(file, 1e6)
-    run = read(tmp_path)
+    with pytest.raises(UserError, match=words):
+        read(tmp_path)
+    write_runs(tmp_path, [plan("none")])
+    run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
     assert words in " ".join(run.problems)
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
 
@@ -234,27 +293,14 @@ def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
     assert "1 values were not valid JSON" in " ".join(run.problems)
 
 
-PROCESS, GPU = "gpu.process.{}.memoryAllocatedBytes", "gpu.{}.memoryAllocatedBytes"
-
-
-def on_machine(folder: Path, gpus: int, *samples: dict[str, float]) -> RunRecord:
-    """The run of a file with samples of a machine that has so many GPUs."""
-    machine, stats = Record(), [Record() for _ in samples]
+def on_machine(folder: Path, gpus: int) -> RunRecord:
+    """The run of a file with a record of a machine that has so many GPUs."""
+    machine = Record()
     environment = machine.environment
     environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
     for number in range(gpus):
         environment.gpu_nvidia.add(name="NVIDIA A100", uuid=f"GPU-{number}")
-    for record, sample in zip(stats, samples, strict=True):
-        for key, value in sample.items():
-            record.stats.item.add(key=key, value_json=json.dumps(value))
-    return written(folder, [row(a="1"), *(record.SerializeToString() for record in (machine, *stats))])
-
-
-def test_the_peak_of_each_kind_of_memory_is_that_of_a_sample_over_all_gpus(tmp_path: Path):
-    one = {PROCESS.format(0): 3 * 2**20, GPU.format(0): 9 * 2**20}
-    two = {PROCESS.format(1): 2**20, "cpu": 3.0}
-    run = on_machine(tmp_path, 2, one | two, {"cpu": 1.0}, {PROCESS.format(0): math.nan}, two)
-    assert run.machine.peaks == {"process": 4, "gpus": 9}
+    return written(folder, [row(a="1"), machine.SerializeToString()])
 
 
 def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):
@@ -263,6 +309,61 @@ def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_p
     assert set(one["machine"]) == {"host", "gpu_uuid"}
     assert set(two["machine"]) == {"host"}
     assert "box" not in json.dumps(one)
+
+
+def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a machine of which W&B wrote these records one after the other."""
+    records = []
+    for change in changes:
+        record = Record()
+        for name, value in change.items():
+            if isinstance(value, dict):
+                getattr(record.environment, name).MergeFrom(
+                    getattr(record.environment, name).__class__(**value)
+                )
+            elif isinstance(value, list):
+                for one in value:
+                    getattr(record.environment, name).add(**one)
+            else:
+                setattr(record.environment, name, value)
+        records.append(record.SerializeToString())
+    return written(folder, [row(a="1"), *records]).machine.facts
+
+
+@pytest.mark.parametrize(
+    ("seen", "device", "kind"),
+    [
+        ({"apple": {"name": "Apple M2 Pro"}}, "Apple M2 Pro", ""),
+        ({"gpu_amd": [{"series": "Instinct MI300X", "unique_id": "0x1"}]}, "Instinct MI300X", ""),
+        ({"tpu": {"name": "v5e"}}, "v5e", ""),
+        ({"gpu_nvidia": [{"name": "NVIDIA L4"}]}, "NVIDIA L4", "cuda"),
+        ({}, "CPU with 8 cores", "cpu"),
+    ],
+)
+def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, seen, device, kind):
+    cpu = {"cpu_count": 8, "host": "box"}
+    for number, order in enumerate([(cpu, seen), (seen, cpu), (cpu | seen,)]):
+        facts = environment(tmp_path / str(number), *order)
+        assert (facts["device_name"], facts["device_type"]) == (device, kind)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "device"),
+    [
+        ({"gpu": "Tesla T4", "gpu_count": 1, "cpu_count": 2}, "Tesla T4"),
+        ({"gpu_devices": [{"name": "Tesla V100"}], "cpu_count": 2}, "Tesla V100"),
+        ({"gpuapple": {"type": "arm", "vendor": "Apple"}, "cpu_count": 8}, "Apple GPU"),
+        ({"gpu_count": 2, "cpu_count": 8}, None),
+        ({"cpu_count": 8}, "CPU with 8 cores"),
+        (["no mapping"], None),
+    ],
+)
+def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, metadata, device):
+    folder = tmp_path / "wandb" / "offline-run-1-one"
+    (folder / "files").mkdir(parents=True)
+    (folder / "files" / "wandb-metadata.json").write_text(json.dumps(metadata))
+    (folder / "run-one.wandb").write_bytes(frame([row(a="1")]))
+    assert read(tmp_path).machine.facts.get("device_name") == device
 
 
 def as_text(value: Any) -> str:

@@ -67,7 +67,7 @@ MISTAKES = [
     ("--out|{tmp}/file/below", "cannot be written to"),
     ("--format|html|--out|{tmp}/taken", "cannot be written"),
     ("{tmp}/absent", "absent: no such folder"),
-    ("{tmp}/file", "not a .wandb file"),
+    ("{tmp}/file", "no run can be read from it"),
 ]
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from support.external import several
 from support.fakes import make, plan
-from support.foreign import several
 from support.papers import written
 from support.properties import examples
 
@@ -21,6 +21,7 @@ from ampcompare.records.machine import Machine, facts_of
 from ampcompare.records.run import columns_of
 from ampcompare.records.tree import flatten
 from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.external.questions import MissingInput
 from ampcompare.report.page.render import render_page
 from ampcompare.report.text import print_table, to_markdown
 
@@ -71,7 +72,7 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
     try:
         analysis = analyse_runs(runs, **asked)
     except UserError as refused:
-        return len(runs) * (len(refused.lines) == 1)
+        return len(runs) * (len(refused.lines) == 1 or isinstance(refused, MissingInput))
     json.loads(to_json(analysis), parse_constant=pytest.fail)  # NaN is no JSON
     assert to_csv(analysis)
     assert to_markdown(analysis)
@@ -81,7 +82,8 @@ def answer(runs: list[RunRecord], **asked: Any) -> int:
 
 @examples(80, 600)
 def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_path, examples: int):
-    asked = [{}, {"group_by": ["trainer.precision"]}, {"reproduce": written(tmp_path)}]
+    named = {"group_by": ["trainer.precision"], "baseline": "32-true", "metric": "val_acc:max"}
+    asked = [{}, named, {"reproduce": written(tmp_path)}]
 
     @settings(max_examples=examples)
     @example(True, "epochs", False, "", [{}], False, asked[0])
@@ -98,7 +100,6 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_
         def odd(run: RunRecord) -> RunRecord:
             _, column = columns_of({key: values[n % len(values)]} for n in range(run.rows))
             machine = Machine(facts=facts_of({"gpu_nvidia": values, "gpu": values[0], key: values[-1]}))
-            machine.sample({"gpu.0.memoryAllocatedBytes": values[0], key: values[-1]})
             run = replace(run, logged=run.logged | column, summary=run.summary | {key: values[0]})
             return replace(put(run, place, values[-1], flat=flat), machine=machine)
 
@@ -113,7 +114,8 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_
 @pytest.mark.parametrize("left", [["train_loss"], ["val_acc", "_step"], []])
 def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
     runs = [replace(run, logged={key: run.logged[key] for key in left}, summary={}) for run in several(2)]
-    assert answer(runs, metric=left[-1] if left else None) == 4
+    named = {"group_by": ["trainer.precision"], "baseline": "32-true"}
+    assert answer(runs, metric=f"{left[-1]}:max" if left else None, **named) == 4
 
 
 @pytest.mark.slow

@@ -2,11 +2,12 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from support.quick import QUICK
+from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
 from support.training import fit_of
 from torch import nn
@@ -122,6 +123,75 @@ def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     assert sorted(image for part in first + second for image in part) == list(range(90))
 
 
+STOPS_AT = 5
+
+
+def stop(folder: Path) -> None:
+    """What torchrun starts: trainings that process 1 alone asks to stop during a step, quick and slow."""
+    torch.set_num_threads(1)
+    found = {}
+    with join("cpu") as world:
+        for case, seconds in {"quick": 0.0, "slow": 0.3}.items():
+            steps = []
+
+            def on_step(step: int, seconds: float = seconds, steps: list[int] = steps) -> None:
+                steps.append(step)
+                time.sleep(seconds)  # belongs to the step that follows
+
+            def is_asked(steps: list[int] = steps) -> bool:
+                return world.rank == 1 and len(steps) + 1 >= STOPS_AT
+
+            words = ("epochs=1", "data.train_limit=640", "log.every=100")
+            on = {"on_step": on_step, "should_stop": is_asked, "world": world}
+            made, _ = fit_of(load_config(None, [*WORDS, *words]), torch.device("cpu"), **on)
+            made.run()
+            found[case] = {"steps": steps, "stopped": made.stopped}
+    (folder / f"rank{world.rank}.json").write_text(json.dumps(found))
+
+
+@pytest.mark.slow
+def test_a_request_to_one_process_stops_all_at_one_step_the_next_one_at_the_latest(tmp_path: Path):
+    """In the step itself where steps are slow, so that two of them are not too many for a batch system."""
+    torchrun(2, __file__, str(tmp_path), "stop")
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert first["quick"]["stopped"]
+    assert first["quick"]["steps"][-1] in (STOPS_AT, STOPS_AT + 1)
+    assert first["slow"] == {"steps": [*range(1, STOPS_AT + 1)], "stopped": True}
+
+
+UNUSED = """
+from torch import nn
+
+
+class Spare(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.used, self.spare = nn.Linear(3072, classes), nn.Linear(2, 2)
+
+    def forward(self, images):
+        return self.used(images.flatten(1))
+
+
+def build(num_classes):
+    return Spare(num_classes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["none", "apex_o2"])
+def test_parameters_without_a_part_in_the_loss_are_named_and_can_be_looked_for(tmp_path: Path, backend: str):
+    (tmp_path / "net.py").write_text(UNUSED)
+    network = f"model.name={tmp_path / 'net.py'}:build"
+    words = (*QUICK, network, f"backend={backend}", f"output_dir={tmp_path}", "epochs=1")
+    done = torchrun(2, str(ROOT / "run_experiment.py"), *words, check=False)
+    (said,) = (line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert "spare.weight, spare.bias;" in said
+    assert "training.find_unused_parameters=true" in said
+    assert done.returncode != 0
+    torchrun(2, str(ROOT / "run_experiment.py"), *words, "training.find_unused_parameters=true")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (stop if sys.argv[2:] == ["stop"] else main)(Path(sys.argv[1]))
     leave(0)

@@ -30,6 +30,23 @@ def classes(*shape: int, of: int = 5) -> Tensor:
     return torch.randint(0, of, shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("wrong", [-1, 5, 12])
+def test_a_class_that_the_network_does_not_have_is_named_with_the_networks_classes(wrong: int):
+    outputs, targets = drawn(4, 5), torch.tensor([0, -100, wrong, 4])
+    for compute in (
+        lambda: cross_entropy(outputs, targets),
+        lambda: cross_entropy(outputs.reshape(2, 2, 5), targets.reshape(2, 2)),
+        lambda: evaluate(task_of(), outputs, targets),
+    ):
+        with pytest.raises(TrainingError, match=f"gives 5 classes, 0 to 4, and a target is {wrong}"):
+            compute()
+
+
+def test_logits_and_targets_of_different_number_are_named_both():
+    with pytest.raises(TrainingError, match=r"outputs \[3, 5\] and targets \[4\]"):
+        cross_entropy(drawn(3, 5), classes(4))
+
+
 def evaluate(task: Task, outputs: Tensor, targets: Tensor, size: int = 4) -> dict[str, float]:
     """The scores of a network that gives these outputs."""
     loader = TensorLoader(TensorSet(outputs, targets), batch_size=size, device="cpu")

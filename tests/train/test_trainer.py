@@ -13,12 +13,14 @@ from support.properties import MECHANISMS
 from support.training import batch, task_of, trainer
 from torch import Tensor, nn
 
+from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.loader import TensorLoader
 from ampcompare.data.splits import TensorSet
 from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.step import Trainer, learning_rate_factor
 from ampcompare.train.task import Task
@@ -98,7 +100,7 @@ def test_what_step_and_evaluation_raise_has_the_shapes_of_its_batch_as_a_note():
     )
     made.step([(images, labels)])
     for raises in (lambda: made.step([wrong.sample]), evaluation.run):
-        with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
+        with pytest.raises(TrainingError, match="a target is 4") as caught:
             raises()
         assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
@@ -246,3 +248,23 @@ def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
     together = moved(one, [(batch, 8)])  # with how many samples they have together
     assert together[0] == pytest.approx(alone[0])
     assert torch.allclose(together[1], alone[1])
+
+
+def test_complex_gradients_are_measured_and_clipped_in_both_parts():
+    """The gradient is 3 + 4i: its norm is 5, with clipping of each part to 2 the step is 2 + 2i."""
+
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([0j]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.view_as_real(self.weight) * x).sum(1)
+
+    for config, weight in ((TrainingConfig(), -3 - 4j), (TrainingConfig(clip_value=2.0), -2 - 2j)):
+        model, task = Complex(), task_of("task.loss=mae", "task.metric=null")
+        result = trainer("none", model, config, task, lr=1.0).step(
+            [(torch.tensor([[3.0, 4.0]]), torch.tensor([-1.0]))], diagnose=True
+        )
+        assert result.looks[metrics.GRADIENT_NORM].item() == pytest.approx(5.0)
+        assert model.weight.tolist() == [weight]

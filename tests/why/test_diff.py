@@ -199,6 +199,12 @@ def by_title(found: Difference) -> dict[str, Line]:
     return {line.title: line for line in found.lines}
 
 
+def test_rounding_alone_is_not_called_large_in_a_network_without_a_fault():
+    for backend in ("native", "bf16"):
+        said = sentences(difference([*IMAGES, f"backend={backend}"]))
+        assert any(line.startswith("no module's own error is large") for line in said), said
+
+
 @pytest.mark.parametrize("base", ["Fp32", "Native"])
 @pytest.mark.parametrize(("number", "where"), [*enumerate(WHERE)])
 def test_a_planted_fault_is_the_worst_line(number: int, where: str, base: str):
@@ -207,6 +213,11 @@ def test_a_planted_fault_is_the_worst_line(number: int, where: str, base: str):
     assert worst.title == where
     assert worst.size > 1e-3
     assert second.size < worst.size / 2
+    is_large = (
+        math.inf > worst.size > 10 * torch.finfo(getattr(torch, found.dtype)).eps
+    )  # 20 times the unit roundoff
+    told = [line for line in sentences(found) if line.startswith("large, above ")]
+    assert [f": {where};" in line for line in told] == [True] * is_large
     assert f" {where}" in sentences(found)[0]
     if where == "twice":
         assert (worst.calls, worst.call) == (2, 1)

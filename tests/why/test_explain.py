@@ -11,7 +11,11 @@ import pytest
 import torch
 
 from ampcompare.cli import main
-from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, in_turns, ratio
+from ampcompare.train.setting import configured, set_up
+from ampcompare.why.explain import Side, sentences
+from ampcompare.why.memory import memory_of
+from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, Times, in_turns, ratio
+from ampcompare.why.types import watch_forward
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 # Each so slow in its own way that other work on the machine hides nothing.
@@ -65,6 +69,30 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
         assert {IDLE, OPTIMIZER, "convolution"} <= side["ms"]["kinds"].keys()
         assert len(side["ms"]["rounds"]) >= 3
     assert content["backends"][1]["casts"]["tensors"] == 6
+
+
+def side(name: str, rounds: list[float], kinds: dict[str, float]) -> Side:
+    config = configured([*TINY, f"backend={name}", "data.train_limit=32", "data.test_limit=8"])
+    batch = set_up(config).steps(1)[0][0]
+    seen = watch_forward(config, batch, 10, torch.device("cpu"))
+    return Side(config, seen, memory_of(seen, config), Times(tuple(rounds), kinds))
+
+
+def test_no_cause_is_told_where_the_interval_holds_one():
+    base = side("none", [1.0, 2.0] * 10, {"convolution": 1.0})
+    other = side("native_bf16", [2.0, 1.0] * 10, {"convolution": 1.0, CASTS: 0.2})
+    said = "\n".join(sentences(base, other, torch.device("cpu")))
+    assert "No difference in time is shown" in said
+    assert "difference is" not in said
+    faster = side("native_bf16", [0.5, 1.0] * 10, {"convolution": 0.4})
+    said = "\n".join(sentences(base, faster, torch.device("cpu")))
+    assert "No difference" not in said
+    assert "convolution, 1 > 0.4 ms" in said
+
+
+def test_without_a_network_it_is_the_small_one_on_a_cpu(capsys):
+    assert explain("--seconds", "0") == 0
+    assert "A step of tiny on synthetic (8 x 3 x 32 x 32), cpu: native beside none" in capsys.readouterr().out
 
 
 def test_a_gpu_that_is_not_there_has_types_and_memory_and_no_times(capsys):

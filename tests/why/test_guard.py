@@ -142,6 +142,37 @@ def test_a_folder_for_a_file_is_refused_before_any_trial(tmp_path):
     assert (result.exit_code, "is a directory" in result.output) == (2, True)
 
 
+OUTSIDE = """
+import torch
+from torch import nn
+
+
+class Outside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.full((1,), 6e4)), nn.Linear(3072, 10)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) * self.scale * self.scale / 3.6e9)
+
+
+def build(num_classes=10):
+    return Outside()
+"""
+
+
+def test_where_no_set_of_modules_helps_that_is_said_and_the_parameters_outside_are_named(tmp_path):
+    (tmp_path / "net.py").write_text(OUTSIDE)
+    words = ["backend=fp16", f"model.name={tmp_path / 'net.py'}:build", *SMALL, "optimizer.lr=1e-4"]
+    options = ["--steps", "8", "--margin", "0.2", "--json", str(tmp_path / "found.json")]
+    done = CliRunner().invoke(app, ["why", "guard", *words, *options])
+    assert done.exit_code == 1, done.output
+    assert "no set of modules helps" in done.output
+    assert "parameters outside of the modules that the forward calls: scale" in done.output
+    assert "use: " not in done.output
+    assert json.loads((tmp_path / "found.json").read_text())["outcome"] == "no set of modules"
+
+
 def test_the_planted_module_and_only_it_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)

@@ -14,7 +14,6 @@ from ampcompare.errors import UserError
 from ampcompare.precision.backends import PLAIN, REGISTRY
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
 
     from ampcompare.bench.runner import Arm
@@ -22,30 +21,8 @@ if TYPE_CHECKING:
 LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that may be lists
 
 
-def default_backends(device: torch.device) -> list[str]:
-    """Return the backends that `bench` compares by default, the baseline first. It needs torch."""
-    from ampcompare.machine.device import has_tf32
-
-    tf32 = ["tf32"] if has_tf32(device) else []
-    bfloat16 = ["native_bf16"] if has_fast_bfloat16(device) else []
-    return ["none", *tf32, "native", "apex_o1", *bfloat16]
-
-
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the device has native bf16 instructions. It needs torch."""
-    import torch
-
-    from ampcompare.machine.device import is_cuda
-    from ampcompare.machine.environment import arithmetic_of
-    from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
-
-    if is_cuda(device):
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    unit = arithmetic_of(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
-    return unit not in (COMPUTED_IN_FP32, EMULATED, UNKNOWN)
-
-
 def _default_backends_of(device: str) -> list[str]:
+    from ampcompare.bench.default_backends import default_backends
     from ampcompare.machine.device import resolve_device
 
     return default_backends(resolve_device(device))

@@ -114,7 +114,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
-    from ampcompare.bench.commands import default_backends
+    from ampcompare.bench.default_backends import default_backends
     from ampcompare.machine.device import has_tf32, resolve_device
     from ampcompare.machine.environment import arithmetic_of
     from ampcompare.machine.probe import TYPES, probe, relative

@@ -160,6 +160,12 @@ class TrainingConfig:
         "say it, or put all buffers back to those before the step (a copy of them each step)",
         choices=("say", "restore"),
     )
+    find_unused_parameters: bool = option(
+        False,
+        "with several processes: look in each step for parameters that take no part in the loss, as "
+        "DistributedDataParallel's option of that name",
+        role=Role.MAY_DIFFER,
+    )
 
 
 @dataclass

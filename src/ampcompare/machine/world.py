@@ -5,7 +5,9 @@ Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has
 the batches of a run on one. Process 0 alone writes: the record, the console.
 """
 
+import operator
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -45,6 +47,10 @@ class World:
     def mean_(self, tensor: Tensor) -> Tensor:
         """The mean over all processes, in place; inf and nan of any one are in it."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def begin_max_(self, tensor: Tensor) -> Any:
+        """Begin to take the maximum over all processes, in place. Returns the work, whose `wait` ends it."""
+        return dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
 
     def share(self, words: list[Any]) -> list[Any]:
         """What process 0 has to say, in all processes."""
@@ -95,6 +101,52 @@ class World:
             own = problem
         for message, *details in filter(None, self.gather(own.lines if own else [])):
             raise own or UserError(message, details)
+
+
+class Polling:
+    """Requests of any process (to stop, to save), agreed by all at one step without a wait in each step.
+
+    Each poll begins an asynchronous all-reduce of the requests, and reads that of the poll before, which has
+    come meanwhile. All processes so learn of a request one step later. Where a step takes longer than `SLOW`
+    the all-reduce is read at once: a wait costs nothing there, and a batch system that takes the machine
+    away gives no time for another step. What is read is the same in all processes, and so they agree on how
+    to go on, too.
+    """
+
+    SLOW = 0.25  # seconds
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._is_slow = True  # until the first step is timed
+        self._polled_at = time.monotonic()
+        self._exchange: tuple[Any, Tensor] | None = None
+
+    def poll(self, *requests: bool, blocking: bool = False) -> list[bool]:
+        """Return for each request whether any process makes it: in this poll or in one before.
+
+        Called in all processes at the same places, with the same `blocking`: whether to wait for the requests
+        of this very poll. Hosts wait for each other, none for its device.
+        """
+        if self.world.size == 1:
+            return [*requests]
+        before = self._read(len(requests))
+        now = time.monotonic()
+        mine = torch.tensor([*requests, now - self._polled_at], dtype=torch.float64)
+        self._polled_at = now
+        self._exchange = self.world.begin_max_(mine), mine
+        if not (blocking or self._is_slow):
+            return before
+        return [*map(operator.or_, before, self._read(len(requests)))]
+
+    def _read(self, count: int) -> list[bool]:
+        if self._exchange is None:
+            return [False] * count
+        work, values = self._exchange
+        self._exchange = None
+        work.wait()  # of hosts
+        *requests, seconds = values.tolist()
+        self._is_slow = seconds > self.SLOW
+        return [request > 0 for request in requests]
 
 
 def is_loss_of_another(problem: Exception) -> bool:

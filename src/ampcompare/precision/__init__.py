@@ -12,7 +12,13 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend, PrecisionOptions
+from ampcompare.precision.backends import (
+    CANNOT_KEEP,
+    MAX_DESCRIPTION,
+    REGISTRY,
+    Backend,
+    PrecisionOptions,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +91,26 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     return precision
 
 
+def _default_metadata(cls: type[Precision]) -> Backend:
+    """Return the metadata of a plug-in backend that has none.
+
+    The label is the name of the class, the description is the first line of its docstring. The rest is that
+    of the built-in class that it inherits from.
+    """
+    from ampcompare.precision.base import Precision
+
+    entries = {resolve_name(f"{__name__}.{entry.target}"): entry for entry in reversed(REGISTRY.values())}
+    parent = next(base for base in cls.__mro__ if base in entries)
+    description = (cls.__doc__ or "").strip().partition("\n")[0].strip()
+    if len(description) > MAX_DESCRIPTION:
+        description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
+    dtype = str(cls.input_dtype).removeprefix("torch.")
+    own: dict[str, Any] = {"label": cls.__name__, "words": description or cls.__name__, "target": ""}
+    if parent is Precision:  # not `none` itself: what the class computes in is its own affair
+        return Backend(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
+    return replace(entries[parent], **own, dtype=dtype)
+
+
 def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
     """A backend from elsewhere: what its class declares, the class, and its file."""
     from ampcompare.precision.base import Precision
@@ -97,10 +123,13 @@ def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
-    declared = cls.declares
-    if declared is Precision.declares or not isinstance(declared, Backend):
-        why = f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")'
-        raise door.refusal(name, why)
+    try:
+        declared = _default_metadata(cls) if cls.declares is Precision.declares else cls.declares
+    except ValueError as problem:  # a name or a docstring that cannot be shown
+        raise door.refusal(name, f'{problem}; give it declares = Backend(label="...", words="...")') from None
+    if not isinstance(declared, Backend):
+        why = f"{cls.__name__}.declares is {declared!r}"
+        raise door.refusal(name, f'{why}; expected Backend(label="...", words="...")')
     if declared.label in REGISTRY:
         why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
         raise door.refusal(name, why)

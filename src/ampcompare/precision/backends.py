@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
-_MOST_WORDS = 100  # characters: they stand in a legend
+MAX_DESCRIPTION = 100  # characters: they stand in a legend
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, files and W&B's tags
 
 
@@ -39,8 +39,8 @@ class Backend:
         label, words = self.label, self.words
         if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
             raise ValueError(f"label={label!r}: expected 1 to 40 letters, digits or any of _ . + -")
-        if not isinstance(words, str) or not 0 < len(words) <= _MOST_WORDS or not words.isprintable():
-            raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
+        if not isinstance(words, str) or not 0 < len(words) <= MAX_DESCRIPTION or not words.isprintable():
+            raise ValueError(f"words={words!r}: expected a line of at most {MAX_DESCRIPTION} characters")
         if self.dtype not in TYPES:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(TYPES)}")
 

@@ -13,6 +13,10 @@ from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 
 
+class UnsupportedModel(ValueError):
+    """A backend cannot train the model. The message is one line: why, and what to use instead."""
+
+
 class Precision:
     """Plain fp32, and what a backend may change of it.
 
@@ -33,7 +37,11 @@ class Precision:
         self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Fit model and optimizer to the backend; once, before DDP wraps the model."""
+        """Fit model and optimizer to the backend; once, before DDP wraps the model.
+
+        Raises:
+            UnsupportedModel: The backend cannot train this model.
+        """
         return model, optimizer
 
     @contextmanager

@@ -37,6 +37,11 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, value)
 
 
+def as_real(x: Tensor) -> Tensor:
+    """Return a complex tensor as a view of real numbers, [..., 2], and any other as it is."""
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
 def copy_all(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy in one launch, each value into its place, of whatever type."""
     if targets := list(into):
@@ -98,6 +103,47 @@ class WrappedForward:
             result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
+    def bound_to(self, replica: nn.Module) -> "WrappedForward":
+        """Return the same forward for a replica of the model, which computes with the replica's weights."""
+        forward = copy.copy(self)
+        forward.model = weakref.ref(replica)
+        if isinstance(self.inner, WrappedForward):
+            forward.inner = self.inner.bound_to(replica)
+        elif isinstance(self.inner, MethodType) and self.inner.__self__ is self.model():
+            forward.inner = MethodType(self.inner.__func__, replica)
+        return forward
+
+    def replicate(self) -> nn.Module:
+        """Return a replica of the model for `nn.DataParallel`, with a forward of its own.
+
+        `nn.DataParallel` copies the model's attributes, and with them a forward that computes with the
+        weights of the original.
+        """
+        model = self.model()
+        replica: nn.Module = type(model)._replicate_for_data_parallel(model)
+        _set_forward(replica, self.bound_to(replica))
+        return replica
+
+
+def wrap_forward(model: nn.Module, **how: Any) -> None:
+    """Wrap the model's forward in a `WrappedForward`, which takes the options `how`."""
+    _set_forward(model, WrappedForward(model, **how))
+
+
+def unwrap_forward(model: nn.Module) -> None:
+    """Undo the last `wrap_forward` of the model."""
+    inner = vars(model).pop("forward").inner
+    del model._replicate_for_data_parallel
+    if isinstance(inner, WrappedForward):
+        _set_forward(model, inner)
+    elif inner is not None:
+        model.forward = inner
+
+
+def _set_forward(model: nn.Module, forward: WrappedForward) -> None:
+    model.forward = forward
+    model._replicate_for_data_parallel = forward.replicate  # type: ignore[method-assign]
+
 
 def is_kept(module: nn.Module) -> bool:
     """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
@@ -123,9 +169,30 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
             module.flatten_parameters()  # cuDNN wants the weights in one piece of memory
 
 
+def find_scripted(model: nn.Module) -> list[str]:
+    """Return the names of the modules that torch.jit compiled or that hold a function which it compiled.
+
+    Modules inside such a module are left out. The model's own name is "".
+    """
+    names: list[str] = []
+    for name, module in model.named_modules():
+        is_inside = any(not outer or name.startswith(f"{outer}.") for outer in names)
+        compiled = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+        if not is_inside and any(isinstance(part, compiled) for part in (module, *vars(module).values())):
+            names.append(name)
+    return names
+
+
 def save_in_fp32(model: nn.Module) -> list[RemovableHandle]:
-    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model."""
-    return [module.register_state_dict_post_hook(_to_fp32) for module in model.modules()]
+    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model.
+
+    Raises ValueError for a model that torch.jit compiled, which takes no such hook. The hook of the model
+    reaches the values of compiled parts.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("the state_dict of a model that is compiled by torch.jit cannot be made fp32")
+    modules = (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
+    return [module.register_state_dict_post_hook(_to_fp32) for module in modules]
 
 
 def _to_fp32(module: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:

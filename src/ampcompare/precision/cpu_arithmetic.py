@@ -149,9 +149,7 @@ def _register(names: Iterable[str]) -> Library:
     """Register a kernel for every overload of these operations."""
     library = Library("aten", "IMPL")
     # Every kernel is made before any is registered: a kernel calls PyTorch's own kernels.
-    kernels = {
-        overload: _make_kernel(name, overload) for name in names for overload in _overloads_of(name)
-    }
+    kernels = {overload: _make_kernel(name, overload) for name in names for overload in _overloads_of(name)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verriding a previously registered kernel")
         for overload, kernel in kernels.items():
@@ -175,7 +173,9 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
 
     def is_for_us(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
-        return dtype in _dtypes.get(name, ()) and all(tensor is None or tensor.dtype is dtype for tensor in tensors[1:])
+        return dtype in _dtypes.get(name, ()) and all(
+            tensor is None or tensor.dtype is dtype for tensor in tensors[1:]
+        )
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if is_for_us(args[:operands]):

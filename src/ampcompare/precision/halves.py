@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import WrappedForward, convert_network, is_kept, save_in_fp32
+from ampcompare.precision.base import Precision, UnsupportedModel
+from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
 from ampcompare.precision.scaled import Scaled
 
 
@@ -26,7 +26,7 @@ class HalfWeights(Precision):
         keeps = self.declares.keeps_batchnorm if asked is None else asked
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
         inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
-        model.forward = WrappedForward(model, inputs=inputs, outputs=torch.float32)
+        wrap_forward(model, inputs=inputs, outputs=torch.float32)
         return super().prepare(model, optimizer)
 
 
@@ -48,7 +48,11 @@ class ApexO2(Half):
     """
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        save_in_fp32(model)
+        try:
+            save_in_fp32(model)
+        except ValueError as problem:
+            todo = "use backend=native, or the model without torch.jit"
+            raise UnsupportedModel(f"backend={self.declares.label}: {problem}; {todo}") from None
         return super().prepare(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:

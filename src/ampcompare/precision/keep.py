@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import HALF_TYPES, WrappedForward, cast_floating, is_kept
+from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
 
 OPTION = "precision.keep_fp32"
 _SHOWN = 8
@@ -50,7 +50,7 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
                 what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
                 raise CannotKeep(f"{OPTION}: {what}; leave it out")
             vars(module)["kept_in_fp32"] = True
-            module.forward = WrappedForward(module, inputs=torch.float32, outputs=torch.float32, **how)
+            wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
         prepared = prepare(model, optimizer)
         for module in model.modules() if half_weights else ():
             weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]

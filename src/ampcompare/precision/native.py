@@ -1,14 +1,16 @@
 """Native AMP: torch.autocast with torch.amp.GradScaler in fp16, torch.autocast alone in bf16."""
 
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.backends import PrecisionOptions
-from ampcompare.precision.base import Precision
+from ampcompare.precision.base import Precision, UnsupportedModel
+from ampcompare.precision.casting import is_kept
 from ampcompare.precision.gradients import create_momentum_buffers
 
 
@@ -19,6 +21,28 @@ class NativeBFloat16(Precision):
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.input_dtype)
+
+
+class ComplexGradScaler(torch.amp.GradScaler):
+    """PyTorch's GradScaler, which also unscales complex gradients: as pairs of real numbers.
+
+    PyTorch's own has no kernel for them.
+    """
+
+    def _unscale_grads_(self, optimizer: Any, *args: Any) -> dict[torch.device, Tensor]:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(p.is_complex() for p in parameters):
+            optimizer = SimpleNamespace(param_groups=[{"params": [_as_real(p) for p in parameters]}])
+        return super()._unscale_grads_(optimizer, *args)
+
+
+def _as_real(parameter: Tensor) -> Tensor:
+    """Return the parameter with its gradient, or a view of both as real numbers."""
+    if not parameter.is_complex() or parameter.grad is None:
+        return parameter
+    real = torch.view_as_real(parameter.detach())
+    real.grad = torch.view_as_real(parameter.grad)
+    return real
 
 
 class Native(NativeBFloat16):
@@ -34,7 +58,7 @@ class Native(NativeBFloat16):
         super().__init__(device, options)
         o = self.options
         self.static_scale = None if o.loss_scale == "dynamic" else float(o.loss_scale)
-        self.scaler = torch.amp.GradScaler(
+        self.scaler = ComplexGradScaler(
             self.device.type,
             init_scale=o.init_scale if self.static_scale is None else self.static_scale,
             growth_interval=o.growth_interval,
@@ -43,6 +67,23 @@ class Native(NativeBFloat16):
         # GradScaler allocates its scale on the first call of scale(); logging may ask before.
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Refuse complex weights, whose gradients PyTorch's GradScaler cannot unscale.
+
+        Modules of `precision.keep_fp32` may have complex weights: `ComplexGradScaler` unscales theirs.
+        """
+        names = [
+            name
+            for name, module in model.named_modules()
+            if not is_kept(module) and any(p.is_complex() for p in module.parameters(recurse=False))
+        ]
+        if names and self.scaler.is_enabled():
+            what = "PyTorch's GradScaler cannot unscale complex weights"
+            todo = "use backend=native_bf16, backend=apex_o1"
+            todo += f" or precision.keep_fp32={','.join(names)}" if all(names) else ""
+            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
+        return super().prepare(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss.float())

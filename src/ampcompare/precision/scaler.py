@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.precision.backends import PrecisionOptions
+from ampcompare.precision.casting import as_real
 
 MAX_SCALE = 2.0**24
 GROWTH, BACKOFF = 2.0, 0.5
@@ -44,7 +45,8 @@ class LossScaler:
         inverse = self.scale.reciprocal()
         by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
-            dense = gradient._values() if gradient.is_sparse else gradient
+            # The check has no kernel for complex numbers.
+            dense = as_real(gradient._values() if gradient.is_sparse else gradient)
             by_type[dense.dtype].append(dense)
         for group in by_type.values():
             if self.dynamic:

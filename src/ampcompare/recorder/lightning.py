@@ -3,14 +3,14 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.recorder.recorder import Recorder
 
-VALIDATION = re.compile(r"val(?:id(?:ation)?)?[_/](.+)")
+PREFIX = re.compile(r"val(?:id(?:ation)?)?[_/]")
 OLD, NEW = "pytorch_lightning", "lightning.pytorch"
 try:
     library: Any = import_module(OLD if OLD in sys.modules and NEW not in sys.modules else NEW)
@@ -22,16 +22,34 @@ except ImportError:
 
 
 class RecorderCallback(library.Callback):
-    """Records `Trainer.fit`. `options` are the Recorder's; what they leave out the trainer says: backend (its
-    precision), loss scale, optimizer, model, the seed of `seed_everything`, an open W&B run. `names`: of the
-    validation's metrics in the record; else `val_acc` is `accuracy`, another `val_NAME` NAME (also `valid_`,
-    `validation_`, `val/`)."""
+    """Record `Trainer.fit`.
+
+    Every metric that the validation logs is recorded as `eval/NAME`.
+
+    Args:
+        names: Maps the validation's metrics to their names in the record; metrics that are not in it are left
+            out. By default a metric keeps its name without a prefix `val_`, `valid_`, `validation_` (or with
+            `/`), and `acc` becomes `accuracy`.
+        samples: Counts the samples of a batch. Lightning's own count by default.
+        **options: Options of the Recorder. What they leave out is taken from the trainer: backend (its
+            precision), loss scale, optimizer, model, the seed of `seed_everything`, an open W&B run.
+    """
 
     def __init__(
         self, names: Mapping[str, str] | None = None, samples: Callable[[Any], int] = count, **options: Any
     ) -> None:
         self._names, self._count, self._options = names, samples, options
         self.record: Any = None
+        self._steps_before: int | None = None  # from a checkpoint
+        self._recorded: int | None = None  # by a record that has ended
+        self._before: dict[str, Any] = {}  # metrics as they were before a validation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the recorded steps, for a checkpoint. Lightning's own count is of optimizer calls."""
+        return {"steps": self.record.steps if self.record else self._recorded}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._steps_before = state_dict.get("steps")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         seed = os.environ.get("PL_GLOBAL_SEED", "")
@@ -40,8 +58,10 @@ class RecorderCallback(library.Callback):
         told |= {"scaler": getattr(trainer.precision_plugin, "scaler", None)}
         told |= {"batch_size": getattr(trainer.train_dataloader, "batch_size", None)}
         told |= {"run": getattr(sys.modules.get("wandb"), "run", None)}
-        told |= {"start_step": trainer.global_step}  # of a checkpoint
+        before = trainer.global_step if self._steps_before is None else self._steps_before
+        told |= {"start_step": before}
         self.record = Recorder(**told | self._options).begin()
+        self.record.may_lack_loss = True  # `training_step` may return None to leave a batch out
         self._step, self._samples, self._loss = trainer.global_step, 0, None
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -53,20 +73,24 @@ class RecorderCallback(library.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, at: int) -> None:
         self._samples += self._count(batch)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        self._loss = loss if self._loss is None else self._loss + loss  # each has its share of the step's
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss  # each has its share of the step's
         if trainer.global_step != self._step:
             epoch = trainer.current_epoch + (at + 1) / trainer.num_training_batches
             self.record.step(loss=self._loss, samples=self._samples, epoch=epoch)
             self._step, self._samples, self._loss = trainer.global_step, 0, None
 
-    def on_validation_start(self, *_: Any) -> None:
+    def on_validation_start(self, trainer: Any, *_: Any) -> None:
         if self.record:  # none while the sanity check runs
             self.record.pause()
+            self._before = dict(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         if self.record:
-            found = trainer.callback_metrics
-            names = {key: name_of(key) for key in found} if self._names is None else self._names
+            # The trainer keeps the training's metrics in the same dict. The validation puts in new objects.
+            now, before = trainer.callback_metrics, self._before
+            found = {key: value for key, value in now.items() if value is not before.get(key)}
+            names = names_of(found) if self._names is None else self._names
             self.record.evaluate(**{names[key]: found[key] for key in found if names.get(key)})
 
     def on_save_checkpoint(self, *_: Any) -> None:
@@ -75,6 +99,7 @@ class RecorderCallback(library.Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any, problem: BaseException | None = None) -> None:
         if self.record:
+            self._recorded = self.record.steps
             self.record.close(problem)
         self.record = None
 
@@ -83,7 +108,15 @@ class RecorderCallback(library.Callback):
         self.on_train_end(trainer, pl_module, SystemExit(143) if is_sigterm else exception)
 
 
-def name_of(key: str) -> str:
-    """What a validation's metric is called in the record, by its key here; nothing for any other metric."""
-    found = VALIDATION.fullmatch(key)
-    return "" if found is None else "accuracy" if found[1] == "acc" else found[1]
+def names_of(keys: Iterable[str]) -> dict[str, str]:
+    """Return the names of the validation's metrics in the record, without their prefix.
+
+    >>> names_of(["val_acc", "f1", "val_f1"])
+    {'val_acc': 'accuracy', 'f1': 'f1', 'val_f1': 'val_f1'}
+    """
+    names: dict[str, str] = {}
+    for key in keys:
+        short = PREFIX.sub("", key, count=1) or key
+        short = "accuracy" if short == "acc" else short
+        names[key] = key if short in names.values() else short
+    return names

@@ -142,6 +142,7 @@ class Recorder:
         self._tracker: Tracker
         self._ending: Ending
         self._has_loss: bool | None = None
+        self.may_lack_loss = False  # of a trainer that may leave a batch out
         self._best: Row = {}  # of the evaluations
         self._said: set[str] = set()
 
@@ -240,6 +241,7 @@ class Recorder:
             self.pause(since_step=True)
             row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
             meter.read_all()  # sync: between steps
+            meter.hand_out_looks()
             self._tracker.log(meter.row_at() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
@@ -291,7 +293,7 @@ class Recorder:
             if isinstance(loss, Tensor) and loss.device.type != self.device.type:
                 what = f"device={str(self.device)!r}: the loss is on {loss.device}"
                 raise UserError(f"{what}; give the recorder device={str(loss.device)!r}")
-        if (loss is not None) != self._has_loss:
+        if (loss is not None) != self._has_loss and not self.may_lack_loss:
             raise UserError("Recorder.step: a loss is given at some steps; give it at all of them or at none")
         if loss is None:
             return None

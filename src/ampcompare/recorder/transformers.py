@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+import torch
+
 from ampcompare.errors import UserError
 from ampcompare.recorder.recorder import Recorder
 
@@ -27,9 +29,13 @@ class RecorderCallback(TrainerCallback):
     def __init__(self, **options: Any) -> None:
         self._options = options
         self.record: Any = None
+        self._recorder: Recorder | None = None  # that is to begin
+        self._hook: Any = None
+        self._samples = 0  # of the step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self.on_train_end(args, state, control, problem=RuntimeError("the training was begun anew"))
+        # With `auto_find_batch_size` the trainer begins again after it ran out of memory: an attempt.
+        self.on_train_end(args, state, control, problem=KeyboardInterrupt("another batch size is tried"))
         weights = next((str(p.dtype) for p in given["model"].parameters()), "")
         mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
         told = {"backend": mixed or PLAIN.get(weights, weights), "model": given["model"], "seed": args.seed}
@@ -38,22 +44,29 @@ class RecorderCallback(TrainerCallback):
         told["batch_size"] = args.per_device_train_batch_size
         told["run"] = getattr(sys.modules.get("wandb"), "run", None)
         told["start_step"] = state.global_step  # of a checkpoint
-        self._step = args.train_batch_size * args.gradient_accumulation_steps
-        data = getattr(given.get("train_dataloader"), "dataset", ())
-        self._epoch = -(-len(data) // args.world_size) if hasattr(data, "__len__") else 0  # 0: not known
-        self.record = Recorder(**told | self._options).begin()
+        self._recorder = Recorder(**told | self._options)
+        self._hook = given["model"].register_forward_pre_hook(self._count, with_kwargs=True)
+        if not args.auto_find_batch_size:
+            self._begin()
 
-    def on_epoch_begin(self, *_: Any, **given: Any) -> None:
-        self._left = self._epoch or sys.maxsize
+    def _begin(self) -> None:
+        if self._recorder is not None:
+            self.record, self._recorder = self._recorder.begin(), None
+
+    def _count(self, model: Any, args: Any, kwargs: Any) -> None:
+        """Count the samples of a forward in training: the trainer tells no callback of its batches."""
+        if model.training:
+            tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.ndim)
+            self._samples += next((len(tensor) for tensor in tensors), 0)
 
     def on_step_begin(self, *_: Any, **given: Any) -> None:
-        if self.record.is_paused:
+        if self.record and self.record.is_paused:
             self.record.resume()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        samples = max(1, min(self._step, self._left))  # the last one of an epoch may be short
-        self._left -= samples
-        self.record.step(samples=samples, epoch=state.epoch)
+        self._begin()  # where a batch size was to be found, which fitted
+        self.record.step(samples=max(1, self._samples), epoch=state.epoch)
+        self._samples = 0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
         if self.record and "loss" in (logs or {}):
@@ -71,4 +84,7 @@ class RecorderCallback(TrainerCallback):
     def on_train_end(self, *_: Any, problem: BaseException | None = None, **given: Any) -> None:
         if self.record:
             self.record.close(problem)
-        self.record = None
+        if self._hook is not None:
+            self._hook.remove()
+        self.record = self._recorder = self._hook = None
+        self._samples = 0

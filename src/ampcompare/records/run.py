@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.former import config_now
 from ampcompare.records.machine import Machine, joined
 from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
@@ -37,9 +38,14 @@ class RunRecord:
     logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
     objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
     or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
-    sentences what was wrong with the record. `objective` is the metric of its sweep and the goal (`maximize`,
-    or nothing), where these are known; `machine` what W&B's client saw of the machine. `is_named` says
-    whether its file has the run's name and config.
+    sentences what was wrong with the record.
+
+    `units` has the unit of a key where the file writes it with the values (`percent` for `85.3%`),
+    `definitions` what W&B's `define_metric` declares of a key or a pattern. `objective` is the metric of its
+    sweep and the goal (`maximize`, or nothing), `swept` the values of the settings that its sweep varies,
+    where these are known. `last_write` is when it last logged, else when its file was written. `machine` is
+    what W&B's client saw of the machine. `is_named` says whether its file has the run's name and config,
+    `is_early_stopped` whether it trained with early stopping.
     """
 
     id: str
@@ -60,10 +66,14 @@ class RunRecord:
     rows: int = 0
     logged: dict[str, Column] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    units: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, MetricDefinition] = field(default_factory=dict)
     objective: tuple[str, str] | None = None
+    swept: dict[str, list[Any]] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
     last_write: datetime | None = None
     is_named: bool = True
+    is_early_stopped: bool = False
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -194,6 +204,8 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         rows=rows,
         logged=sharing_rows(logged),
         problems=problems,
+        definitions={key: one for part in ordered for key, one in part.definitions.items()},
+        units={key: unit for part in ordered for key, unit in part.units.items()},
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
         machine=joined(part.machine for part in ordered),

@@ -1,6 +1,5 @@
 """Runs read from W&B's server by its public API; `wandb` is imported when a source asks for it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ API_PREFIX = "wandb:"
 SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
 FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
 MANY_ROWS = 1_000_000
-MOST_SAMPLES = 2_000  # of a run's machine; the server thins out what is more
 SERVICE_SECONDS = 5.0
 
 STATES = ("finished", "failed", "crashed", "running")
@@ -103,7 +101,7 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
                 rows = _last_row(run) if brief else _rows(run, problems)
             record = _record_of(run, rows, problems)
             if of_sweep:
-                record.objective = _objective(config)
+                record.objective, record.swept = _objective(config), _swept(config)
             if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
                 _take_machine(run, record)
             runs.append(record)
@@ -121,6 +119,14 @@ def _objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     # Where it is left out, the name of the metric says it better than W&B's default, minimize.
     return name, goal if goal in ("maximize", "minimize") else ""
+
+
+def _swept(config: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The parameters of a sweep's configuration that have several listed values."""
+    parameters = config.get("parameters")
+    every = parameters.items() if isinstance(parameters, Mapping) else ()
+    found = {key: spec.get("values") for key, spec in every if isinstance(spec, Mapping)}
+    return {key: values for key, values in found.items() if isinstance(values, list) and len(values) > 1}
 
 
 def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
@@ -191,9 +197,6 @@ def _moment(text: str) -> datetime | None:
 def _take_machine(run: Any, record: RunRecord) -> None:
     """Ask for what W&B's client saw of the machine."""
     try:
-        for event in run.history(samples=MOST_SAMPLES, pandas=False, stream="system"):
-            event = json.loads(event) if isinstance(event, str) else event
-            record.machine.sample({key.removeprefix("system."): value for key, value in event.items()})
         record.machine.facts = facts_of(run.metadata)
     except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
-        record.problems.append(f"W&B's system metrics cannot be had ({reason(problem)}).")
+        record.problems.append(f"W&B's record of the machine cannot be had ({reason(problem)}).")

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,25 @@ from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
+from ampcompare.records.discovery import (
+    EVENTS,
+    KINDS,
+    LINES,
+    MAX_LEFT_OUT,
+    STATES,
+    TABLES,
+    WANDB,
+    discover,
+    nothing_found,
+)
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tensorboard import is_event_file, read_event_files
-from ampcompare.records.trainers import STATE, is_table, read_csv_files, read_trainer_states
+from ampcompare.records.tensorboard import read_event_files
+from ampcompare.records.trainers import read_csv_files, read_json_lines, read_trainer_states
 from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
 
 ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
-SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 # The client flushes every 15 s by default; after four misses, or three of its own rows, a run is dead.
 RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
 CHECKPOINTS = "checkpoints"  # in an output_dir, beside `wandb`
@@ -43,21 +53,22 @@ def load_runs(
 ) -> list[RunRecord]:
     """Every run in the sources, oldest first.
 
-    A source is a folder, searched for `offline-run-*/run-*.wandb` and `run-*/run-*.wandb` at any depth, or
-    one `.wandb` file; or `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A
-    file that is found twice is read once; files with the same run id become one run. Of a run that is on disk
-    and on the server the record with more rows counts, the one on disk where they have as many: it has the
-    exit code and exact types.
+    A source is a folder, searched for `.wandb` files at any depth, or one such file; or
+    `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A file that is found
+    twice is read once; files with the same run id become one run. Of a run that is on disk and on the server
+    the record with more rows counts, the one on disk where they have as many: it has the exit code and exact
+    types.
 
     Where a source holds no `.wandb` file, what others wrote there is read: TensorBoard's event files, else
-    CSV files with a step column (`step`, or the usual names), else Hugging Face's trainer_state.json. `say`
-    is told what was read and what was there besides.
+    CSV files with a step column (`step`, or the usual names), else Hugging Face's trainer_state.json, else
+    JSON lines with a step. `say` is told what was read, what was left out and why, and what was there
+    besides.
 
     `NAME=SOURCE` names the arm of a comparison that the runs of a source are: it becomes their setting `arm`.
     Then every source has a name, and the runs of the first come first.
 
-    Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a
-    folder raises nothing: its run says so in `problems`.
+    Raises UserError for a source that is not there, cannot be read or holds no run. A file that holds none
+    beside others that do raises nothing: `say` is told of it. One that breaks off says so in `problems`.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -118,54 +129,97 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
 
 def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunRecord]:
     """The runs of folders and files."""
-    found: dict[str, dict[str, Path]] = {}  # by what they are, and by their real place
-    for source in given:
-        kind, paths = _files(source, step, say)
-        for path in paths:
-            found.setdefault(kind, {}).setdefault(os.path.realpath(path), path)
-    named = {os.path.realpath(source) for source in given}
-    parts = []
-    for kind, files in sorted(found.items(), key=lambda item: [*KINDS].index(item[0])):
-        reader = partial(read_csv_files, step=step) if kind == TABLES else KINDS[kind][1]
-        read = reader([*files.values()])
-        for part in read:
-            is_empty = not part.rows and (kind != WANDB or not part.is_named)
-            if is_empty and os.path.realpath(part.paths[0]) in named:
-                raise UserError(f"{part.paths[0]}: no run can be read from it: {' '.join(part.problems)}")
-        if kind != WANDB:
-            runs = "1 run" if len(read) == 1 else f"{len(read)} runs"
-            say(f"read {runs} from {kind}; whether a run came to its end is not in them")
-        parts += read
+    reader = _SourceReader(step, say)
+    parts = [part for source in given for part in reader.read(source)]
+    reader.close()
     return [merge(some) for some in _by_run(parts)]
 
 
-def _read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
+class _SourceReader:
+    """Reads the parts of runs in folders and files, each file once."""
+
+    def __init__(self, step: str | None, say: Say) -> None:
+        self.step, self.say = step, say
+        self._read: set[str] = set()  # real places of files
+
+    @cached_property
+    def _memory(self) -> Any:
+        return _memory()
+
+    def close(self) -> None:
+        """Keep the cache small, if it was used."""
+        if "_memory" in vars(self):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._memory.reduce_size(MOST_CACHED)
+
+    def read(self, source: str) -> list[RunRecord]:
+        """Return the parts of runs in one folder or file.
+
+        A program may log one run in several ways, so the first kind that holds a run is taken, and in a
+        folder whose files of that kind hold none, the next kind. `say` is told what was read, left out, or
+        there besides. Raises UserError where nothing is read.
+        """
+        found = discover(source, self.step)
+        every = {os.path.realpath(path) for paths in found.files.values() for path in paths}
+        parts: list[RunRecord] = []
+        taken, places = "", set[Path]()  # the kind that is read, and the folders that have no run of it
+        for kind in (kind for kind in KINDS if kind in found.files):
+            paths = [path for path in found.files[kind] if not taken or path.parent in places]
+            paths = [path for path in paths if os.path.realpath(path) not in self._read]
+            good, bad = self._parts(kind, paths)
+            nothing = "it holds no run record" if kind == WANDB else "it holds no value"
+            found.left_out += [(part.paths[0], " ".join(part.problems) or nothing) for part in bad]
+            if good and kind != WANDB:
+                runs = "1 run" if len(good) == 1 else f"{len(good)} runs"
+                self.say(f"read {runs} from {kind}; whether a run came to its end is not in them")
+            if taken and (beside := len(found.files[kind]) - len(paths)):
+                there = "is 1 file" if beside == 1 else f"are {beside:,} files"
+                todo = "not read: name their folder or file for it"
+                self.say(f"{source}: read {taken}; there {there} of {kind} too, {todo}")
+            parts += good
+            places |= {path.parent for part in bad for path in part.paths}
+            places -= {path.parent for part in good for path in part.paths}
+            taken = taken or (kind if good else "")
+        if not parts and not every & self._read:
+            raise nothing_found(source, found)
+        for path, why in found.left_out[:MAX_LEFT_OUT]:
+            self.say(f"{path}: left out: {why}")
+        if (more := len(found.left_out) - MAX_LEFT_OUT) > 0:
+            self.say(f"{source}: {more:,} more files were left out")
+        self._read |= every
+        return parts
+
+    def _parts(self, kind: str, paths: Sequence[Path]) -> tuple[list[RunRecord], list[RunRecord]]:
+        """Return the parts of runs in files of one kind, and what is none."""
+        readers: Mapping[str, Callable[[Sequence[Path]], list[RunRecord]]] = {
+            WANDB: lambda paths: _read_wandb_files(paths, self._memory),
+            EVENTS: read_event_files,
+            TABLES: partial(read_csv_files, step=self.step),
+            STATES: read_trainer_states,
+            LINES: partial(read_json_lines, step=self.step),
+        }
+        read = readers[kind](paths) if paths else []
+        if kind == WANDB and any(part.rows or part.is_named for part in read):
+            return read, []  # a torn file of W&B is a run that was begun
+        return [part for part in read if part.rows], [part for part in read if not part.rows]
+
+
+def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
     """The part of a run in each file, in order. What was not written just now is kept in the cache, which is
     safe to delete.
     """
-    now, memory = time.time(), _memory()
+    now = time.time()
     kept, read = memory.cache(_read_as_it_is), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a cache on a full disk: the run is read again next time
         for path in paths:
             signs = _signs(path, now)
             read.append(kept(*signs) if signs else read_wandb_file(path))
-    memory.reduce_size(MOST_CACHED)
     for run in read:
         if run.exit_code is None and _is_going_on(run, now):
             run.state = "running"
     return read
-
-
-# What is read as runs, in order of preference: by the words for it whether a file is such by its name, and
-# what reads these.
-WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-KINDS: Mapping[str, tuple[Callable[[str], bool], Callable[[Sequence[Path]], list[RunRecord]]]] = {
-    WANDB: (lambda name: name.startswith("run-") and name.endswith(".wandb"), _read_wandb_files),
-    EVENTS: (is_event_file, read_event_files),
-    TABLES: (lambda name: name.lower().endswith(".csv"), read_csv_files),
-    STATE: (lambda name: name == STATE, read_trainer_states),
-}
 
 
 def _memory() -> Any:
@@ -225,61 +279,6 @@ def _is_going_on(run: RunRecord, now: float) -> bool:
     gaps = gaps[(gaps > 1) & (gaps < MOST_SECONDS)]  # an evaluation's row follows at once
     quiet = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
     return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, quiet)
-
-
-def _files(source: str, step: str | None, say: Say) -> tuple[str, list[Path]]:
-    """What the files of a source are, and which. A program may log one run in several ways, so that a source
-    is read in one of them; `say` is told what was there beside it.
-    """
-    top = Path(source)
-    try:
-        if top.is_dir():
-            os.scandir(top).close()  # os.walk passes over what it may not read
-            found = _search(top, step)
-        elif top.exists():
-            found = {_kind_of(top.name) or WANDB: [top]}
-        else:
-            raise UserError(f"{source}: no such folder; name the output_dir of a run (runs by default)")
-    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
-    if not found:
-        what = "no runs in this folder (looked for offline-run-*/run-*.wandb at any depth"
-        more = f"also for {', '.join([EVENTS, TABLES, STATE])})"
-        todo = "name the output_dir of a run that was recorded with wandb.mode=offline or online"
-        raise UserError(f"{source}: {what}; {more}; {todo}")
-    first, *others = (kind for kind in KINDS if kind in found)
-    for kind in others:
-        count = len(found[kind])
-        there = "is 1 file" if count == 1 else f"are {count:,} files"
-        say(
-            f"{source}: read {first}; there {there} of {kind} too, not read: name their folder or file for it"
-        )
-    return first, sorted(found[first])
-
-
-def _search(top: Path, step: str | None) -> dict[str, list[Path]]:
-    """The files of runs under a folder, by what they are; linked folders are followed (`latest-run`), each
-    real one once.
-    """
-    found: dict[str, list[Path]] = {}
-    seen: set[str] = set()
-    for folder, inner, files in os.walk(top, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
-            inner.clear()
-            continue
-        seen.add(real)
-        inner[:] = sorted(name for name in inner if name not in SKIPPED_FOLDERS)
-        is_run = os.path.basename(real).startswith(("offline-run-", "run-"))
-        for name in files:
-            path, kind = Path(folder, name), _kind_of(name)
-            if kind and (kind != WANDB or is_run) and (kind != TABLES or is_table(path, step)):
-                found.setdefault(kind, []).append(path)
-    return found
-
-
-def _kind_of(name: str) -> str | None:
-    return next((kind for kind, (is_one, _) in KINDS.items() if is_one(name)), None)
 
 
 def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:

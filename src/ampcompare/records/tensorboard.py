@@ -22,13 +22,10 @@ from ampcompare.records.trainers import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
+PLACEHOLDER = "hp_metric"  # of Lightning's logger, -1 from the beginning
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
 STAMPED = re.compile(r"\d+\.\d+")  # the folder of `add_hparams`, named by the time
 Points = dict[str, list[tuple[int, float, float]]]  # of each tag: step, seconds since 1970, value
-
-
-def is_event_file(name: str) -> bool:
-    return "events.out.tfevents." in name or name.endswith(".tfevents")
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
@@ -60,15 +57,19 @@ def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
 
 
 def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
-    """The event files of a folder, the oldest first: what a later one logs again from some step on counts.
-    Whether a run came to its end is not in them.
+    """Read the event files of a folder, the oldest first. Whether a run came to its end is not in them.
+
+    A later file that logs a tag several times goes on from a checkpoint: from its first step on its values
+    count. One that logs a tag once (a test after the fit) replaces the value at that step alone.
     """
     name, points = folder.as_posix(), Points()
     run = RunRecord(id=name, name=name, state="finished", paths=(files[0],))
     for later in sorted((_read_file(path, run) for path in files), key=_begin):
         for tag, new in later.items():
-            start = min(new)[0]
-            points[tag] = [point for point in points.get(tag, []) if point[0] < start] + new
+            steps = {step for step, _, _ in new}
+            end = float("inf") if len(steps) > 1 else max(steps)
+            kept = [point for point in points.get(tag, []) if not min(steps) <= point[0] <= end]
+            points[tag] = kept + new
     return run, points
 
 
@@ -141,8 +142,9 @@ def _begin(points: Points) -> float:
 
 
 def _fill(run: RunRecord, points: Points) -> None:
-    """A row for each step, and for each further value of a tag at the same step (a writer may be given no
-    step). A row's time is that of its first value: an evaluation's may come much later than the step.
+    """Make a row for each step, and for each further value of a tag at the same step (a writer may be given
+    no step), in the order of time. A row's time is that of its first value: an evaluation's may come much
+    later than the step.
     """
     import pandas as pd  # of other programs' runs alone
 
@@ -150,7 +152,11 @@ def _fill(run: RunRecord, points: Points) -> None:
     run.config, run.problems = beside | run.config, run.problems + problems
     if (begin := _begin(points)) < LATEST:
         run.started_at = datetime.fromtimestamp(begin, UTC)
-    if not points:
+    if points.keys() <= {PLACEHOLDER}:
+        if points:
+            run.problems.append(
+                f"It holds {PLACEHOLDER} alone, which Lightning writes before a metric is logged."
+            )
         return
     columns = ["step", "wall", "value"]
     every = pd.concat(
@@ -158,6 +164,8 @@ def _fill(run: RunRecord, points: Points) -> None:
     )
     every["again"] = every.groupby(["tag", "step"], sort=False).cumcount()
     rows = every.groupby(["step", "again"])
+    every["first"] = rows["wall"].transform("min")
+    rows = every.groupby(["first", "step", "again"])
     every["row"] = rows.ngroup()
     steps, stamps = rows["step"].first().to_numpy(float), rows["wall"].min().to_numpy(float)
     at = np.arange(len(steps))

@@ -20,8 +20,9 @@ from google.protobuf.message import DecodeError
 
 from ampcompare.errors import reason
 from ampcompare.records import tree
-from ampcompare.records.machine import facts_of_record
-from ampcompare.records.run import Column, RunRecord, as_array, sharing_rows
+from ampcompare.records.definitions import MetricDefinition
+from ampcompare.records.machine import facts_of, metadata_of, read_metadata
+from ampcompare.records.run import STAMP, Column, RunRecord, as_array, sharing_rows
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
@@ -115,6 +116,8 @@ class _Reading:
         self.by_head: dict[bytes, _Column] = {}
         self.summaries: list[Any] = []
         self.bad_values = self.undecodable = 0
+        self.metadata: dict[str, Any] = {}
+        self.last_seen = 0.0  # seconds since 1970 of the last record with a time
 
     def take(self, payloads: Iterable[bytes]) -> None:
         """Take in all records."""
@@ -167,9 +170,16 @@ class _Reading:
         elif record.HasField("exit"):
             run.exit_code = record.exit.exit_code
         elif record.HasField("stats"):
-            run.machine.sample({item.key: self._known(item.value_json) for item in record.stats.item})
+            self._see(record.stats.timestamp)
+        elif record.HasField("metric"):
+            name = record.metric.name or record.metric.glob_name
+            run.definitions[name] = MetricDefinition.from_record(record.metric)
         elif record.HasField("environment"):
-            run.machine.facts |= facts_of_record(record.environment)
+            self.metadata |= metadata_of(record.environment)
+
+    def _see(self, moment: Any) -> None:
+        """Take in that the run was at work at a protobuf Timestamp."""
+        self.last_seen = max(self.last_seen, moment.seconds + moment.nanos / 1e9)
 
     def _take_config(self, config: Any) -> None:
         for item in config.update:
@@ -185,6 +195,7 @@ class _Reading:
         run.project, run.entity = said.project, said.entity
         run.notes, run.tags = said.notes, tuple(said.tags)
         if said.HasField("start_time"):
+            self._see(said.start_time)
             seconds = said.start_time.seconds + said.start_time.nanos / 1e9
             with suppress(OverflowError):  # outside the calendar
                 run.started_at = EPOCH + timedelta(seconds=seconds)
@@ -230,6 +241,12 @@ class _Reading:
         self._read()
         run = self.run
         run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
+        run.machine.facts = facts_of(read_metadata(run.paths[0]) | self.metadata)
+        stamps = run.values(STAMP)
+        self.last_seen = max([self.last_seen, *stamps[np.isfinite(stamps)][-1:]])
+        if self.last_seen > 0:  # not the file's own time, which a copy changes
+            with suppress(OverflowError):
+                run.last_write = EPOCH + timedelta(seconds=self.last_seen)
         for told in (run.config, run.summary):
             told.pop("_wandb", None)  # the client's own
         if run.exit_code is not None:

@@ -126,7 +126,7 @@ class Table:
 def _columns(analysis: Analysis) -> list[Column]:
     """What is shown of each question, those of energy and time to target only where recorded."""
     metric, units = analysis.metric, analysis.quantities
-    name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.name)
+    name = metric.noun if metric.key == DEFAULT_METRIC else words.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
     target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
     quality = f"{name}, {metric.unit}" if metric.unit else name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -18,7 +18,11 @@ PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
 PUBLICATIONS = (".yaml", ".yml")
-AS_IT_IS = ("baseline", "bench", "metric", "throughput", "memory", "margin", "target", "reproduce", "within")
+OPTION_NAMES = {"formats": "--format"}  # of fields that are called otherwise
+AS_IT_IS = (
+    *("baseline", "bench", "metric", "best", "seed", "throughput", "time", "memory", "margin", "target"),
+    *("reproduce", "within"),
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,21 @@ class Request:
     baseline: Annotated[
         str | None, Option(metavar="VALUE", help="What others are compared with; default: none.")
     ] = None
-    metric: Annotated[str | None, Option(metavar="KEY", help="Quality, as KEY or KEY:min:percent.")] = None
-    throughput: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
-    memory: Annotated[str | None, Option(metavar="KEY", hidden=True)] = None
+    metric: Annotated[
+        str | None, Option(metavar="KEY", help="Quality, as KEY:max or KEY:min, with :percent, :fraction.")
+    ] = None
+    best: Annotated[
+        bool, Option("--best", help="Compare each run's best value of the metric, not its last.")
+    ] = False
+    throughput: Annotated[
+        str | None, Option(metavar="KEY:UNIT", help="Other programs' speed, as KEY:per_second.")
+    ] = None
+    time: Annotated[
+        str | None, Option(metavar="KEY:UNIT", help="Or KEY:seconds, KEY:ms of a step; :cumulative.")
+    ] = None
+    memory: Annotated[
+        str | None, Option(metavar="KEY:UNIT", help="Their memory, as KEY:MiB, KEY:GiB, KEY:bytes.")
+    ] = None
     step: Annotated[str | None, Option(metavar="COLUMN", hidden=True)] = None
     bench: Annotated[
         str | None, Option(metavar="FILE", help="Speed and memory from ampcompare bench --json FILE.")
@@ -45,6 +61,8 @@ class Request:
     group_by: Annotated[
         str | None, Option(metavar="KEYS", help="Settings in the labels; the first is compared.")
     ] = None
+    split_by: Annotated[str, Option(metavar="KEYS", help="Settings that make groups of an arm's runs.")] = ""
+    seed: Annotated[str | None, Option(metavar="KEY", help="Setting by which runs are paired.")] = None
     ignore: Annotated[str, Option(metavar="KEYS", help="Settings that may differ between runs pooled.")] = ""
     formats: Annotated[str, Option("--format", metavar="LIST", help="Of html,csv,md,json,png,svg.")] = ALL
     reproduce: Annotated[
@@ -98,14 +116,40 @@ class Request:
         """Read the runs and compare them; `say` is told what was read but W&B's records, or passed over."""
         from ampcompare.records import load_runs
         from ampcompare.report.analysis.analysis import analyse_runs
+        from ampcompare.report.external.questions import MissingInput
 
-        return analyse_runs(
-            load_runs(self.sources, step=self.step, say=say),
-            group_by=None if self.group_by is None else names_in(self.group_by),
-            ignore=names_in(self.ignore),
-            require=self.require or (),
-            **{name: getattr(self, name) for name in AS_IT_IS},
-        )
+        try:
+            return analyse_runs(
+                load_runs(self.sources, step=self.step, say=say),
+                group_by=None if self.group_by is None else names_in(self.group_by),
+                split_by=names_in(self.split_by),
+                ignore=names_in(self.ignore),
+                require=self.require or (),
+                **{name: getattr(self, name) for name in AS_IT_IS},
+            )
+        except MissingInput as missing:
+            raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
+
+    def command_with(self, arms: Sequence[str], arguments: Sequence[str]) -> str:
+        """Return the command that asks for the same, with what was missing.
+
+        Args:
+            arms: Sources with names, in place of those of the request; empty where these stay.
+            arguments: Options and their values, in turn.
+        """
+        from ampcompare.program.place import as_typed
+
+        added = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        given: list[str] = []
+        for field in fields(self):
+            option = OPTION_NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
+            value = getattr(self, field.name)
+            if field.name == "sources" or option in added or value in (field.default, None):
+                continue
+            values = value if isinstance(value, list) else [value]
+            given += [option] if value is True else [word for one in values for word in (option, str(one))]
+        new = [word for pair in added.items() for word in pair]
+        return as_typed("ampcompare", "report", *(arms or self.sources), *given, *new)
 
 
 def names_in(words: str) -> tuple[str, ...]:

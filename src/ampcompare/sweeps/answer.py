@@ -11,7 +11,7 @@ from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.report.command import make_report
-from ampcompare.report.foreign import names
+from ampcompare.report.external.reading import is_quality
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
@@ -62,7 +62,7 @@ def _metric(sweep: Sweep) -> str | None:
     """The quality that a sweep goes by; None for eval accuracy, which the report takes by itself."""
     name = None if sweep.metric is None else sweep.metric.name
     is_taken = name == metrics.EVAL_ACCURACY and trains_here(sweep)
-    return name if name is not None and not is_taken and names.is_quality(name) else None
+    return name if name is not None and not is_taken and is_quality(name) else None
 
 
 def report(console: Console, sweep: Sweep, folder: Path) -> int:

@@ -22,6 +22,7 @@ from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import backend_of, build_precision
+from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.keep import CannotKeep
 from ampcompare.train.captured import GraphTrainer
 from ampcompare.train.compiled import captures, compiles
@@ -66,7 +67,7 @@ def build_trainer(
         precision = build_precision(config.backend, device, **options, seed=config.seed)
         precision.tf32 = allows_tf32(config)
         prepared = precision.prepare(model, build_optimizer(config, model, device))
-    except CannotKeep as problem:
+    except (CannotKeep, UnsupportedModel) as problem:
         raise UserError(problem) from None
     kinds = (nn.Module, Optimizer)
     if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
@@ -97,7 +98,8 @@ def build_trainer(
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
-        return Trainer(wrap(model), *parts[1:], world=world)
+        model = wrap(model, find_unused_parameters=config.training.find_unused_parameters)
+        return Trainer(model, *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
-from ampcompare.machine.world import World
+from ampcompare.machine.world import Polling, World
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import Meter, Row, Scaling
@@ -70,6 +70,7 @@ class Fit:
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = count_steps(config, train) if total_steps is None else total_steps
         self.keeper: Any = None  # a `RunKeeper`, which saves the run's state
+        self._saves_by_clock = config.checkpoint.every_minutes is not None
         self.step = 0
         # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
@@ -127,6 +128,7 @@ class Fit:
         every, accumulate = config.diagnostics.every, config.training.accumulate
         meter.resume()
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
+        polling = Polling(self.world)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
             meter.fetched()
             self.step, self.in_epoch = self.step + 1, number
@@ -137,7 +139,9 @@ class Fit:
             ends = number == self.steps_per_epoch or self.step == self.total_steps
             has_row = self.step % config.log.every == 0 or ends
             due = has_row and self.keeper is not None and self.keeper.is_due()
-            self.stopped, self._due = self.world.any(self._should_stop(), due)
+            # At an epoch's end and where a checkpoint may be due all have to know at once, else a step later.
+            at_once = ends or (has_row and self._saves_by_clock)
+            self.stopped, self._due = polling.poll(self._should_stop(), due, blocking=at_once)
             if self.stopped:
                 self._on_stop()
             self.on_step(self.step)

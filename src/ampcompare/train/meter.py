@@ -94,6 +94,7 @@ class _Interval:
     """The steps since the last row; once closed, on their way to the host."""
 
     losses: list[Any] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # of the losses among the steps: a step may have none
     samples: list[int] = field(default_factory=list)
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     answers: int = 0  # in it
@@ -212,6 +213,7 @@ class Meter:
         interval.samples.append(result.samples)
         if result.loss is not None:
             interval.losses.append(result.loss)
+            interval.places.append(len(interval.samples) - 1)
         interval.right += result.right
         for right, _ in result.right:
             interval.answers += len(right)
@@ -320,6 +322,16 @@ class Meter:
         """Hand out the rows that wait."""
         self._read(len(self._waiting))
 
+    def hand_out_looks(self) -> None:
+        """Hand out what the diagnostic steps of the open interval found, before a row of a later step.
+
+        It waits for the device.
+        """
+        for row, look in self._open.looks:
+            values = {key: value.tolist() for key, value in look.items()}  # sync: as said
+            self.on_row(row | _diagnostics(values))
+        self._open.looks.clear()
+
     def flush_after(self, problem: BaseException) -> None:
         """Hand out the rows that wait when the run ends early; what is lost is added to the problem."""
         try:
@@ -341,11 +353,7 @@ class Meter:
             self._skipped += len(skipped)
             looks = []
             for (row, _), look in zip(done.looks, own["looks"], strict=True):
-                # No share of lost updates where no weight had a gradient.
-                told = {k: x for k, x in look.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
-                if metrics.EXPONENTS in told:
-                    told[metrics.EXPONENTS] = exponent_histogram(told[metrics.EXPONENTS])
-                looks.append(row | told)
+                looks.append(row | _diagnostics(look))
             overflows = [
                 row | {metrics.NONFINITE_MODULE: found.modules[round(first)]}
                 for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
@@ -357,8 +365,9 @@ class Meter:
             if self.buffers is not None:
                 done.row[metrics.NONFINITE_BUFFERS] = round(own.get("buffers", 0)) if self._skipped else 0
             if losses:
-                total = sum(n * x for n, x in zip(done.samples, losses, strict=True))
-                done.row[metrics.LOSS] = total / sum(done.samples)
+                weights = [done.samples[place] for place in done.places]
+                total = sum(n * x for n, x in zip(weights, losses, strict=True))
+                done.row[metrics.LOSS] = total / sum(weights)
             if (counts := own.get("counts")) and counts[1]:
                 done.row[metrics.ACCURACY] = counts[0] / counts[1]
             self._time(done)
@@ -366,7 +375,9 @@ class Meter:
             if skipped and self._overflows:
                 self._overflows.watch()
             if judge:
-                self._troubles.judge(done.row, losses, skips, overflows)
+                known = dict(zip(done.places, losses, strict=True))
+                every = [known.get(place, 0.0) for place in range(len(skips))] if known else []
+                self._troubles.judge(done.row, every, skips, overflows)
 
     def _time(self, done: _Interval) -> None:
         """Throughput and times of the interval's steps, from the marks of each."""
@@ -424,6 +435,15 @@ class Meter:
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
         self._steps_of = array("l", state["steps_of"].tolist())
+
+
+def _diagnostics(look: Mapping[str, Any]) -> Row:
+    """Return what a diagnostic step found, as a row has it."""
+    # No fraction of lost updates where no weight had a gradient.
+    found = {k: x for k, x in look.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
+    if metrics.EXPONENTS in found:
+        found[metrics.EXPONENTS] = exponent_histogram(found[metrics.EXPONENTS])
+    return found
 
 
 def _sum_up(interval: _Interval) -> None:

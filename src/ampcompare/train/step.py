@@ -6,6 +6,7 @@ optimizer that is not fused, inside the backend).
 
 import inspect
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_value_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,8 +25,9 @@ from ampcompare.data.batch import Batch, count_samples
 from ampcompare.machine.device import is_cuda
 from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
+from ampcompare.precision.casting import as_real
 from ampcompare.train.compiled import CompiledForward, Forward
-from ampcompare.train.errors import note_batch
+from ampcompare.train.errors import TrainingError, note_batch
 from ampcompare.train.measure.activations import Activations
 from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.train.measure.updates import lost_updates, sampled
@@ -101,6 +104,8 @@ class Trainer:
                     with precision.forward_context(), self._looking(diagnose):
                         outputs, loss = self.forward(inputs, targets)
                 except Exception as problem:
+                    if self.world.size > 1 and (line := name_unused(self.model, problem)):
+                        raise TrainingError(line) from None
                     note_batch(problem, (inputs, targets))
                     raise
                 cold |= self.forward.cold
@@ -152,7 +157,11 @@ class Trainer:
         if self.overflows.on_host and (config.clip_value or not found[metrics.GRADIENT_NORM].isfinite()):
             suspect = self.overflows.look(self._parameters())
         if config.clip_value:
-            torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
+            # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
+            if real := [p for p in parameters if not p.is_complex()]:
+                clip_grad_value_(real, config.clip_value)
+            for gradient in (p.grad for p in parameters if p.is_complex() and p.grad is not None):
+                as_real(gradient).clamp_(-config.clip_value, config.clip_value)
         if config.clip_norm:
             norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
@@ -201,11 +210,22 @@ class Trainer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
-        square = torch.stack([(g.float() * inverse).square().sum() for g in scaled]).sum()
+        square = torch.stack([(as_real(g).float() * inverse).square().sum() for g in scaled]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 
-def wrap(model: nn.Module) -> nn.Module:
+def name_unused(model: nn.Module, problem: Exception) -> str:
+    """Return one line with the parameters that DDP misses in the loss, or "" for any other problem."""
+    if "find_unused_parameters" not in str(problem):
+        return ""
+    names = [name.removeprefix("module.") for name, p in model.named_parameters() if p.requires_grad]
+    missing = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(problem))
+    unused = [names[int(index)] for index in missing[1].split()] if missing else []
+    what = f"parameters that take no part in the loss: {', '.join(unused) or 'unknown'}"
+    return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
+
+
+def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed: before they
     are unscaled and looked at, so that inf and nan of one process are in all, and all skip the same steps.
 
@@ -216,7 +236,8 @@ def wrap(model: nn.Module) -> nn.Module:
     # Renamed between PyTorch 2.11 and 2.14.
     quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     ids = [device] if is_cuda(device) else None
-    return DistributedDataParallel(model, device_ids=ids, **{quiet: False})  # type: ignore[arg-type]
+    options: dict[str, Any] = {quiet: False, "find_unused_parameters": find_unused_parameters}
+    return DistributedDataParallel(model, device_ids=ids, **options)
 
 
 def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:

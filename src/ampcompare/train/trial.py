@@ -22,6 +22,9 @@ from ampcompare.train.task import Task
 
 SAMPLES = 2
 NO_KERNEL = "could not create a primitive"  # as oneDNN says it of fp16, in recurrent layers for one
+# As PyTorch's Fourier transforms say it of 16-bit inputs: MKL and cuFFT.
+NO_TRANSFORM = ("Unsupported dtype", "cuFFT only supports dimensions whose sizes are powers of two")
+KEEP_IT = "; keep the module that needs another dtype in fp32: precision.keep_fp32=NAME"
 NO_LAYER = (
     "; this processor has no such layer in the type that it computes in: use another one "
     "(backend=native_bf16, for one), or a GPU"
@@ -119,6 +122,8 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         left = text.partition(":")[0]
         why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""
+        if any(text in str(problem) for text in NO_TRANSFORM):
+            todo = KEEP_IT
         error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
         raise (error.showing(problem) if is_object(text) else error) from None
 

@@ -31,9 +31,17 @@ Json = Annotated[
 ]
 
 
+# What is looked at where nothing is chosen: it is there at once, on every machine.
+SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
+
+
 def _given(words: list[str] | None, config: str | None) -> list[str]:
     # Modules and ops are looked at one by one, which a compiled or captured step does not have.
-    return [*(["--config", config] if config else []), *(words or []), "execution=eager"]
+    words = words or []
+    chosen = ("model.", "data.", "published.", "--config")
+    if config is None and not any(word.lstrip("+").startswith(chosen) for word in words):
+        words = [*SMALL, *words]
+    return [*(["--config", config] if config else []), *words, "execution=eager"]
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)

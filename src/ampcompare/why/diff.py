@@ -29,6 +29,9 @@ FEW = 8  # samples of a batch that are looked at
 MOST = 15  # modules that are shown
 NETWORK, LOSS = "(network)", "the loss"  # the network is called "" by PyTorch
 SAME = 1e-3  # of gradients in fp32: those of a weight that its module alone uses
+LARGE = (
+    20  # times the unit roundoff: of sums that cancel, as in gradients of weights, rounding alone reaches 16
+)
 SHARE = 1e-4  # of elements, from which it is said
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
@@ -71,6 +74,7 @@ class Difference:
     first_gradient: str | None  # and in that of the backward
     lines: list[Line]
     not_called: list[str]
+    dtype: str = "float16"  # that of the backend
 
     def by_worst(self) -> list[Line]:
         """The lines, the largest error of their own first; of those that are not finite the first ones."""
@@ -112,6 +116,7 @@ def difference(words: Sequence[str]) -> Difference:
             _first_gradient(seen),
             lines,
             [n for n, m in twins.named_modules() if n not in called and _has_forward(m)],
+            backend_of(config.backend).dtype,
         )
     finally:
         torch.set_rng_state(random)
@@ -203,6 +208,8 @@ def sentences(found: Difference) -> list[str]:
         else:
             after = f"; next {lines[1].title}, {number(lines[1].size)}" if lines[1:] else ""
             said.append(f"most error arises in {where}: {number(error.size)} of its {of}{after}")
+    if lines and math.isfinite(lines[0].size):
+        said.append(_large(found))
     if found.first_output:
         said.append(f"the first output that is not finite is that of {found.first_output}")
     if found.first_gradient:
@@ -228,6 +235,16 @@ def sentences(found: Difference) -> list[str]:
     if found.not_called:
         said.append(f"not called in this step: {some(found.not_called)}")
     return said
+
+
+def _large(found: Difference) -> str:
+    """Say which modules err by more than the rounding of the backend's dtype explains."""
+    unit = torch.finfo(getattr(torch, found.dtype)).eps / 2
+    rounding = f"{LARGE} times the rounding of {SHORT.get(found.dtype, found.dtype)} ({number(unit)})"
+    large = [line.title for line in found.by_worst() if line.size > LARGE * unit]
+    if not large:
+        return f"no module's own error is large: none is above {rounding}"
+    return f"large, above {rounding}: {some(large)}; the others are rounding"
 
 
 def number(value: float) -> str:

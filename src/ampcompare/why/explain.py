@@ -23,7 +23,7 @@ from ampcompare.report.numbers import of_all
 from ampcompare.train.setting import configured, made_up, set_up
 from ampcompare.why import memory
 from ampcompare.why.memory import MIB, Memory, memory_of
-from ampcompare.why.times import CASTS, IDLE, Times, measure, ratio
+from ampcompare.why.times import CASTS, IDLE, Times, is_shown, measure, ratio
 from ampcompare.why.types import Watched, watch_forward
 
 EXPLAINED = "native"  # where the words name no other backend than the one to compare with
@@ -118,11 +118,14 @@ def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.devi
     value, how = ratio(one.rounds, two.rounds)
     took = f"{other.name} takes {_ms(two.median)} ms a step, {base.name} {_ms(one.median)}"
     yield f"{took}: {value:.2f} times as fast ({how})."
+    if not is_shown(one.rounds, two.rounds):
+        yield "No difference in time is shown; more --seconds may show one."
+        return
     if not 1 - SAME <= value <= 1 + SAME:
         yield _cause(one, two, other.dtype, device)
     if (share := two.share(IDLE)) >= MUCH_IDLE:
         yield (
-            f"In {of_all(share)} of the shortest step no op runs: it waits for Python and for launching, "
+            f"In {of_all(share)} of a step no op runs: it waits for Python and for launching, "
             "which no type makes faster. A larger batch_size, execution=compile or cuda_graph do."
         )
 
@@ -177,8 +180,8 @@ def _costs(base: Side, other: Side) -> Table:
         for kind in kinds:
             pair = one.kinds.get(kind, 0.0), two.kinds.get(kind, 0.0)
             table.add_row(f"{kind}, ms", *map(_ms, pair), _share(*pair))
-        shortest = min(one.rounds), min(two.rounds)
-        table.add_row("shortest step, ms", *map(_ms, shortest), _share(*shortest))
+        medians = one.median, two.median
+        table.add_row("median step, ms", *map(_ms, medians), _share(*medians))
         table.add_section()
     parts = [field.name for field in dataclasses.fields(Memory) if field.name != "copies"]
     for name in (*parts, "total"):

@@ -22,6 +22,7 @@ from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.train.scores import call
 from ampcompare.train.setting import Setting, configured, set_up
+from ampcompare.train.step import Trainer
 from ampcompare.why.times import in_turns, ratio
 
 MARGIN, STEPS = 0.05, 40
@@ -210,6 +211,11 @@ def run_guard(
     elif (found := hunt.find(called)) is None:
         told["outcome"] = "not a module"
         say("not even with the whole network in fp32: what is left is the loss, its scale, the updates")
+    elif WHOLE in found:
+        told["outcome"] = "no set of modules"
+        say("no set of modules helps: only the whole network in fp32 does")
+        if outside := parameters_outside(setting.trainer(dataclasses.replace(config, backend=PLAIN)), called):
+            say(f"parameters outside of the modules that the forward calls: {some_of(outside, 'parameters')}")
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *found])}"
         trainers = [setting.trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
@@ -227,9 +233,15 @@ def run_guard(
         ]
         about = {"backend": config.backend, "model": config.model.name, "margin": margin}
         write_json(file, {**about, **told, "trials": trials})
-    return NOT_FOUND if told["outcome"] == "not a module" else 0
+    return NOT_FOUND if told["outcome"] in ("not a module", "no set of modules") else 0
 
 
-def some_of(names: Sequence[str]) -> str:
+def parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:
+    """Return the names of the parameters that no called module holds, itself or in a module below it."""
+    names = (name for name, _ in trainer.model.named_parameters())
+    return [name for name in names if not any(_is_below(name, module) for module in called)]
+
+
+def some_of(names: Sequence[str], noun: str = "modules") -> str:
     """The names, of many how many and the ends."""
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} modules ({names[0]} to {names[-1]})"
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun} ({names[0]} to {names[-1]})"

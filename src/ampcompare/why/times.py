@@ -34,8 +34,9 @@ KINDS = {  # by the name of an op, or of one that it is a part of
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of a step: in each round, and of its ops by kind. IDLE is what these leave of the shortest
-    round: other work on the machine makes single rounds longer, not shorter.
+    """Milliseconds of a step: in each round, and of its ops by kind.
+
+    The kinds are those of the median profiled step, IDLE is what they leave of the median round.
     """
 
     rounds: tuple[float, ...]
@@ -47,8 +48,8 @@ class Times:
         return statistics.median(self.rounds)
 
     def share(self, kind: str) -> float:
-        """Of the shortest round."""
-        return self.kinds.get(kind, 0.0) / min(self.rounds)
+        """Return the fraction of the median round that ops of this kind take."""
+        return self.kinds.get(kind, 0.0) / self.median
 
 
 def ratio(base: Sequence[float], other: Sequence[float]) -> tuple[float, str]:
@@ -57,6 +58,12 @@ def ratio(base: Sequence[float], other: Sequence[float]) -> tuple[float, str]:
     rounds = min(len(base), len(other))
     span = "" if low is None else f"{low:.2f} to {high:.2f} in 95 %, "
     return value, f"{span}{rounds} rounds, taking turns" if rounds > 1 else "one step"
+
+
+def is_shown(base: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether the rounds show that one is faster: the interval of the ratio excludes 1."""
+    _, low, high = ratio_of(base, other)
+    return low is not None and high is not None and not low <= 1 <= high
 
 
 def measure(
@@ -70,8 +77,8 @@ def measure(
     turns = [[_by_kind(trainer, batches, device) for trainer in trainers] for _ in range(PROFILED)]
     found = []
     for own, profiled in zip(rounds, zip(*turns, strict=True), strict=True):
-        kinds = min(profiled, key=lambda one: sum(one.values()))
-        idle = max(0.0, min(own) - sum(kinds.values()))
+        kinds = sorted(profiled, key=lambda one: sum(one.values()))[len(profiled) // 2]
+        idle = max(0.0, statistics.median(own) - sum(kinds.values()))
         found.append(Times(tuple(own), kinds | {IDLE: idle}))
     return found
 

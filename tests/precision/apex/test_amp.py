@@ -122,6 +122,25 @@ def test_options_are_taken_by_position_in_apex_s_order() -> None:
     assert model(torch.ones(1, 1)).dtype is HALF
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
+def test_o1_says_in_one_line_which_part_torchscript_has_compiled() -> None:
+    model = nn.Sequential(nn.ReLU(), torch.jit.script(line()))
+    with pytest.warns(UserWarning, match=r"compiled by torch\.jit does not call: 1\. It computes"):
+        amp.initialize(model, opt_level="O1", verbosity=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        amp.initialize(nn.Sequential(nn.ReLU(), line()), opt_level="O1", verbosity=0)
+
+
+def test_disabled_after_o1_leaves_no_casts_on() -> None:
+    started("O1")
+    assert matmul_type() is HALF
+    model, optimizer = pair()
+    assert amp.initialize(model, optimizer, enabled=False) == (model, optimizer)
+    assert matmul_type() is FLOAT
+    assert model(torch.ones(1, 1)).dtype is FLOAT
+
+
 def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     model, optimizer = pair()
     model.half()
@@ -201,6 +220,44 @@ def test_copied_model_still_casts_with_its_own_weights(level, copied) -> None:
     assert twin(torch.ones(1, 1)).dtype is (HALF if level == "O1" else FLOAT)
     assert twin.state_dict()["weight"].dtype is FLOAT
     assert model(torch.ones(1, 1)).item() == 1
+
+
+class Resize(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.resize, self.normalize = nn.functional.interpolate, nn.functional.softmax
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.normalize(self.resize(x, scale_factor=2.0), dim=-1)
+
+
+def test_model_that_holds_functions_can_be_pickled_under_o1_and_loaded_without() -> None:
+    plain = nn.functional.interpolate, nn.functional.softmax
+    model = Resize()
+    amp.initialize(model, opt_level="O1", verbosity=0)
+    saved = pickle.dumps(model)
+    found = pickle.loads(saved)
+    assert (found.resize, found.normalize) == plain
+    amp.reset()
+    assert (nn.functional.interpolate, nn.functional.softmax) == plain
+    assert pickle.dumps(plain) == pickle.dumps((nn.functional.interpolate, nn.functional.softmax))
+    assert b"ampcompare" not in pickle.dumps(plain)
+    found = pickle.loads(saved)
+    assert (found.resize, found.normalize) == plain
+    x = torch.randn(1, 1, 4)
+    assert torch.equal(found(x), model(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_replica_of_data_parallel_computes_with_its_own_weight(level) -> None:
+    """`nn.DataParallel` makes replicas by this method, and then sets their weights."""
+    model, _ = started(level)
+    for _ in range(2):  # a forward makes another one each time
+        replica = model._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.full_like(model.weight, 3), None
+        assert replica(torch.ones(1, 1)).item() == 3
+        assert replica(torch.ones(1, 1)).dtype is (HALF if level == "O1" else FLOAT)
+        assert model(torch.ones(1, 1)).item() == 1
 
 
 @pytest.mark.parametrize("fused", [False, True])

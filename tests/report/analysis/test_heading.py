@@ -156,7 +156,10 @@ def test_the_advice_goes_no_further_than_the_plan():
     told, more = advice(None)
     assert f"about {more:,} for the speed of native" in told
     assert advice(5 + more)[0] == told
-    assert advice(5 + more - 1)[0] == f"The plan's limit of {4 + more} seeds would not decide the speed of native."
+    assert (
+        advice(5 + more - 1)[0]
+        == f"The plan's limit of {4 + more} seeds would not decide the speed of native."
+    )
 
 
 def test_of_speeds_that_read_the_same_the_heading_names_the_first_backend_of_the_table():

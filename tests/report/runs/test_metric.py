@@ -120,22 +120,10 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
     return make("none", seed, edit=edit)
 
 
-@pytest.mark.parametrize("taken", ["f1", "val_acc", "wombats"])
-def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(taken: str):
-    others = {"f1": {"loss": 2.0}, "val_acc": {"f1": 0.7}}
-    scores = {taken: 0.8} | others.get(taken, {})
-    analysis = analyse_runs([recorded(seed, **scores) for seed in (1, 2)])
-    assert analysis.metric.key == f"eval/{taken}"
+def test_a_loop_that_logs_one_score_alone_is_compared_by_it():
+    analysis = analyse_runs([recorded(seed, f1=0.8, loss=2.0) for seed in (1, 2)])
+    assert analysis.metric.key == "eval/f1"
     assert analysis.groups[0].figures["quality"].value == pytest.approx(0.8 * analysis.metric.factor)
-    assert any(f"took eval/{taken} as the metric" in line for line in analysis.said)
-    is_known = taken != "wombats"
-    assert any("more is taken as better" in line for line in analysis.remarks) is not is_known
-
-
-def test_evaluations_whose_names_tell_nothing_are_named():
-    analysis = analyse_runs([recorded(wombats=3.0, koalas=2.0)])
-    assert analysis.metric.key == "eval/accuracy"
-    assert any("Which of eval/koalas and eval/wombats" in line for line in analysis.remarks)
 
 
 def reaching(backend: str, seed: int, *accuracies: float, state: str = "finished"):

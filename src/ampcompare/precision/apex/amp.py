@@ -26,9 +26,17 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.apex.levels import as_list, check_model, properties_of
 from ampcompare.precision.backends import PrecisionOptions
-from ampcompare.precision.casting import HALF_TYPES, WrappedForward, convert_network, save_in_fp32
+from ampcompare.precision.casting import (
+    HALF_TYPES,
+    convert_network,
+    find_scripted,
+    save_in_fp32,
+    unwrap_forward,
+    wrap_forward,
+)
 from ampcompare.precision.gradients import Gradients, scaled_backward
 from ampcompare.precision.o1 import patches
+from ampcompare.precision.o1.backend import NOT_CAST
 from ampcompare.precision.o1.patches import casts as casts
 from ampcompare.precision.o1.patches import disable_casts as disable_casts
 from ampcompare.precision.o1.rules import float_ as float_function  # noqa: F401
@@ -77,7 +85,7 @@ def initialize(
     `verbosity` is taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a
     model's forward follow the O1 lists too), or "forward". Raises RuntimeError for what apex refused: an
     unknown level, options that contradict it, a model that is wrapped, half or initialized already. With
-    enabled=False nothing is looked at.
+    enabled=False nothing is looked at, and O1's casts outside of a model's forward are off.
 
     >>> import torch
     >>> from ampcompare.precision.apex import amp
@@ -93,6 +101,8 @@ def initialize(
     """
     if not enabled:
         _state.enabled, _state.scalers = False, []
+        CastState.on = False  # of an O1 model from before
+        STATE.copies.clear()
         return models if optimizers is None else (models, optimizers)
     chosen = properties_of(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
@@ -126,11 +136,14 @@ def initialize(
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
     for model in model_list:
+        if chosen.patch_torch_functions and (names := find_scripted(model)):
+            what = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
+            warnings.warn(f"{what}. It computes in the dtype of its inputs and weights.", stacklevel=2)
         if dtype in HALF_TYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
-        model.forward = WrappedForward(model, **how)
+        wrap_forward(model, **how)
     for optimizer in optimizer_list:
         if dtype in HALF_TYPES and not chosen.master_weights:
             _recast_state(optimizer)
@@ -234,8 +247,7 @@ def reset() -> None:
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
     for model in _state.models:
-        if (inner := vars(model).pop("forward").inner) is not None:
-            model.forward = inner
+        unwrap_forward(model)
         convert_network(model, torch.float32, keep_batchnorm_fp32=False)
     for optimizer in _state.optimizers:
         _recast_state(optimizer)

@@ -5,15 +5,28 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from ampcompare.precision.base import UnsupportedModel
+from ampcompare.precision.casting import find_scripted
 from ampcompare.precision.o1.patches import casts, disable_casts, installed
 from ampcompare.precision.o1.weights import STATE
 from ampcompare.precision.scaled import Scaled
 
+NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not call:"
+
 
 class ApexO1(Scaled):
     """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Refuse TorchScript, which calls no Python function, so that nothing would be cast."""
+        if names := find_scripted(model):
+            what = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
+            todo = "use the module without torch.jit, or backend=native"
+            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
+        return super().prepare(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:
         return installed()

@@ -10,9 +10,11 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ampcompare.precision.o1 import rules
 from ampcompare.precision.o1.rules import Function
@@ -20,6 +22,8 @@ from ampcompare.precision.o1.tables import entries
 from ampcompare.precision.o1.weights import STATE
 
 _MISSING = object()
+# Where pickle finds PyTorch's functions while the wrappers stand in their places.
+ORIGINALS = f"{__package__}.originals"
 _lock = threading.RLock()  # of all below, which is the process's: threads open contexts of their own
 _users = 0
 _registered: list[tuple[Any, str, str]] = []  # by the user: namespace, name, rule
@@ -118,14 +122,27 @@ def _put_on() -> None:
             wrapper: Any = type(written)(RULES[rule](written.__func__))
         else:
             wrapper = RULES[rule](getattr(namespace, name))
-        _installed.append((namespace, name, vars(namespace).get(name, _MISSING)))
+        own = vars(namespace).get(name, _MISSING)
+        _installed.append((namespace, name, own))
         setattr(namespace, name, wrapper)
+        if isinstance(own, FunctionType) and own.__module__ == F.__name__:
+            own.__module__ = ORIGINALS
 
 
 def _take_off() -> None:
     while _installed:
         namespace, name, own = _installed.pop()
         delattr(namespace, name) if own is _MISSING else setattr(namespace, name, own)
+        if isinstance(own, FunctionType) and own.__module__ == ORIGINALS:
+            own.__module__ = F.__name__
+
+
+def find_original(name: str) -> Any:
+    """Return the function `name` of `torch.nn.functional` without O1's casts. Raises AttributeError."""
+    for namespace, installed_name, own in _installed:
+        if namespace is F and installed_name == name:
+            return own
+    return getattr(F, name)
 
 
 def again(function: Function) -> Function:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
@@ -20,9 +20,8 @@ from ampcompare.report.analysis.judged import WITHIN, set_beside
 from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.require import Term, judge, parse
-from ampcompare.report.foreign.apart import BASELINE, nearest
-from ampcompare.report.foreign.read import read
-from ampcompare.report.foreign.reading import Asked
+from ampcompare.report.external.grouping import BASELINE
+from ampcompare.report.external.reading import Options, read
 from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
@@ -107,7 +106,9 @@ class Analysis(Findings):
             else:
                 beyond.append(what)
         told = []
-        if within:
+        if within and not self.is_own:  # which no sweep of ours has to have made
+            told.append(f"Inconclusive: more runs of each arm would decide, {some(within)}.")
+        elif within:
             how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
             told.append(f"Inconclusive: more seeds per backend would decide, {some(within)}. {how}")
         if beyond:
@@ -124,10 +125,14 @@ def analyse_runs(
     baseline: str | None = None,
     *,
     metric: str | None = None,
+    best: bool = False,
     margin: float | None = None,
     group_by: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
+    split_by: Sequence[str] = (),
+    seed: str | None = None,
     throughput: str | None = None,
+    time: str | None = None,
     memory: str | None = None,
     reproduce: str | None = None,
     within: float = WITHIN,
@@ -137,15 +142,35 @@ def analyse_runs(
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
-    `metric` is the quality that is compared (`KEY`, `KEY:min`, `KEY:max:percent`), `margin` what still counts
-    as the same (0.5 points for accuracies), `throughput` and `memory` the keys of these. What is not given is
-    that of our own runs (the backend against `none` by the metric of their task); of other programs' it is
-    guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
-    a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
-    (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
-    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`,
-    `bench` a file of `ampcompare bench --json` that speed is taken from. Margin and
-    target that are not given are those of the runs' own plan, if they have one. Raises UserError.
+    Runs of our own need nothing else: the backend is compared with `none` by the metric of their task. Of
+    other programs' runs `metric` with its direction has to be named, unless their format declares it, and
+    either arms (`load_runs(["fp32=logs/a", "bf16=logs/b"])`) or `group_by` and `baseline`.
+
+    Args:
+        runs: The runs, as `load_runs` returns them.
+        baseline: The value of the compared key that the others are compared with.
+        metric: `KEY:min` or `KEY:max`, with `:percent` or `:fraction` where it is an accuracy.
+        best: Whether each run's best value of the metric counts, and not its last.
+        margin: The difference that still counts as the same (0.5 points for accuracies).
+        group_by: Settings in the labels, of which the first is compared.
+        ignore: Settings that may differ within a group; `device` where none is recorded and it was one.
+        split_by: Settings that make groups of an arm's runs.
+        seed: The key of the seed by which runs are paired.
+        throughput: `KEY:per_second`.
+        time: `KEY:seconds` or `KEY:ms` of a step or an epoch; with `:cumulative` it counts from the start.
+        memory: `KEY:MiB`, `KEY:GiB` or `KEY:bytes`.
+        reproduce: A publication, by name or file, of which the runs tell whether it is reproduced.
+        within: The fraction by which a ratio may differ from a published one.
+        target: The value of the metric, as logged or as shown, up to which training is timed (by default what
+            the baseline reaches).
+        require: What is to be shown, such as `native: speedup >= 1.5`.
+        bench: A file of `ampcompare bench --json` that speed is taken from.
+
+    Margin and target that are not given are those of the runs' own plan, if they have one.
+
+    Raises:
+        UserError: What an option names is not there; for other programs' runs a `MissingInput` lists what has
+            to be named, with candidates.
 
     >>> from ampcompare import analyse_runs, load_runs
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
@@ -158,26 +183,32 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    asked = Asked(
+    options = Options(
         baseline=baseline,
         metric=metric,
+        best=best,
         margin=plan.margin if margin is None else margin,
         group_by=group_by,
+        split_by=split_by,
+        seed=seed,
         ignore=ignore,
         throughput=throughput,
+        time=time,
         memory=memory,
     )
-    reading = read(runs, asked)
-    keys, value, ignored = reading.keys, reading.baseline, frozenset(ignore)
-    values = [one.get(keys[0], NOT_SET) for one in reading.settings]
+    reading = read(runs, options)
+    grouping, ignored = reading.grouping, frozenset(ignore)
+    keys, value = grouping.keys, grouping.baseline
+    values = [one.get(keys[0], NOT_SET) for one in grouping.settings]
     of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
-    compared = replace(reading.metric, target=_target(target, plan.target, of_baseline, reading.metric))
-    rows = table_of(reading.runs, compared, reading.seeds, reading.settings)
+    target = _target(target, plan.target, of_baseline, reading.metric)
+    compared = replace(reading.metric, target=target, is_best=best)
+    rows = table_of(reading.runs, compared, grouping.seeds, grouping.settings)
     compared = replace(compared, floor=resolution_of(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
-        hint = nearest(value, there)
+        hint = did_you_mean(value, there, 0.5)
         known = f"{hint and hint + ' '}there are {', '.join(there)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
     measured = read_bench(bench, groups) if bench else None
@@ -208,7 +239,8 @@ def analyse_runs(
         ignored=ignored,
         bench=measured,
         quantities=reading.quantities,
-        said=reading.said,
+        said=tuple(reading.notes),
+        is_own=reading.is_own,
         warned=tuple(reading.doubts),
         published=published,
         required=tuple(parse(require)),

@@ -16,6 +16,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.progress import unequal_lengths
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.statistics.family import wilson
 from ampcompare.report.words import listed, plural, some
@@ -45,6 +46,7 @@ def cautions(of: Findings) -> list[str]:
         *_strict_fp32(of.baseline),
         *_ended(of.groups),
         *_learned(compared, of.metric),
+        *_lengths(of),
         *_machine(compared, has_own_times=not of.has_bench_speed),
         *([SYNTHETIC] if of.setting.is_synthetic else []),
         *_apart(of),
@@ -99,6 +101,14 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
     known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
     for labels, why in words.by_reason(known, MOST_NAMED):
         yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
+
+
+def _lengths(of: Findings) -> Iterator[str]:
+    """Say how far the groups came whose quality is not compared because they did not come equally far."""
+    for comparison in (c for c in of.comparisons if not (c.is_control or of.metric.is_best)):
+        base = comparison.baseline
+        if base is not None and (told := unequal_lengths((base, comparison.group))):
+            yield f"{words.capital(told)}: no verdict on quality. --best compares the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:

@@ -17,6 +17,7 @@ from ampcompare.report.runs.checks import drift_of_control, learned_nothing
 from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.progress import unequal_lengths
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, differing_keys, follows
 from ampcompare.report.runs.table import shares_machine
 from ampcompare.report.statistics.estimate import Estimate
@@ -169,6 +170,8 @@ def compare(
     silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
     if not silence and (nothing := learned_nothing(base)):
         silence = f"{base.label} is {nothing}"
+    if not silence and not group.metric.is_best:
+        silence = unequal_lengths((base, group))
     return Comparison(
         group,
         base,
@@ -192,7 +195,7 @@ def is_missing_in_bench(group: Group, base: Group, bench: Bench | None) -> bool:
 
 def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
     measured = bench.ratios(group, base) if bench else {}
-    is_one_device = len(group.devices | base.devices) <= 1
+    is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
@@ -258,6 +261,8 @@ def _silence(of: Comparison, base: Group, figure: Figure) -> str:
     if found is None:
         if question != QUALITY and len(of.group.devices | base.devices) > 1:
             return "they ran on different devices"
+        if question != QUALITY and "" in of.group.devices | base.devices:
+            return "the device is not recorded"
         if question == SPEED and (dtype := computed_in_fp32(sides)):
             return in_fp32_words(dtype)
         if question == SPEED and of.is_missing_in_bench:

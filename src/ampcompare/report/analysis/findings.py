@@ -24,7 +24,8 @@ class Findings:
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
     is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
     `level` is that of every interval, `comparisons` are of every group but the baselines.
-    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `styles` has the
+    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `is_own`:
+    all were trained by this program. `styles` has the
     colour of each label, `published` what the runs say of a publication.
     """
 
@@ -43,6 +44,7 @@ class Findings:
     bench: Bench | None
     quantities: Quantities
     said: tuple[str, ...]
+    is_own: bool
     warned: tuple[str, ...]
     published: Reproduction | None
 

@@ -81,6 +81,13 @@ def _last(run: RunRecord, key: str) -> float:
     return float(numbers[-1]) if len(numbers) else math.nan
 
 
+def _score(run: RunRecord, metric: ComparedMetric) -> float:
+    """The last value of the metric, or its best one, in the shown unit."""
+    if metric.is_best and len(values := _sound(run.values(metric.key))):
+        return float(values.min() if metric.falls else values.max()) * metric.factor
+    return _last(run, metric.key) * metric.factor
+
+
 def _throughput(run: RunRecord) -> float:
     """Of all processes together: the median as recorded, else of the rows after warm-up."""
     found, warmup = summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
@@ -159,7 +166,7 @@ FIGURES = (
     Figure(SECONDS, lambda run, _: largest(run, metrics.TRAIN_SECONDS), is_timed=True),
     Figure(
         SCORE,
-        lambda run, metric: _last(run, metric.key) * metric.factor,
+        _score,
         QUALITY,
         ("better", "worse"),
         is_ratio=False,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ampcompare import metrics
@@ -37,7 +37,8 @@ class ComparedMetric:
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
     tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
     more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
-    value, as shown, up to which training is timed, `floor` the least that its spread is taken for: what two
+    value, as shown, up to which training is timed, `is_best` says that a run's best value counts instead of
+    its last, `floor` the least that its spread is taken for: what two
     runs cannot differ in is no certainty.
     """
 
@@ -48,14 +49,18 @@ class ComparedMetric:
     words: str = ""
     target: float | None = None
     floor: float = 0.0
+    is_best: bool = False
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        self.name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        name = listed.words if listed else self.words or self.key.replace("/", " ").replace("_", " ")
+        best = "best " if self.is_best else ""
+        self.name = f"{best}{name}"
         self.falls = self.goal == MINIMIZE
         self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_share and not self.falls
-        self.noun = "accuracy" if self.is_accuracy else self.name  # what it is, beside speed and memory
+        # What it is, beside speed and memory.
+        self.noun = f"{best}accuracy" if self.is_accuracy else self.name
         self.axis = f"{self.name}, %" if self.is_share else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.SHARE else ""
@@ -150,6 +155,9 @@ def choose_metric(
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
     every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in every if value is not None and math.isfinite(value)]
+    unit = unit or next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
+    placeholder = placeholder_of(unit, values)
+    values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         low, high = min(values, default=0.0), max(values, default=0.0)
         why = "a loss is no share" if "loss" in metrics.parts_of(key.rpartition("/")[2]) else ""
@@ -161,6 +169,27 @@ def choose_metric(
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
     direction = goal or says_direction(key) or ""
     return ComparedMetric(key, default if margin is None else margin, scale, direction)
+
+
+def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
+    """Return the value that stands for no evaluation among those of a percentage or fraction, None for none.
+
+    It is the one negative value (-1) of a metric of which all other values can be percentages or fractions.
+    """
+    known = {*values}
+    negative = {value for value in known if value < 0}
+    is_share = unit in (Unit.FRACTION, Unit.PERCENT)
+    return negative.pop() if is_share and len(negative) == 1 and max(known) >= 0 else None
+
+
+def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
+    """Return the run without one value of a key, in its rows and its summary."""
+    rows, values = run.logged_numbers(key)
+    summary = {k: v for k, v in run.summary.items() if not (k == key and v == value)}
+    kept = values != value
+    logged = {k: column for k, column in run.logged.items() if k != key}
+    logged |= {key: (rows[kept], values[kept])} if kept.any() else {}
+    return replace(run, summary=summary, logged=logged)
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:

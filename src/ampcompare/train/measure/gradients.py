@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ampcompare import metrics
 from ampcompare.machine.device import widest_float
+from ampcompare.precision.casting import as_real
 
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25
@@ -29,7 +30,8 @@ TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metri
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """L2 norm over all gradients, 0-d fp32 on the device."""
-    return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in gradients])
+    real = map(as_real, gradients)
+    return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in real])
 
 
 @torch.no_grad()
@@ -46,8 +48,9 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
     for name, gradients in groups.items():
-        stride = 1 + sum(g.numel() for g in gradients) // SAMPLE
-        size = torch.cat([g.detach().to(scale.device).flatten()[::stride].float().abs() for g in gradients])
+        real = [as_real(g.detach()) for g in gradients]
+        stride = 1 + sum(g.numel() for g in real) // SAMPLE
+        size = torch.cat([g.to(scale.device).flatten()[::stride].float().abs() for g in real])
         scaled = size * scale
         nonzero = size != 0  # true for nan
         counts[name] = torch.stack(

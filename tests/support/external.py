@@ -11,10 +11,11 @@ from ampcompare.records.run import columns_of
 FULL, MIXED = "32-true", "bf16-mixed"
 RATE = {FULL: 100.0, MIXED: 180.0}
 MEMORY = {FULL: 4000.0, MIXED: 2500.0}
+DEVICE = {"device_name": "Test Device 9000", "device_type": "cuda"}
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def foreign(
+def external(
     precision: str = FULL,
     seed: int = 1,
     *,
@@ -66,18 +67,11 @@ def foreign(
         "rows": count,
         "logged": logged,
     }
-    return RunRecord(**(made | {"machine": machine or Machine()} | given))
+    return RunRecord(**(made | {"machine": machine or Machine(dict(DEVICE))} | given))
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
     """Both precisions, with so many seeds each."""
     return [
-        foreign(precision, seed, **options) for seed in range(1, seeds + 1) for precision in (FULL, MIXED)
+        external(precision, seed, **options) for seed in range(1, seeds + 1) for precision in (FULL, MIXED)
     ]
-
-
-def sampled(**figures: float) -> Machine:
-    """A machine with a sample of these; `_` in a name stands for a dot."""
-    machine = Machine()
-    machine.sample({name.replace("_", "."): value for name, value in figures.items()})
-    return machine

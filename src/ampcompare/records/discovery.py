@@ -1,0 +1,258 @@
+"""Find the logs in a file or folder that the user names, recognised by their content.
+
+A file's first bytes say what it is, so a log keeps its kind under any name (`trainer_state (1).json`). Files
+that look like logs and hold none (a Git LFS pointer, a copy, a table without a step) are left out, each with
+its reason.
+"""
+
+import csv
+import hashlib
+import os
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ampcompare.errors import UserError, reason
+from ampcompare.records.trainers import KNOWN, STATE, json_step, read_head, step_column
+from ampcompare.wandb_client.framing import FILE_HEADER
+
+# What is read as runs, in order of preference where a folder holds several.
+WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
+STATES, LINES = STATE, "JSON lines files with a step"
+KINDS = (WANDB, EVENTS, TABLES, STATES, LINES)
+SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
+OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+TEXTS = (".csv", ".json", ".jsonl", ".ndjson", ".txt", ".log")
+HEAD_BYTES = 65_536
+MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
+COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
+
+
+@dataclass
+class Discovery:
+    """The logs of one source.
+
+    Attributes:
+        files: The files of each kind, sorted.
+        left_out: Files that look like logs and are not read, with the reason.
+        tables: CSV files without a step, which may be data; named only where nothing else is read.
+        others: How many files of each suffix are no log, for the message where nothing is read.
+    """
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    left_out: list[tuple[Path, str]] = field(default_factory=list)
+    tables: list[tuple[Path, str]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+
+
+def discover(source: str, step: str | None) -> Discovery:
+    """Return the logs in a folder, at any depth, or a single file as the kind that its content says.
+
+    Args:
+        source: A path. Hidden folders below it are not searched; linked ones are, each real folder once.
+        step: The step column of tables, None for the usual names.
+
+    Raises:
+        UserError: The path does not exist, cannot be read, or is a file that is no log.
+    """
+    top, found = Path(source), Discovery()
+    try:
+        if top.is_dir():
+            os.scandir(top).close()  # os.walk passes over what it may not read
+            for path in _walk(top):
+                _classify(path, step, found)
+            _set_copies_aside(found)
+        elif top.exists():
+            _classify_named(top, step, found)
+        else:
+            what = "file" if top.suffix and "\0" not in source else "folder"
+            raise UserError(
+                f"{source}: no such {what}; name a log, or the output_dir of a run (runs by default)"
+            )
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
+        raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
+    for paths in found.files.values():
+        paths.sort()
+    return found
+
+
+def nothing_found(source: str, found: Discovery) -> UserError:
+    """Return the error for a source without a run: what was left out and why, and what would be read."""
+    if Path(source).is_file():
+        why = "; ".join(dict.fromkeys(why for _, why in found.left_out)) or "it is no log that is read"
+        return UserError(f"{source}: no run can be read from it: {why}")
+    known = [*found.left_out, *found.tables]
+    details = [f"{path}: {why}" for path, why in known[:MAX_LEFT_OUT]]
+    others = [f"{count:,} {suffix}" for suffix, count in found.others.most_common(MAX_SUFFIXES)]
+    there = f"; not read: {', '.join(others)}" if others and not details else ""
+    looked = f"looked for {', '.join(KINDS)}, at any depth"
+    todo = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
+    return UserError(f"{source}: no runs in this folder ({looked}{there}); {todo}", details)
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for folder, inner, files in os.walk(top, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
+        inner[:] = sorted(name for name in inner if _is_searched(name))
+        yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _is_searched(folder: str) -> bool:
+    return folder == OWN_HIDDEN or not (folder.startswith(".") or folder in SKIPPED_FOLDERS)
+
+
+def _classify(path: Path, step: str | None, found: Discovery) -> None:
+    """Put a file of a folder where it belongs; what is no log is counted by its suffix."""
+    kind, why = _kind_in_folder(path, step)
+    if kind:
+        found.files.setdefault(kind, []).append(path)
+    elif why:
+        is_data = path.suffix.lower() == ".csv" and path.name not in KNOWN and "--step" in why
+        (found.tables if is_data else found.left_out).append((path, why))
+    else:
+        found.others[path.suffix or "without a suffix"] += 1
+
+
+def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
+    """Return the kind of a file, or "" and why a file that looks like a log is none."""
+    name, suffix = path.name, path.suffix.lower()
+    is_event = is_event_file(name)
+    if not (is_event or suffix == ".wandb" or suffix in TEXTS or name == STATE):
+        return "", ""
+    head = read_head(path, HEAD_BYTES)
+    if head.startswith(LFS_POINTER):
+        return "", "it is a Git LFS pointer and not the log; run `git lfs pull`"
+    if is_event:
+        return EVENTS, ""
+    if suffix == ".wandb":
+        is_in_run = os.path.basename(os.path.realpath(path.parent)).startswith(("offline-run-", "run-"))
+        is_wandb = head.startswith(FILE_HEADER[:4]) or (is_in_run and name.startswith("run-"))
+        return (WANDB, "") if is_wandb else ("", "it does not begin like a .wandb file")
+    if suffix == ".csv":
+        why = table_problem(head, step)
+        return ("", why) if why else (TABLES, "")
+    kind = kind_of_content(head, step)
+    return (STATES, "") if name == STATE else (kind if kind in (STATES, LINES) else "", "")
+
+
+def _classify_named(path: Path, step: str | None, found: Discovery) -> None:
+    """Take a file that was named itself, whatever it is called."""
+    kind, why = _kind_in_folder(path, step)
+    if not kind and not why and path.is_file():
+        kind = kind_of_content(read_head(path, HEAD_BYTES), step)
+        why = "" if kind else f"{path.suffix or 'such'} files are not read; what is: {', '.join(KINDS)}"
+    if not kind and not path.is_file():
+        kind, why = WANDB, ""  # its reader says what is wrong with a pipe
+    if kind:
+        found.files[kind] = [path]
+    else:
+        found.left_out.append((path, why))
+
+
+def is_event_file(name: str) -> bool:
+    """Return whether a file is named as TensorBoard's writers name event files."""
+    return "events.out.tfevents." in name or name.endswith(".tfevents")
+
+
+def kind_of_content(head: bytes, step: str | None) -> str:
+    """Return the kind of log that begins with these bytes, "" for none."""
+    if head.startswith(FILE_HEADER[:4]):
+        return WANDB
+    if _is_record_file(head):
+        return EVENTS
+    if head.lstrip()[:1] == b"{":
+        if b'"log_history"' in head:
+            return STATES
+        return LINES if json_step(head, step) is not None else ""
+    return "" if table_problem(head, step) else TABLES
+
+
+def _is_record_file(head: bytes) -> bool:
+    """Return whether this is TensorFlow's record file: a length and a masked checksum, then `brain.Event`."""
+    return len(head) >= 24 and b"brain.Event:" in head[:64] and struct.unpack_from("<Q", head)[0] < 2**20
+
+
+def table_problem(head: bytes, step: str | None) -> str:
+    """Return why a CSV file with this beginning holds no run, "" where it may hold one."""
+    if b"\0" in head:
+        return "it is no text"
+    lines = head.decode("utf-8-sig", "replace").splitlines()
+    try:
+        names = [name.strip() for name in next(csv.reader(lines[:1], skipinitialspace=True))]
+    except (StopIteration, csv.Error):
+        return "it is empty" if not lines else "its first line is no row of a table"
+    if names and all(map(_is_number, names)):
+        return "it has no header: its first line is all numbers; write the names of the columns above them"
+    if step_column(names, step) is None:
+        wanted = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
+        return f"{wanted}; --step COLUMN names it (columns: {', '.join(names[:8])})"
+    if not any(line.strip(" ,;\t") for line in lines[1:]) and len(head) < HEAD_BYTES:
+        return "it has a header and no row"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _set_copies_aside(found: Discovery) -> None:
+    """Leave out copies: the same bytes under a copy's name beside it, or in another folder under the unique
+    name that W&B and TensorBoard give a file.
+    """
+    for kind, paths in found.files.items():
+        groups: dict[tuple[str, int], list[Path]] = {}
+        for path in paths:
+            place = path.name if kind in (WANDB, EVENTS) else str(path.parent)
+            groups.setdefault((place, _size(path)), []).append(path)
+        copies: dict[Path, Path] = {}
+        for group in groups.values():
+            copies |= _copies_in(sorted(group, key=lambda path: (len(path.name), str(path))), kind)
+        found.files[kind] = [path for path in paths if path not in copies]
+        found.left_out += [(copy, f"it is a copy of {original}") for copy, original in copies.items()]
+
+
+def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
+    originals: dict[bytes, list[Path]] = {}
+    copies: dict[Path, Path] = {}
+    paths = [path for path in paths if path.is_file()]  # a pipe would block for ever
+    for path in paths if len(paths) > 1 else ():
+        known = originals.setdefault(_digest(path), [])
+        is_unique = kind in (WANDB, EVENTS)
+        original = next((one for one in known if is_unique or _is_copys_name(path.stem, one.stem)), None)
+        if original is None:
+            known.append(path)
+        elif os.path.realpath(original) != os.path.realpath(path):
+            copies[path] = original
+    return copies
+
+
+def _is_copys_name(name: str, original: str) -> bool:
+    return name != original and re.fullmatch(COPY_OF.format(re.escape(original)), name, re.I) is not None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # its reader says what is wrong
+        return -1
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return str(path).encode()

@@ -1,0 +1,161 @@
+"""What the user names of other programs' runs: a logged key for each role, with its unit.
+
+`--throughput KEY:per_second`, `--time KEY:seconds|ms[:cumulative]` and `--memory KEY:MiB|GiB|bytes` become a
+Measure each, whose `apply` puts the key's values under our own names, in our units.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.records.run import STEPS as GLOBAL_STEPS
+from ampcompare.records.tree import flatten
+from ampcompare.report.runs.metric import MIB, is_logged, nearest_key
+from ampcompare.report.words import printable
+
+THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
+CUMULATIVE = "cumulative"
+# What makes our unit of a logged value: items per second, seconds, MiB.
+UNITS = {
+    THROUGHPUT: {"per_second": 1.0},
+    TIME: {"seconds": 1.0, "ms": 1e-3},
+    MEMORY: {"MiB": 1.0, "GiB": 1024.0, "bytes": 2.0**-20},
+}
+FORMS = {
+    THROUGHPUT: "KEY:per_second",
+    TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
+    MEMORY: "KEY:MiB, KEY:GiB or KEY:bytes",
+}
+# Our names of each, in rows and in the summary of a run without rows of it.
+NAMES = {
+    THROUGHPUT: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
+    TIME: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
+    MEMORY: (metrics.PEAK_MEMORY, metrics.PEAK_MEMORY),
+}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A logged key in a role.
+
+    Attributes:
+        role: THROUGHPUT, TIME or MEMORY.
+        key: The logged key.
+        unit: The unit of its values, as the user names it.
+        is_cumulative: Whether a time counts from the start of the run.
+    """
+
+    role: str
+    key: str
+    unit: str
+    is_cumulative: bool = False
+
+    @property
+    def text(self) -> str:
+        """How it is read, for the reader: `step_time in ms as the time of a step`."""
+        kind = "cumulative time" if self.is_cumulative else self.role
+        return f"{printable(self.key)} as the {kind} ({self.unit.replace('_', ' ')})"
+
+    @property
+    def shown_unit(self) -> str:
+        """The unit in which the figure is shown."""
+        if self.role == MEMORY:
+            return MIB
+        return printable(self.key) if self.role == THROUGHPUT else "steps/s" if self.is_cumulative else "1/s"
+
+    def apply(self, run: RunRecord) -> RunRecord:
+        """Return the run with the key's values under our name, in our unit, in place of what it has of it."""
+        in_rows, in_summary = NAMES[self.role]
+        bare = replace(
+            run,
+            summary={key: value for key, value in run.summary.items() if key not in (in_rows, in_summary)},
+            logged={key: column for key, column in run.logged.items() if key not in (in_rows, in_summary)},
+        )
+        values = run.numbers(self.key) * UNITS[self.role][self.unit]
+        if self.is_cumulative:
+            return bare.adding({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
+        if np.isfinite(values).any():
+            return bare.adding({in_rows: self._figure(values)})
+        told = run.summary_number(self.key)
+        if told is not None:
+            bare.summary[in_summary] = float(self._figure(np.array(told * UNITS[self.role][self.unit])))
+        return bare
+
+    def _figure(self, values: np.ndarray) -> np.ndarray:
+        """Return the figure that is compared: of a duration how many there are in a second."""
+        with np.errstate(all="ignore"):
+            return 1 / values if self.role == TIME else values
+
+
+def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
+    """Return the steps per second between two rows that have the cumulative time, NaN elsewhere."""
+    steps = run.numbers(metrics.STEP)
+    steps = steps if np.isfinite(steps).any() else np.arange(float(run.rows))
+    rows = np.flatnonzero(np.isfinite(seconds) & np.isfinite(steps))
+    gone, done = np.diff(seconds[rows]), np.diff(steps[rows])
+    is_moving = (gone > 0) & (done > 0)
+    rates = np.full(run.rows, np.nan)
+    rates[rows[1:][is_moving]] = done[is_moving] / gone[is_moving]
+    return rates
+
+
+def parse_measure(role: str, text: str, runs: Sequence[RunRecord]) -> Measure:
+    """Return what `--throughput`, `--time` or `--memory` names. Raises UserError for another form, and for a
+    key that no run has as a number.
+    """
+    key, is_cumulative = text, False
+    if role == TIME and key.endswith(f":{CUMULATIVE}"):
+        key, is_cumulative = key.removesuffix(f":{CUMULATIVE}"), True
+    key, _, unit = key.rpartition(":")
+    if not key or unit not in UNITS[role]:
+        raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
+    if not is_logged(key, runs):
+        every = {name for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
+        known = sorted(name for name in every if not name.startswith("_"))
+        near, there = nearest_key(key, known), ", ".join(known[:12]) or "nothing"
+        raise UserError(f"--{role} {key!r}: no run has it as a number; {near and near + ' '}logged: {there}")
+    return Measure(role, key, unit, is_cumulative)
+
+
+def measures_of(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[Measure]:
+    """Return a Measure for each role that is named. Raises UserError where both name the speed."""
+    if options.get(THROUGHPUT) and options.get(TIME):
+        raise UserError("--time: --throughput says how fast a run is, too; name one of them")
+    return [parse_measure(role, text, runs) for role, text in options.items() if text]
+
+
+# The step of rows in which no format declares one, by the formats' own names.
+STEP_KEYS = (*GLOBAL_STEPS, "step", "iteration", "iter")
+EPOCH_KEYS = (metrics.EPOCH, "train/epoch")
+OWN_STEP = "_step"  # W&B's: one a call of log(), or what log(step=...) says
+
+
+def counts_rows(run: RunRecord) -> bool:
+    """Return whether W&B's own step is no more than the number of the row: nobody gave `log(step=...)`."""
+    return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
+
+
+def with_clock(run: RunRecord, step: str) -> RunRecord:
+    """Return the run with our names for its step, its epoch and its clock, where it has them under others."""
+    found = {metrics.STEP: step, metrics.EPOCH: next((key for key in EPOCH_KEYS if key in run.logged), "")}
+    if (clock := _clock(run)) is not None and metrics.ELAPSED not in run.logged:
+        run = run.adding({metrics.ELAPSED: clock})
+    added = {ours: run.logged[key] for ours, key in found.items() if key in run.logged}
+    return replace(run, logged=run.logged | added)
+
+
+def _clock(run: RunRecord) -> np.ndarray | None:
+    """Return the seconds that the run was at work, of each row. W&B's `_runtime` begins again where a run is
+    resumed offline: what it gained from row to row is added up. Rows in another order gain nothing.
+    """
+    runtime, stamps = run.numbers("_runtime"), run.numbers("_timestamp")
+    rows = np.flatnonzero(np.isfinite(runtime))
+    if not len(rows):
+        return stamps - np.nanmin(stamps) if np.isfinite(stamps).any() else None
+    with np.errstate(all="ignore"):
+        runtime[rows] = np.cumsum(np.maximum(np.diff(runtime[rows], prepend=0.0), 0.0))
+    return runtime

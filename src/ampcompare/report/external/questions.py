@@ -1,0 +1,131 @@
+"""What has to be asked of other programs' runs: a question each, candidates, and arguments to copy."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.report import numbers
+from ampcompare.report.external.declarations import declared_goal
+from ampcompare.report.external.mapping import EPOCH_KEYS, STEP_KEYS
+from ampcompare.report.runs.metric import GOALS, MINIMIZE
+from ampcompare.report.words import by_size, printable, short, some
+
+MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
+NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
+
+
+class MissingInput(UserError):
+    """What nobody can know of other programs' runs, and the user has to name.
+
+    Attributes:
+        questions: A line for each thing that is missing, with its candidates.
+        arguments: What could be said, as words of the command line.
+        arms: What could be said of the sources, `fp32=logs/a` each; empty where these stay as they are.
+    """
+
+    def __init__(self, questions: Sequence[str], arguments: Sequence[str], arms: Sequence[str] = ()) -> None:
+        self.questions, self.arguments, self.arms = tuple(questions), tuple(arguments), tuple(arms)
+        example = " ".join([*self.arms, *self.arguments])
+        super().__init__(self.summary, [*self.questions, f"for example: {example}"])
+
+    @property
+    def summary(self) -> str:
+        """The first line of the message."""
+        return "what these runs do not say has to be named"
+
+    def as_command(self, command: str) -> UserError:
+        """Return the error with the whole command to copy."""
+        return UserError(self.summary, [*self.questions, f"for example: {command}"])
+
+
+def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
+    """Return the question for the metric and the arguments for its first candidate.
+
+    Args:
+        runs: The runs.
+        keys: The candidates, None for all that the runs logged.
+    """
+    names = _candidates(runs) if keys is None else list(keys)
+    shown = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
+    there = some(shown, MAX_CANDIDATES) if shown else "nothing that is a number was logged"
+    question = f"the metric: --metric KEY:max or KEY:min (and :percent or :fraction of an accuracy): {there}"
+    return question, ["--metric", f"{names[0]}:{suggested_way(names[0], runs)}"] if names else []
+
+
+def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
+    """Return `min` or `max` for an example to copy; the reader decides."""
+    goal = declared_goal(key, runs) or GOALS.get(metrics.direction_of(key), "")
+    return "min" if goal == MINIMIZE else "max"
+
+
+def _candidates(runs: Sequence[RunRecord]) -> list[str]:
+    """Return the keys that were logged as numbers: those of most runs first, what is logged seldom (an
+    evaluation) before what is logged often, and last what is logged once.
+    """
+    counts: dict[str, list[int]] = {}
+    for run in runs:
+        for key in run.logged:
+            if key[:1] != "_" and key not in NO_CANDIDATES and (count := len(run.values(key))):
+                counts.setdefault(key, []).append(count)
+
+    def rank(key: str) -> tuple[int, bool, float, str]:
+        count = float(np.median(counts[key]))
+        return -len(counts[key]), count <= 1, count, key
+
+    return sorted(counts, key=rank)
+
+
+def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
+    """`last 0.91`, `last 0.91 to 0.93`: the last values of the runs."""
+    found = ((run.values(key), run.summary_number(key)) for run in runs)
+    each = (float(values[-1]) if len(values) else told for values, told in found)
+    last = [value for value in each if value is not None]
+    ends = dict.fromkeys(numbers.number(end) for end in (min(last), max(last))) if last else {}
+    return f"last {' to '.join(ends)}" if ends else "no value"
+
+
+def arms_question(
+    runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]
+) -> tuple[str, list[str], list[str]]:
+    """Return the question for what is compared, arguments for the first candidate, or sources with names."""
+    differing = differing_settings(columns)
+    shown = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
+    there = f", one of {some(shown, MAX_CANDIDATES)}" if shown else "; no setting differs between the runs"
+    question = f"what is compared: NAME=SOURCE for each arm, or --group-by KEY and --baseline VALUE{there}"
+    if differing:
+        return question, ["--group-by", differing[0], "--baseline", columns[differing[0]][0]], []
+    return question, [], _arms_by_folder(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+
+
+def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the settings that differ, those first whose values are shared by several runs, and few."""
+    counts = {key: len({*column}) for key, column in columns.items()}
+    known = [key for key, count in counts.items() if count > 1]
+    return sorted(known, key=lambda key: (counts[key] == len(columns[key]) > 2, counts[key], key))
+
+
+def values_in(column: Sequence[str]) -> str:
+    """Return the values of a setting: `32-true and bf16-mixed`, or how many there are."""
+    values = sorted({*column}, key=by_size)
+    return (
+        some([short(printable(value), 24) for value in values])
+        if len(values) <= MAX_VALUES
+        else (f"{len(values)} values")
+    )
+
+
+def _arms_by_folder(runs: Sequence[RunRecord]) -> list[str]:
+    """Return `NAME=FOLDER` for each folder in which the runs lie apart, where there are few."""
+    places = [path.parent for run in runs for path in run.paths[:1]]
+    if len({*places}) < 2:
+        return []
+    top = os.path.commonpath(places)
+    parts = Counter(place.relative_to(top).parts[:1] for place in places)
+    if () in parts or not 2 <= len(parts) <= MAX_ARMS:
+        return []
+    return [f"{name}={os.path.join(top, name)}" for (name,) in parts]

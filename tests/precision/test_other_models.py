@@ -1,0 +1,123 @@
+"""Kinds of network that public bug reports are about: complex weights, TorchScript."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.base import UnsupportedModel
+
+BACKENDS = [name for name, backend in REGISTRY.items() if not backend.uses_tf32]  # no CPU has TF32
+SCALED = [name for name in BACKENDS if REGISTRY[name].scales]
+
+
+class Fourier(nn.Module):
+    """The spectral convolution of a Fourier neural operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 8, 5, dtype=torch.complex64) / 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        products = torch.einsum("bixy,ioxy->boxy", torch.fft.rfft2(x), self.weight)
+        return torch.fft.irfft2(products, s=x.shape[-2:])
+
+
+def operator() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(Fourier(), nn.GELU(), nn.Flatten(), nn.Linear(256, 4))
+
+
+def losses(name: str, model: nn.Module, steps: int = 3, **options: object) -> list[float]:
+    """The losses of a few steps on one batch."""
+    precision = build_precision(name, **({"loss_scale": 128.0} if REGISTRY[name].scales else {}), **options)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    images = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    found = []
+    with precision.training_context():
+        for _ in range(steps):
+            with precision.forward_context():
+                loss = F.cross_entropy(model(images), torch.arange(8) % 4)
+            precision.backward(loss)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+            found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native"])
+def test_complex_weights_train_beside_16_bit_ones_where_their_module_is_kept(name):
+    expected = losses("none", operator())
+    assert losses(name, operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+    if not REGISTRY[name].half_weights:  # PyTorch's Fourier transforms take no 16-bit inputs on a CPU
+        assert losses(name, operator()) == pytest.approx(expected, abs=0.02)
+
+
+def test_native_refuses_complex_weights_and_trains_them_in_modules_that_are_kept():
+    with pytest.raises(UnsupportedModel) as refused:
+        losses("native", operator())
+    said = str(refused.value)
+    assert said.startswith("backend=native: ")
+    assert "precision.keep_fp32=0" in said
+    assert said.isprintable()
+    expected = losses("none", operator())
+    assert losses("native", operator(), keep_fp32="0") == pytest.approx(expected, abs=0.02)
+    one = build_precision("native", loss_scale=1.0)  # without a GradScaler nothing is refused
+    one.prepare(operator(), torch.optim.SGD(operator().parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_gradients_of_complex_weights_are_unscaled_and_checked_in_both_parts(name):
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.tensor([1 + 2j]))
+    precision = build_precision(name, init_scale=1024.0, keep_fp32="*")
+    _, optimizer = precision.prepare(model, torch.optim.SGD([model.weight], lr=0.5))
+    for slope, weight, scale in ((4.0, -0.5 + 0j, 1024.0), (math.inf, -0.5 + 0j, 512.0)):
+        with precision.forward_context():
+            loss = (torch.view_as_real(model.weight) * torch.tensor([3.0, slope])).sum()
+        precision.backward(loss)
+        precision.unscale_(optimizer)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        assert model.weight.tolist() == [weight]
+        assert precision.scale_factor().item() == scale
+    assert precision.skipped_steps().item() == 1
+
+
+def scripted(*, whole: bool) -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    model = nn.Sequential(body, nn.Flatten(), nn.Linear(144, 4))
+    if whole:
+        return torch.jit.script(model)
+    model[0] = torch.jit.script(body)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's own, of torch.jit
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "native_bf16"])
+def test_torchscript_trains_or_is_refused_in_one_line_that_names_it(name, whole):
+    """Without `native_bf16`: PyTorch keeps the compiled code of one autocast dtype for the next model."""
+    if name.startswith("apex_o1") or (name == "apex_o2" and whole):
+        with pytest.raises(UnsupportedModel) as refused:
+            losses(name, scripted(whole=whole))
+        said = str(refused.value)
+        assert said.startswith(f"backend={name}: ")
+        assert "torch.jit" in said
+        assert said.isprintable()
+        assert name == "apex_o2" or f"does not call: {'the network' if whole else '0'};" in said
+        return
+    expected = losses("none", scripted(whole=whole))
+    assert losses(name, scripted(whole=whole)) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_o2_saves_a_scripted_part_in_fp32():
+    precision, model = build_precision("apex_o2"), scripted(whole=False)
+    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert next(model[0].parameters()).dtype is torch.float16
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}

@@ -1,0 +1,80 @@
+"""What the cells of other people's tables mean: an index, a percentage, no evaluation in this row."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampcompare import analyse_runs, load_runs
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+
+
+def table(folder: Path, text: str, name: str = "log.csv") -> RunRecord:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    (run,) = load_runs([folder / name])
+    return run
+
+
+@pytest.mark.parametrize("index", ["", "Unnamed: 0"])
+def test_the_unnamed_index_of_pandas_is_no_column(tmp_path, index):
+    run = table(tmp_path, f"{index},epoch,acc\n0,1,0.5\n1,2,0.75\n")
+    assert {*run.logged} == {"epoch", "acc", "global_step"}
+    assert run.problems == []
+
+
+def test_a_table_without_a_header_is_refused(tmp_path):
+    with pytest.raises(UserError, match="it has no header: its first line is all numbers"):
+        table(tmp_path, "1,0.5\n2,0.25\n")
+
+
+def test_percentages_are_numbers_in_percent(tmp_path):
+    run = table(tmp_path, "epoch,acc,loss\n1,85.3%,1\n2,86 %,2\n")
+    assert run.values("acc").tolist() == [85.3, 86.0]
+    runs = [table(tmp_path / arm, f"epoch,acc\n1,85.3%\n2,{last}%\n") for arm, last in (("a", 86), ("b", 87))]
+    for run, arm in zip(runs, "ab", strict=True):
+        run.config["arm"] = arm
+    analysis = analyse_runs(runs, metric="acc:max")
+    assert analysis.metric.is_share
+    assert [group.figures["quality"].value for group in analysis.groups] == [86.0, 87.0]
+
+
+@pytest.mark.parametrize("cells", [("85.3%", "0.5"), ("0.5", "85,3"), ("85.3%", "n/a")])
+def test_cells_that_are_no_numbers_are_named(tmp_path, cells):
+    run = table(tmp_path, "epoch,acc\n" + "".join(f'{n},"{cell}"\n' for n, cell in enumerate(cells)))
+    (problem,) = run.problems
+    assert "Column acc has cells that are no numbers, such as" in problem
+
+
+@pytest.mark.parametrize(
+    ("column", "last", "failed"),
+    [
+        ("nan 0.5 nan 0.75", 0.75, False),
+        ("nan nan 0.5 nan nan 0.75 nan", 0.75, False),  # an evaluation every third row
+        ("nan nan 0.5 nan", 0.5, False),
+        ("nan 0.5 nan 0.75 nan nan", np.nan, True),  # one was due, and was NaN
+        ("0.5 0.75 nan", np.nan, True),
+    ],
+)
+def test_nan_in_rows_without_an_evaluation_makes_no_failure(tmp_path, column, last, failed):
+    values = column.split()
+    rows = [f"{step},{1 / step},{value}" for step, value in enumerate(values, 1)]
+    run = table(tmp_path, "\n".join(["step,loss,acc", *rows]))
+    run.config["arm"] = "a"
+    analysis = analyse_runs([run], metric="acc:max:fraction")
+    assert run.logged_numbers("acc")[1][-1] == pytest.approx(last, nan_ok=True)
+    assert analysis.groups[0].outcomes.failed == failed
+
+
+def test_a_placeholder_is_named_and_not_taken(tmp_path):
+    runs = [table(tmp_path / arm, "epoch,acc\n1,-1\n2,85\n3,-1\n") for arm in "ab"]
+    for run, arm in zip(runs, "ab", strict=True):
+        run.config["arm"] = arm
+    analysis = analyse_runs(runs, metric="acc:max:percent")
+    assert [group.figures["quality"].value for group in analysis.groups] == [85.0, 85.0]
+    assert any("acc is -1 in 4 rows" in remark for remark in analysis.remarks)
+    with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
+        analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
+    plain = analyse_runs(runs, metric="acc:max")  # nothing says that it cannot be -1
+    assert plain.groups[0].figures["quality"].value == -1

@@ -1,0 +1,129 @@
+"""What cannot be read is no run: it is left out and named, and where nothing else is there it is refused."""
+
+from pathlib import Path
+
+import pytest
+from support.fakes import plan
+from support.wandb_files import write_runs
+
+from ampcompare import load_runs
+from ampcompare.errors import UserError
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4096\n"
+TABLE = "step,loss\n1,0.5\n2,0.25\n"
+STATE = '{"global_step": 2, "log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}'
+LINES = '{"step": 1, "loss": 0.5}\n{"step": 2, "val": {"acc": 0.75}}\n'
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
+    notes: list[str] = []
+    runs = load_runs([folder], say=notes.append)
+    return [str(run.paths[0].relative_to(folder)) for run in runs], notes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("metrics.csv", POINTER, "git lfs pull"),
+        ("events.out.tfevents.1.host", POINTER, "git lfs pull"),
+        ("offline-run-1-abc/run-abc.wandb", POINTER, "git lfs pull"),
+        ("metrics.csv", "step,loss\n", "a header and no row"),
+        ("summary.csv", "size,label\n1,2\n", "none of its columns is a step; --step COLUMN"),
+        ("table.csv", "1,0.5\n2,0.25\n", "it has no header: its first line is all numbers"),
+        ("trainer_state.json", '{"log_history": []}', "it holds no value"),
+    ],
+)
+def test_a_file_without_a_run_is_named_beside_others_and_refused_alone(tmp_path, name, text, why):
+    bad = write(tmp_path / "bad" / name, text)
+    with pytest.raises(UserError) as caught:
+        load_runs([tmp_path])
+    assert bad.name in str(caught.value)
+    assert why in str(caught.value)
+    with pytest.raises(UserError, match=r"no run can be read from it"):
+        load_runs([bad])
+    write(tmp_path / "good.csv", TABLE)
+    runs, notes = names_and_notes(tmp_path)
+    assert runs == ["good.csv"]
+    if name not in ("table.csv", "trainer_state.json"):  # which may be data, or is not looked into
+        assert any(str(bad) in note and why in note for note in notes)
+
+
+def test_lightnings_placeholder_alone_is_no_run_and_the_table_beside_it_is(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    with tensorboard.SummaryWriter(str(tmp_path / "version_0")) as writer:
+        writer.add_scalar("hp_metric", -1, 0)
+    with pytest.raises(UserError, match="hp_metric alone"):
+        load_runs([tmp_path])
+    write(tmp_path / "version_0" / "metrics.csv", TABLE)
+    runs, notes = names_and_notes(tmp_path)
+    assert runs == ["version_0/metrics.csv"]
+    assert any("hp_metric alone" in note for note in notes)
+    with tensorboard.SummaryWriter(str(tmp_path / "version_1")) as writer:  # of another run, which is read
+        writer.add_scalar("acc", 0.5, 0)
+    assert len(names_and_notes(tmp_path)[0]) == 2
+
+
+def test_hidden_folders_and_copies_are_no_runs(tmp_path):
+    write(tmp_path / "metrics.csv", TABLE)
+    for copy in ("metrics (1).csv", "metrics-Copy1.csv", "metrics copy.csv", "Copy of metrics.csv"):
+        write(tmp_path / copy, TABLE)
+    write(tmp_path / ".ipynb_checkpoints" / "metrics-checkpoint.csv", TABLE)
+    write(tmp_path / "metrics (2).csv", TABLE.replace("0.25", "0.125"))  # another run
+    runs, notes = names_and_notes(tmp_path)
+    assert sorted(runs) == ["metrics (2).csv", "metrics.csv"]
+    assert sum("it is a copy of" in note for note in notes) == 4
+    assert not any("ipynb" in note for note in notes)
+
+
+def test_a_run_of_wandb_that_was_copied_is_one_run(tmp_path):
+    (path,) = write_runs(tmp_path, [plan("none")])
+    copy = tmp_path / "backup" / path.parent.name / path.name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(path.read_bytes())
+    (run,) = load_runs([tmp_path])
+    assert run.problems == []
+
+
+def test_kinds_are_recognised_by_content_under_any_name(tmp_path):
+    write(tmp_path / "a" / "trainer_state (1).json", STATE)
+    write(tmp_path / "a" / "settings.json", '{"step": "no log"}')
+    assert names_and_notes(tmp_path / "a")[0] == ["trainer_state (1).json"]
+    (path,) = write_runs(tmp_path / "b", [plan("none")])
+    moved = tmp_path / "c" / "downloaded.wandb"
+    moved.parent.mkdir()
+    path.rename(moved)
+    assert names_and_notes(tmp_path / "c")[0] == ["downloaded.wandb"]
+    assert load_runs([write(tmp_path / "log", TABLE)])[0].values("loss").tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.txt", "20260101.log.json"])
+def test_json_lines_are_rows_with_nested_keys_joined(tmp_path, name):
+    write(tmp_path / name, f"{LINES}no JSON\n")
+    write(tmp_path / "data.jsonl", '{"text": "a", "label": 1}\n')
+    (run,) = load_runs([tmp_path])
+    assert run.values("global_step").tolist() == [1, 2]
+    assert run.values("val.acc").tolist() == [0.75]
+    assert run.problems == ["1 line is no JSON object and was skipped."]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("absent.csv", "absent.csv: no such file"),
+        ("absent", "absent: no such folder"),
+        ("runs.parquet", r"\.parquet files are not read; what is: "),
+        ("folder", r"not read: 1 \.parquet"),
+    ],
+)
+def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, words):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "runs.parquet", "PAR1")
+    write(tmp_path / "folder" / "runs.parquet", "PAR1")
+    with pytest.raises(UserError, match=words):
+        load_runs([source])

@@ -1,0 +1,279 @@
+"""What the user names of other programs' runs, what formats declare, and what is asked for."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.external import FULL, MEMORY, MIXED, RATE, external, several
+from support.fakes import make
+
+from ampcompare import analyse_runs
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.records.definitions import MetricDefinition
+from ampcompare.records.machine import Machine
+from ampcompare.report.external.questions import MissingInput
+from ampcompare.report.request import Request
+from ampcompare.report.text import to_markdown
+
+ARMS: dict[str, Any] = {"group_by": ["trainer.precision"], "baseline": FULL}
+METRIC = {"metric": "val_acc:max:fraction"}
+NAMED = ARMS | METRIC
+
+
+def ratio(question: str, runs: list[RunRecord], **options: Any) -> float:
+    return analyse_runs(runs, **options).comparison(MIXED).estimates[question].value
+
+
+def test_speed_and_memory_are_taken_only_where_they_are_named():
+    analysis = analyse_runs(several(), **NAMED)
+    assert {*analysis.comparison(MIXED).estimates} == {"quality"}
+    assert (analysis.quantities.speed, analysis.quantities.memory) == ("", "")
+    named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
+    analysis = analyse_runs(several(), **named)
+    found = analysis.comparison(MIXED).estimates
+    assert found["speed"].value == pytest.approx(RATE[MIXED] / RATE[FULL], rel=0.02)
+    assert found["memory"].value == pytest.approx(MEMORY[MIXED] / MEMORY[FULL])
+    assert "samples_per_sec as the throughput (per second)" in to_markdown(analysis).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value", "column", "shown"),
+    [
+        ("throughput", "odd:per_second", 77.0, "images_per_second", 77.0),
+        ("time", "odd:seconds", 0.02, "images_per_second", 50.0),
+        ("time", "odd:ms", 20.0, "images_per_second", 50.0),
+        ("memory", "odd:MiB", 512.0, "peak_mib", 512.0),
+        ("memory", "odd:GiB", 2.0, "peak_mib", 2048.0),
+        ("memory", "odd:bytes", 2.0**30, "peak_mib", 1024.0),
+    ],
+)
+def test_a_figure_is_in_the_unit_that_is_named(option, text, value, column, shown):
+    analysis = analyse_runs(several(logs={"odd": value}), **NAMED, **{option: text})
+    assert analysis.groups[0].figures[column].value == pytest.approx(shown)
+
+
+def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
+    runs = [run.adding({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
+    for run in runs:  # an evaluation of 3 s after every second row is no part of this clock
+        clock = run.numbers("clock")
+        clock[np.isfinite(run.numbers("val_acc"))] = np.nan
+        evaluations = np.cumsum(np.isfinite(run.numbers("val_acc")))
+        run.logged |= run.adding({"clock": clock - 3000 * evaluations}).logged
+    analysis = analyse_runs(runs, **NAMED, time="clock:ms:cumulative")
+    assert analysis.quantities.speed == "steps/s"
+    assert [group.figures["images_per_second"].value for group in analysis.groups] == pytest.approx(
+        [20.0, 36.0]
+    )
+    assert analysis.groups[0].figures["train_seconds"].value == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"throughput": "samples_per_sec"}, "expected KEY:per_second"),
+        ({"throughput": "samples_per_sec:seconds"}, "expected KEY:per_second"),
+        (
+            {"throughput": "samples_per_se:per_second"},
+            "no run has it as a number; did you mean",
+        ),
+        ({"time": "_runtime:hours"}, "expected KEY:seconds or KEY:ms"),
+        ({"memory": "gpu_mem:MB"}, "expected KEY:MiB, KEY:GiB or KEY:bytes"),
+        ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "name one of them"),
+        ({"metric": "val_ac:max"}, "--metric 'val_ac"),
+        ({"metric": "gpu_mem:max:percent"}, "--metric gpu_mem:percent: it is logged as"),
+        ({"metric": "train_loss:min:percent"}, "a loss is no share"),
+        ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
+        ({"split_by": ["width"]}, "--split-by 'width': no run has this setting"),
+        (
+            {"group_by": ["precision"]},
+            "--group-by 'precision': no run has this setting; did you",
+        ),
+        ({"ignore": ["nothing"]}, "--ignore 'nothing': no run has this setting"),
+        ({"baseline": "fp32"}, "--baseline 'fp32': no run has this value of trainer.precision"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_there_is(options, words):
+    with pytest.raises(UserError) as caught:
+        analyse_runs(several(1), **(NAMED | options))
+    assert words in caught.value.lines[0]
+    assert len(caught.value.lines) == 1
+
+
+def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_copy():
+    with pytest.raises(MissingInput) as caught:
+        analyse_runs(several())
+    first, arms, metric, example = caught.value.lines
+    assert first == "what these runs do not say has to be named"
+    assert "trainer.precision (32-true and bf16-mixed)" in arms or "(bf16-mixed and 32-true)" in arms
+    assert "seed" not in arms
+    assert metric.index("val_acc (last ") < metric.index("train_loss (last 0.00500)")
+    assert example == f"for example: {shlex.join(caught.value.arguments)}"
+    assert caught.value.arguments[:2] == ("--group-by", "trainer.precision")
+    options = dict(zip(caught.value.arguments[::2], caught.value.arguments[1::2], strict=True))
+    said = analyse_runs(
+        several(),
+        group_by=[options["--group-by"]],
+        baseline=options["--baseline"],
+        metric=options["--metric"],
+    )
+    assert said.metric.key == "val_acc"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (METRIC, "what is compared: NAME=SOURCE"),
+        (METRIC | {"group_by": ["trainer.precision"]}, "the baseline: --baseline VALUE of trainer.precision"),
+        (ARMS, "the metric: --metric KEY:max or KEY:min"),
+        (ARMS | {"metric": "val_acc"}, "which way val_acc is better: --metric val_acc:max or val_acc:min"),
+    ],
+)
+def test_only_what_is_missing_is_asked(options, words):
+    with pytest.raises(MissingInput) as caught:
+        analyse_runs(several(), **options)
+    (question,) = caught.value.questions
+    assert words in question
+
+
+def test_no_name_decides_anything():
+    telling = {"samples_per_sec": 5.0, "accuracy": 0.5, "peak_memory_mib": 3.0, "loss": 1.0}
+    for logs in ({}, telling):
+        with pytest.raises(MissingInput):
+            analyse_runs(several(logs=logs), **ARMS)
+    plain = analyse_runs(several(logs={"accuracy": 0.5}), **ARMS, metric="accuracy:max").metric
+    assert (plain.is_share, plain.margin) == (False, None)
+
+
+def log_of(folder: Path, seed: int) -> None:
+    folder.mkdir(parents=True)
+    rows = [f"{step},{1 / step},{0.5 + step / 100 + seed / 1000}" for step in (1, 2, 3)]
+    (folder / "metrics.csv").write_text("\n".join(["step,loss,acc", *rows]))
+
+
+def test_the_command_to_copy_is_whole_and_answers_every_question(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arm in ("a", "b"):
+        for seed in (1, 2, 3):
+            log_of(tmp_path / "my logs" / arm / str(seed), seed)
+    with pytest.raises(UserError) as caught:
+        Request(["my logs"], margin=0.25, formats="json").analyse()
+    words = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
+    words = words[words.index("report") + 1 :]
+    assert words[:2] == ["a=my logs/a", "b=my logs/b"]
+    assert words[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
+    analysis = Request(words[:2], metric="acc:max").analyse()
+    assert [(group.label, group.n) for group in analysis.groups] == [("a", 3), ("b", 3)]
+
+
+F1_FALLS = ("eval/f1", True, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "metric"),
+    [
+        ({"config": {"metric_for_best_model": "f1", "greater_is_better": True}}, ("eval/f1", False, False)),
+        (
+            {"config": {"metric_for_best_model": "eval_f1", "greater_is_better": False}},
+            ("eval/f1", True, False),
+        ),
+        ({"objective": ("train_loss", "minimize")}, ("train_loss", True, False)),
+        ({"definitions": {"val_acc": MetricDefinition(goal="maximize")}}, ("val_acc", False, False)),
+        ({"paths": (Path("run/summary.csv"),)}, ("eval_top1", False, True)),
+    ],
+)
+def test_what_a_format_declares_is_not_asked(changes, metric):
+    logs = {"eval/f1": 0.5, "eval_top1": 77.0}
+    config = changes.pop("config", {})
+    runs = [replace(run, **changes) for run in several(logs=logs, config=config)]
+    found = analyse_runs(runs, **ARMS).metric
+    assert (found.key, found.falls, found.is_share) == metric
+
+
+def test_declarations_without_a_direction_or_of_several_keys_are_asked():
+    several_keys = {key: MetricDefinition(goal="maximize") for key in ("val_acc", "eval/f1")}
+    for changes in ({"definitions": several_keys}, {"objective": ("val_acc", "")}):
+        with pytest.raises(MissingInput):
+            analyse_runs([replace(run, **changes) for run in several(logs={"eval/f1": 0.5})], **ARMS)
+
+
+def test_the_direction_that_is_declared_of_a_named_key_is_taken():
+    definitions = {"val_*": MetricDefinition(goal="minimize")}
+    runs = [replace(run, definitions=definitions) for run in several()]
+    assert analyse_runs(runs, **ARMS, metric="val_acc").metric.falls
+
+
+def test_a_sweep_says_what_it_varies_its_baseline_and_its_seed():
+    swept = {"trainer.precision": [FULL, MIXED], "seed": [1, 2, 3]}
+    runs = [replace(run, swept=swept) for run in several()]
+    analysis = analyse_runs(runs, **METRIC)
+    assert (analysis.keys, analysis.baseline_value) == (("trainer.precision",), FULL)
+
+
+def test_only_a_key_named_seed_pairs_by_itself():
+    runs = several()
+    assert analyse_runs(runs, **NAMED).comparison(MIXED).estimates["quality"].paired
+    other = [
+        replace(r, config={k: v for k, v in r.config.items() if k != "seed"} | {"my_seed": 3}) for r in runs
+    ]
+    other = [replace(r, config=r.config | {"my_seed": int(r.name[-1])}) for r in other]
+    assert not analyse_runs(other, **NAMED).comparison(MIXED).estimates["quality"].paired
+    assert analyse_runs(other, **NAMED, seed="my_seed").comparison(MIXED).estimates["quality"].paired
+
+
+def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_groups():
+    runs = [
+        replace(run, config=run.config | {"lr": 0.1 * (1 + run.config["seed"] % 2)}) for run in several(4)
+    ]
+    analysis = analyse_runs(runs, **NAMED)
+    assert [group.n for group in analysis.groups] == [4, 4]
+    (listed,) = [remark for remark in analysis.remarks if remark.startswith("Runs differ")]
+    assert "lr (0.1 and 0.2)" in listed
+    assert "run_name (8 values)" in listed
+    assert "--split-by KEY" in listed
+    split = analyse_runs(runs, **NAMED, split_by=["lr"])
+    assert {group.label for group in split.groups} == {
+        f"{p} · lr {lr}" for p in (FULL, MIXED) for lr in (0.1, 0.2)
+    }
+    assert all(not comparison.refusal for comparison in split.comparisons)
+
+
+def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_it_was_one():
+    named = NAMED | {"throughput": "samples_per_sec:per_second"}
+    runs = [replace(run, machine=Machine()) for run in several()]
+    assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
+    found = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
+    assert "faster" in found.claims["speed"].shown
+    mixed = [
+        external(p, s, machine=Machine({"device_name": p, "device_type": "cuda"}))
+        for p in (FULL, MIXED)
+        for s in (1, 2, 3)
+    ]
+    assert "different devices" in analyse_runs(mixed, **named).comparison(MIXED).claims["speed"].why
+
+
+def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "") -> RunRecord:
+    """A run of somebody's loop under our recorder that evaluates these scores."""
+    run = make(backend, seed, config={"recorder": {"version": 1}, "data": None})
+    values = run.logged["eval/accuracy"]
+    logged = {key: column for key, column in run.logged.items() if key != "eval/accuracy"}
+    run = replace(run, logged=logged | {f"eval/{score}": values for score in scores})
+    task = {"metric": "eval/odd", "metrics": {"eval/odd": {"words": "oddness", "better": better}}}
+    return replace(
+        run, summary=run.summary | {"environment": run.environment | {"task": task if better else {}}}
+    )
+
+
+def test_a_recorders_one_score_is_taken_and_several_are_a_question():
+    arms = [(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
+    assert analyse_runs([recorded(*arm, ("f1",)) for arm in arms]).metric.key == "eval/f1"
+    assert analyse_runs([recorded(*arm, ("accuracy", "f1")) for arm in arms]).metric.key == "eval/accuracy"
+    with pytest.raises(MissingInput, match=r"eval/f1 .*eval/top5"):
+        analyse_runs([recorded(*arm, ("f1", "top5")) for arm in arms])
+    with pytest.raises(MissingInput, match="which way eval/odd is better"):
+        analyse_runs([recorded(*arm, ("odd",)) for arm in arms])
+    found = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
+    assert (found.key, found.falls, found.name) == ("eval/odd", True, "oddness")

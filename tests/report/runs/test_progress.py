@@ -1,0 +1,88 @@
+"""Runs of different length are not compared as equals, unless the best value counts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.external import FULL, MIXED, external
+
+from ampcompare import analyse_runs, load_runs
+from ampcompare.records import RunRecord
+from ampcompare.report.text import to_markdown
+
+ARMS = {FULL: "fp32", MIXED: "amp"}
+
+
+def arms(mixed_rows: int, **changes: object) -> list[RunRecord]:
+    """Three runs a side, of which the mixed ones have so many of 40 rows."""
+    pairs = [(precision, seed) for precision in (FULL, MIXED) for seed in (1, 2, 3)]
+    runs = [external(p, seed, steps=40 if p == FULL else mixed_rows) for p, seed in pairs]
+    return [
+        replace(run, config=run.config | {"arm": ARMS[p]}, **changes)
+        for (p, _), run in zip(pairs, runs, strict=True)
+    ]
+
+
+def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said():
+    analysis = analyse_runs(arms(16), metric="val_acc:max:fraction")
+    claim = analysis.comparison("amp").claims["quality"]
+    assert claim.shown == ()
+    assert claim.why == "fp32 came to step 400 and amp came to step 160"
+    assert any("Fp32 came to step 400 and amp came to step 160" in remark for remark in analysis.remarks)
+    assert "same accuracy" not in analysis.headline
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "changes"),
+    [
+        (40, {}, {}),
+        (16, {"best": True}, {}),
+        (16, {}, {"is_early_stopped": True}),
+    ],
+)
+def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes):
+    analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
+    assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
+    assert not any("no verdict on quality" in remark for remark in analysis.remarks)
+
+
+def test_two_percent_apart_is_equal():
+    for rows, is_equal in ((99, True), (97, False)):
+        lengths = {FULL: 100, MIXED: rows}
+        runs = [external(p, seed, steps=lengths[p]) for p in (FULL, MIXED) for seed in (1, 2, 3)]
+        short = [replace(r, config={"arm": ARMS[r.name[:-2]], "seed": r.config["seed"]}) for r in runs]
+        found = analyse_runs(short, metric="val_acc:max:fraction").comparison("amp")
+        assert (found.silence == "") is is_equal
+
+
+def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
+    runs = arms(40)
+    for run in runs:
+        rows, values = run.logged["val_acc"]
+        run.logged["val_acc"] = rows, np.where(np.arange(len(values)) == 3, 0.99, values)
+    analysis = analyse_runs(runs, metric="val_acc:max:fraction", best=True)
+    assert {round(group.figures["quality"].value, 6) for group in analysis.groups} == {99.0}
+    assert "best val acc, points" in to_markdown(analysis)
+    lowest = analyse_runs(arms(40), metric="train_loss:min", best=True)
+    assert lowest.groups[0].figures["quality"].value == pytest.approx(2 / 400)
+
+
+def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_stops_early(tmp_path: Path):
+    for arm, last in (("a", 100), ("b", 40)):
+        for seed in (1, 2, 3):
+            rows = [
+                {"step": step, "eval_f1": 0.5 + seed / 100 + step / 1000} for step in range(10, last + 1, 10)
+            ]
+            state = {"global_step": last, "max_steps": 100, "log_history": rows}
+            folder = tmp_path / arm / str(seed)
+            folder.mkdir(parents=True)
+            (folder / "trainer_state.json").write_text(json.dumps(state))
+    sources = [f"{arm}={tmp_path / arm}" for arm in "ab"]
+    found = analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b")
+    assert found.silence == "a came to step 100 of 100 and b came to step 40 of 100"
+    for path in tmp_path.glob("b/*/*.json"):
+        state = json.loads(path.read_text()) | {"stateful_callbacks": {"EarlyStoppingCallback": {}}}
+        path.write_text(json.dumps(state))
+    assert analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b").silence == ""
