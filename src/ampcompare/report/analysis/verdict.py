@@ -146,8 +146,8 @@ def _subject(claimed: Sequence[Comparison]) -> Comparison:
 
     The fastest that keeps its quality, else the fastest, else one that keeps its quality or needs less memory
     and is not shown to be slower. To be shown slower is never a reason to stand in the heading: among groups
-    without a gain it is the one with the highest speed. Of groups whose speeds are shown as the same number it
-    is the first, in the order of the table.
+    without a gain it is the one with the highest speed. Of groups whose speeds are shown as the same number
+    it is the first in the order of the table.
     """
 
     def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
