@@ -234,6 +234,18 @@ def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_we
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 
+def test_a_benchmarks_speed_is_named_as_such_where_no_speed_is_compared(tmp_path: Path):
+    def on_cpu(plan: Any) -> None:
+        plan["summary"]["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
+
+    made = [make(b, seed, edit=on_cpu) for b in ("none", "native") for seed in (1, 2, 3)]
+    found = with_bench(tmp_path, NATIVE, runs=made)
+    assert "speed" not in found.comparison("native").estimates
+    assert "Speed is from `ampcompare bench`" in found.caption
+    assert found.comparison("native").group.figures["images_per_second"].value == 130
+    assert not {"throughput", "quality-time"} & charts_of(found).keys()
+
+
 FINGERPRINT = {
     "model": "./net.py:build",
     "model_source": "0123",

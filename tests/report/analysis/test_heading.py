@@ -145,6 +145,32 @@ def test_where_nothing_is_shown_the_heading_has_the_interval_and_the_advice_how_
     assert "--until-decided" in analysis.advice
 
 
+def test_the_advice_goes_no_further_than_the_plan():
+    def advice(most: int | None) -> tuple[str, int]:
+        plan = {"config": {"plan": {"max_seeds": most}}} if most else {}
+        analysis = analyse_runs(
+            [*runs("none", BASE, NOT_FASTER, **plan), *runs("native", SAME, (41, 44, 42, 45, 40), **plan)]
+        )
+        return analysis.advice, analysis.comparison("native").claims["speed"].more_seeds
+
+    told, more = advice(None)
+    assert f"about {more:,} for the speed of native" in told
+    assert advice(5 + more)[0] == told
+    assert (
+        advice(5 + more - 1)[0]
+        == f"The plan's limit of {4 + more} seeds would not decide the speed of native."
+    )
+
+
+def test_of_speeds_that_read_the_same_the_heading_names_the_first_backend_of_the_table():
+    """1.900 and 1.902, which both read 1.90x."""
+    faster = [1.001 * value for value in FAST]
+    records = [*runs("none", BASE), *runs("apex_o1", SAME, faster), *runs("native", SAME, FAST)]
+    analysis = analyse_runs(records)
+    assert analysis.comparison("apex_o1").speedup > analysis.comparison("native").speedup
+    assert analysis.headline.startswith("native: 1.90× as fast")
+
+
 @pytest.mark.parametrize("recorded", ["fp32", "emulated"])  # of version 0.2: emulated
 def test_the_speed_of_a_dtype_that_a_cpu_computes_in_fp32_is_not_compared_and_its_memory_is(recorded: str):
     def on_cpu(plan: Any) -> None:

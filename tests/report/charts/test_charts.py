@@ -109,6 +109,24 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
     assert "1 growth seen, no step skipped (3 in another run)." in told
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_loss_scale_is_that_of_the_lowest_seed_in_whatever_order_the_runs_are_loaded(turned: bool):
+    made = [make("native", 10, steps=400), make("native", 9, skip_steps=())][:: -1 if turned else 1]
+    analysis = analyse_runs([make("none"), *made])
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in analysis.sentences["scale"]
+    (line,) = charts(make("none"), *made)["loss-scale"]["data"]["values"]
+    assert max(line["y"]) == 131_072
+
+
+def test_growth_before_the_first_row_counts():
+    def late(plan):
+        plan["config"]["precision"] = {"init_scale": 65536.0}
+        plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
+
+    told = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).sentences["scale"]
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
+
+
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
     wanted, found = {style.label: style.colour for style in KNOWN}, set()
     for runs in ([make(b, edit=rich) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):

@@ -34,7 +34,7 @@ from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
 from ampcompare.report.runs.table import GROUP, RUN, table_of
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import joint_level
-from ampcompare.report.words import capital, listed, some
+from ampcompare.report.words import capital, listed, plural, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
@@ -93,16 +93,29 @@ class Analysis(Findings):
 
     @property
     def advice(self) -> str:
-        """Return how many more seeds would decide what is inconclusive, "" where no number would."""
-        names = {"speed": "speed", "quality": self.metric.noun}
-        told = [(names[claim.question], label, claim.more_seeds) for label, claim in self.undecided]
-        more = some([f"about {count:,} for the {name} of {label}" for name, label, count in told if count])
-        if not more:
-            return ""
-        if not self.is_own:  # which no sweep of ours has to have made
-            return f"Inconclusive: more runs of each arm would decide, {more}."
-        how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-        return f"Inconclusive: more seeds per backend would decide, {more}. {how}"
+        """Return how many more seeds would decide what is inconclusive, "" where no number would.
+
+        Where the runs' plan allows fewer seeds than that, it says so instead.
+        """
+        names, limit = {"speed": "speed", "quality": self.metric.noun}, self.plan.max_seeds
+        within, beyond = [], []
+        for label, claim in self.undecided:
+            if not claim.more_seeds or claim.estimate is None:
+                continue
+            what = f"the {names[claim.question]} of {label}"
+            if limit is None or claim.estimate.n + claim.more_seeds <= limit:
+                within.append(f"about {claim.more_seeds:,} for {what}")
+            else:
+                beyond.append(what)
+        told = []
+        if within and not self.is_own:  # which no sweep of ours has to have made
+            told.append(f"Inconclusive: more runs of each arm would decide, {some(within)}.")
+        elif within:
+            how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
+            told.append(f"Inconclusive: more seeds per backend would decide, {some(within)}. {how}")
+        if beyond:
+            told.append(f"The plan's limit of {plural(limit or 0, 'seed')} would not decide {some(beyond)}.")
+        return " ".join(told)
 
 
 def _change(found: Estimate) -> str:

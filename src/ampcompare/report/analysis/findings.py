@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ampcompare.report.analysis.benched import Bench, Benched
+from ampcompare.report.analysis.benched import Bench
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.palette import Style
-from ampcompare.report.runs.figures import SPEED
+from ampcompare.report.runs.figures import THROUGHPUT
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
 from ampcompare.report.runs.settings import Setting
@@ -59,7 +59,7 @@ class Findings:
     @property
     def has_bench_speed(self) -> bool:
         """Whether any speed is from a benchmark, beside which no time of a run may stand."""
-        return any(isinstance(c.estimates.get(SPEED), Benched) for c in self.comparisons)
+        return any(THROUGHPUT in group.measured for group in self.groups)
 
     @property
     def target(self) -> float | None:

@@ -11,6 +11,7 @@ from ampcompare.report import numbers, words
 from ampcompare.report.runs.backend import half_of
 from ampcompare.report.runs.figures import SKIPPED, STEPS, largest
 from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.table import RUN, SEED, STARTED
 
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
@@ -44,10 +45,10 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
 
 
 def _scale(group: Group) -> str:
-    """Say how the loss scale of a group's first scaled run went, and how many steps that run skipped."""
-    most, steps = group.rows[SKIPPED].max(), group.rows[STEPS].max()
+    """Say how the loss scale of a group's run with the lowest seed went, and how many steps it skipped."""
+    most, run = group.rows[SKIPPED].max(), scaled_run(group)
+    steps = group.rows[STEPS].max() if run is None else largest(run, metrics.STEP)
     share = f" of {numbers.count(steps)} steps" if steps == steps else " steps"
-    run = scaled_run(group.records)
     if run is None:
         return f"{numbers.count(float(most))}{share} skipped" if most > 0 else ""
     own = largest(run, metrics.SKIPPED)
@@ -56,13 +57,11 @@ def _scale(group: Group) -> str:
         skipped += f" ({numbers.count(float(most))} in another run)"
     values = run.values(metrics.SCALE)
     values = values[np.isfinite(values) & (values > 0)]
-    grown = int((np.diff(values) > 0).sum())
-    began = run.option(
-        "precision.init_scale"
-    )  # a scale that overflows at once has fallen before the first row
+    began = run.option("precision.init_scale")
     is_dynamic = run.option("precision.loss_scale", "dynamic") == "dynamic"
-    if is_dynamic and is_number(began) and began > 0:
+    if is_dynamic and is_number(began) and began > 0:  # the scale may have changed before the first row
         values = np.append(float(began), values)
+    grown = int((np.diff(values) > 0).sum())
     first, last = (numbers.count(float(value)) for value in (values[0], values[-1]))
     went = (
         f"from {first} to {last}, {words.plural(grown, 'growth')} seen" if np.ptp(values) else f"at {first}"
@@ -70,9 +69,25 @@ def _scale(group: Group) -> str:
     return f"{went}, {skipped}"
 
 
-def scaled_run(runs: Sequence[RunRecord]) -> RunRecord | None:
-    """Return the first run whose loss scale was ever above 1, None where the loss is not scaled."""
-    return next((run for run in runs if (run.values(metrics.SCALE) > 1).any()), None)
+def scaled_run(group: Group) -> RunRecord | None:
+    """Return the run with the lowest seed of those whose loss scale was ever above 1, None without any.
+
+    Of runs without a seed, and of several with the same seed, it is the one that started first.
+    """
+    rows = group.rows.sort_values(STARTED, kind="stable")
+    scaled = [pair for pair in zip(rows[SEED], rows[RUN], strict=True) if _is_scaled(pair[1])]
+    return min(scaled, key=lambda pair: _order(pair[0]), default=(None, None))[1]
+
+
+def _is_scaled(run: RunRecord) -> bool:
+    return bool((run.values(metrics.SCALE) > 1).any())
+
+
+def _order(seed: str | None) -> tuple[bool, int, str]:
+    """Numbers by their value, then other texts, then none."""
+    if seed is None:
+        return True, 0, ""
+    return False, *((int(seed), "") if seed.isdecimal() else (10**20, seed))
 
 
 def _most(group: Group, key: str) -> float:

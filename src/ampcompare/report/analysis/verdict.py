@@ -146,13 +146,14 @@ def _subject(claimed: Sequence[Comparison]) -> Comparison:
 
     The fastest that keeps its quality, else the fastest, else one that keeps its quality or needs less memory
     and is not shown to be slower. To be shown slower is never a reason to stand in the heading: among groups
-    without a gain it is the one with the highest speed.
+    without a gain it is the one with the highest speed. Of groups whose speeds are shown as the same number
+    it is the first in the order of the table.
     """
 
     def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
         whole, gains = not _mostly_failed(c), c.keeps_quality + ("smaller" in c.shown)
         gains = 0 if "slower" in c.shown or c.lost else gains
-        return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, c.speedup or 0.0)
+        return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, float(f"{c.speedup or 0.0:.3g}"))
 
     return max(claimed, key=rank)
 
@@ -219,8 +220,7 @@ def caption(of: Findings) -> str:
     more = ""
     if of.bench:
         none = "None of the arms of --bench has backend, settings and device of these runs."
-        benched = (isinstance(e, Benched) for c in of.comparisons for e in c.estimates.values())
-        more = f" {of.bench.words if any(benched) else none}"
+        more = f" {of.bench.words if of.has_bench_speed else none}"
     if not kinds:
         none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
         return none + more

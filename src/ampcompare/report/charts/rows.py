@@ -79,12 +79,13 @@ def points_of(found: Sequence[Line]) -> int:
 
 
 def scale_lines(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The loss scale of the first run of each group that has one above 1, as the mean of scales is none; and
-    where its count of skipped steps rose, on the scale that this led to.
+    """Return the loss scale of one run per group (`scaled_run`), and where that run skipped steps.
+
+    One run, because a mean of loss scales is no loss scale. A skipped step lies on the scale that it led to.
     """
     scales, crosses = [], []
     for group in groups:
-        run = scaled_run(group.records)
+        run = scaled_run(group)
         if run is None:
             continue
         x, y = track_of(run, metrics.STEP, metrics.SCALE)
