@@ -152,7 +152,6 @@ def quotes() -> Iterator[tuple[str, str]]:
     fast, less = (part.speed("native_bf16", "98.33 %: ")[:-1] for part in (small, large))
     yield "README.md", f"trains ResNet20 {fast.replace('× (', '× as fast as fp32 (')}; n = 5)"
     yield "README.md", f"and ResNet50 {less}; n = 3)"
-    yield "README.md", f"bf16 autocast is {fast[:5]} as fast as fp32 for ResNet20"
     yield "README.md", f"Relative to the control, a second set of fp32 runs, it is {beside}."
     yield "README.md", "within a point ({}; 98.33 %: {}; n = 5)".format(*accuracy.points("native_bf16"))
 

@@ -94,7 +94,7 @@ WORDS = {
         "schedule.milestones=[3.0]: schedule.name=cosine has none; "
         "leave it out, or use schedule.name=multistep"
     ),
-    "optimizer.nesterov=true": (
+    '{"optimizer.nesterov": true, "optimizer.momentum": 0}': (
         "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     ),
     '{"training.gradient_penalty": 0.1, "training.accumulate": 2}': (
@@ -133,7 +133,7 @@ WORDS = {
         "precision.keep_batchnorm_fp32=false: backend=apex_o1 has fp32 weights, BatchNorm's too; leave it out"
     ),
     '{"backend": "apex_o1", "precision.min_loss_scale": 1e6}': (
-        "precision.min_loss_scale=1e+06: expected at most precision.init_scale=131072; lower it or raise"
+        "precision.min_loss_scale=1e+06: expected at most precision.init_scale=65536; lower it or raise"
         " init_scale"
     ),
     "seed=???": f"seed=???: has to be given; {LEAST_0}",

@@ -92,7 +92,9 @@ def test_no_cause_is_told_where_the_interval_holds_one():
 
 def test_without_a_network_it_is_the_small_one_on_a_cpu(capsys):
     assert explain("--seconds", "0") == 0
-    assert "A step of tiny on synthetic (8 x 3 x 32 x 32), cpu: native beside none" in capsys.readouterr().out
+    assert (
+        "A step of tiny on synthetic (32 x 3 x 32 x 32), cpu: native beside none" in capsys.readouterr().out
+    )
 
 
 def test_a_gpu_that_is_not_there_has_types_and_memory_and_no_times(capsys):

@@ -44,13 +44,15 @@ class Request:
         bool, Option("--best", help="Compare each run's best value of the metric, not its last.")
     ] = False
     throughput: Annotated[
-        str | None, Option(metavar="KEY:UNIT", help="Other programs' speed, as KEY:per_second.")
+        str | None, Option(metavar="KEY:UNIT", help="Other programs' speed, as KEY:per_second.", hidden=True)
     ] = None
     time: Annotated[
-        str | None, Option(metavar="KEY:UNIT", help="Or KEY:seconds, KEY:ms of a step; :cumulative.")
+        str | None,
+        Option(metavar="KEY:UNIT", help="Or KEY:seconds, KEY:ms of a step; :cumulative.", hidden=True),
     ] = None
     memory: Annotated[
-        str | None, Option(metavar="KEY:UNIT", help="Their memory, as KEY:MiB, KEY:GiB, KEY:bytes.")
+        str | None,
+        Option(metavar="KEY:UNIT", help="Their memory, as KEY:MiB, KEY:GiB, KEY:bytes.", hidden=True),
     ] = None
     step: Annotated[str | None, Option(metavar="COLUMN", hidden=True)] = None
     bench: Annotated[
@@ -61,8 +63,12 @@ class Request:
     group_by: Annotated[
         str | None, Option(metavar="KEYS", help="Settings in the labels; the first is compared.")
     ] = None
-    split_by: Annotated[str, Option(metavar="KEYS", help="Settings that make groups of an arm's runs.")] = ""
-    seed: Annotated[str | None, Option(metavar="KEY", help="Setting by which runs are paired.")] = None
+    split_by: Annotated[
+        str, Option(metavar="KEYS", help="Settings that make groups of an arm's runs.", hidden=True)
+    ] = ""
+    seed: Annotated[
+        str | None, Option(metavar="KEY", help="Setting by which runs are paired.", hidden=True)
+    ] = None
     ignore: Annotated[str, Option(metavar="KEYS", help="Settings that may differ between runs pooled.")] = ""
     formats: Annotated[str, Option("--format", metavar="LIST", help="Of html,csv,md,json,png,svg.")] = ALL
     reproduce: Annotated[
@@ -75,7 +81,9 @@ class Request:
     require: Annotated[
         list[str] | None, Option(metavar="TERMS", help="As 'native: speedup >= 1.5'; else exit code 3.")
     ] = None
-    summary: Annotated[str | None, Option(metavar="FILE", help="Append the answer as Markdown.")] = None
+    summary: Annotated[
+        str | None, Option(metavar="FILE", help="Append the answer as Markdown.", hidden=True)
+    ] = None
     watch: Annotated[bool, Option("--watch", help="Rebuild as runs go on; serve the page here.")] = False
     port: Annotated[int, Option(min=0, max=65535, hidden=True)] = 0
 
