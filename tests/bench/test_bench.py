@@ -204,6 +204,13 @@ def test_columns_that_do_not_fit_a_very_narrow_terminal_are_left_whole():
     assert "rounds, ms per step, peak MiB" in " ".join(map(str.strip, rows))
 
 
+def test_what_varies_is_no_common_setting_also_where_one_value_could_not_be_measured():
+    result = benchmark("none", "tf32")
+    result.arms[0].facts["settings"] = {"backend": "none", "batch_size": "128"}
+    result.arms[1] = ArmResult("tf32", {"backend": "tf32"}, failed="no TF32 here")
+    assert output.common_settings(result) == "batch_size 128;"
+
+
 def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained():
     result = benchmark("none", "native", low=0.4, high=0.5)
     assert not any("nothing about a GPU" in line for line in output.sentences(result))

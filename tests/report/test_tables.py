@@ -114,6 +114,23 @@ def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
     assert table.rows[1].cells["energy"].text == "+25 %"
 
 
+@pytest.mark.parametrize(("joules", "is_open"), [((0.31, 0.35, 0.32), True), ((0.21, 0.22, 0.2), False)])
+def test_the_mark_of_a_figure_without_a_claim_is_hollow_where_its_interval_holds_no_change(joules, is_open):
+    def energy(value: float):
+        def edit(plan):
+            for row in plan["rows"]:
+                row["energy/joules_per_image"] = value
+            plan["summary"]["energy/joules_per_image"] = value
+
+        return edit
+
+    base = [make("none", seed, edit=energy(value)) for seed, value in enumerate((0.32, 0.33, 0.34))]
+    other = [make("native", seed, edit=energy(value)) for seed, value in enumerate(joules)]
+    cell = rows_of(analyse_runs([*base, *other]))["native"].cells["energy"]
+    assert cell.mark.has_interval
+    assert cell.is_open == is_open
+
+
 def test_time_to_target_is_the_mean_that_its_ratio_is_of():
     """A mean and a median stood side by side: 26 min 56 s of 16 min 11 s."""
     analysis = analyse_runs(RECORDS)

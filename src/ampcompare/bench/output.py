@@ -177,6 +177,7 @@ def common_settings(result: Benchmark) -> str:
         f"{key} {settings[0][key]}" if key == "batch_size" else settings[0][key]
         for key in COMMON
         if settings and len({one.get(key) for one in settings}) == 1 and settings[0].get(key)
+        if key not in result.varied  # also where only one of the values could be measured
     ]
     return f"{', '.join(shared)};" if shared else ""
 
@@ -184,7 +185,10 @@ def common_settings(result: Benchmark) -> str:
 def machine_of(result: Benchmark) -> str:
     """Return the processor or GPU, its threads and PyTorch's version."""
     environment = result.arms[0].facts["environment"]
-    threads = f", {environment['cpu_threads']} threads" if environment["device_type"] == "cpu" else ""
+    threads = ""
+    if environment["device_type"] == "cpu":
+        count = environment["cpu_threads"]
+        threads = f", {count} thread{'s' * (count != 1)}"
     return f"{environment['device_name']}{threads}, torch {environment['torch']}"
 
 

@@ -184,8 +184,9 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
     if not estimate.has_interval:
         span = f"seen {span}" if len({*estimate.span}) > 1 else ""
     if claim is None:  # of energy, time and the control nothing is claimed
-        is_open = bool(found.claims) and not estimate.has_interval
-        answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
+        is_unknown = bool(found.claims) and not estimate.has_interval
+        answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_unknown else ("", "")
+        is_open = bool(found.claims) and not estimate.side_of(figures.COMPARED[column.key].null)
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
     shown, own = column.text(estimate.value), f"{text} {unit}".strip()
