@@ -46,6 +46,37 @@ def test_runs_of_a_loop_are_pooled_by_seed_and_compared_by_backend(tmp_path: Pat
     assert analysis.quantities.speed == "samples/s"
 
 
+@pytest.mark.parametrize(
+    ("key", "better", "goal"), [("eval/f1", "higher", "max"), ("eval/wer", "lower", "min")]
+)
+def test_the_metric_that_a_loop_names_is_compared_without_an_option(
+    tmp_path: Path, key: str, better: str, goal: str
+):
+    for backend in ("none", "native"):
+        with Recorder(
+            backend=backend, seed=1, metric=key, better=better, output_dir=tmp_path, **QUIET
+        ) as record:
+            record.step(loss=1.0, samples=8)
+            record.evaluate(f1=0.5, wer=0.25, loss=1.0)
+    analysis = analyse_runs(load_runs([tmp_path]))
+    assert (analysis.metric.key, analysis.metric.goal) == (key, goal)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"metric": "eval/f1"}, "better=None: expected 'higher' or 'lower', for metric='eval/f1'"),
+        ({"metric": "eval/f1", "better": "max"}, "better='max': expected 'higher' or 'lower'"),
+        ({"better": "lower"}, "better='lower': of which metric"),
+        ({"metric": ""}, "metric='': expected the key of a row"),
+    ],
+)
+def test_a_metric_without_its_direction_is_refused(options: dict[str, Any], why: str):
+    with pytest.raises(UserError) as refused:
+        Recorder(backend="none", **options, **QUIET)
+    assert why in str(refused.value)
+
+
 def test_a_loop_that_goes_on_from_its_checkpoint_keeps_its_earlier_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

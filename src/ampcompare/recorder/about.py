@@ -89,6 +89,31 @@ def environment_of(
     return describe_environment(device, **settings, machine=name_machine(device, World()))
 
 
+def compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
+    """Return what the environment of a record says of the metric that its runs are compared by.
+
+    Args:
+        metric: The key of a row, such as "eval/f1"; None where the loop does not name it.
+        better: "higher" or "lower". It may be left out for a metric of `ampcompare.metrics`.
+
+    Raises:
+        UserError: The direction is missing or another, or there is a direction without a metric.
+    """
+    directions = f"expected {metrics.HIGHER!r} or {metrics.LOWER!r}"
+    if metric is None:
+        if better is not None:
+            raise UserError(f"better={better!r}: of which metric? Give metric= as well, such as 'eval/f1'")
+        return {}
+    if not isinstance(metric, str) or not metric.strip():
+        raise UserError(f"metric={metric!r}: expected the key of a row, such as 'eval/f1'")
+    known = metrics.find(metric)
+    better = known.better if better is None and known is not None else better
+    if better not in (metrics.HIGHER, metrics.LOWER):
+        raise UserError(f"better={better!r}: {directions}, for metric={metric!r}")
+    words = metric.removeprefix(metrics.EVAL)
+    return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": words, "better": better}}}}
+
+
 def check_config(config: Any, own: Mapping[str, Any]) -> None:
     """Raise UserError for what is no dict of names, or contradicts what the recorder says itself."""
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):

@@ -26,6 +26,7 @@ from ampcompare.recorder.about import (
     check_config,
     check_count,
     check_parts,
+    compared_metric,
     device_of,
     environment_of,
     name_backend,
@@ -55,7 +56,9 @@ class Recorder:
     A row comes each `every` steps; the first `warmup_steps` are in no throughput. Each `diagnostics` steps
     the gradients are looked at. `processes` is by how many the samples of a step are multiplied: as many as
     torch.distributed has; process 0 alone records, and the loss is its own. `test_samples` is how many an
-    evaluation is of. A loop that goes on from a checkpoint says as `start_step` how many steps it has done;
+    evaluation is of. `metric` is the key that runs are compared by, such as "eval/f1", and `better` says
+    whether "higher" or "lower" values are better. A loop that goes on from a checkpoint says as `start_step`
+    how many steps it has done;
     under the same WANDB_RUN_ID the parts are one record.
 
     `step` waits for nothing. It is an optimizer's step: with micro-batches to be called once, behind the last
@@ -94,6 +97,8 @@ class Recorder:
         processes: int | None = None,
         start_step: int = 0,
         test_samples: int | None = None,
+        metric: str | None = None,
+        better: str | None = None,
         project: str = WandbConfig.project,
         name: str | None = None,
         output_dir: str | Path = "runs",
@@ -129,6 +134,7 @@ class Recorder:
         config = config or {}
         check_config(config, own)
         environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
+        environment |= compared_metric(metric, better)
         self._facts: Row = {metrics.ENVIRONMENT: environment}
         tags, own_name = [backend[:MOST_TAG_CHARS]], name or run_name(backend)
         logged = {**config, **own, **self._facts}
