@@ -47,7 +47,7 @@ def test_runs_of_a_loop_are_pooled_by_seed_and_compared_by_backend(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("key", "better", "goal"), [("eval/f1", "higher", "max"), ("eval/wer", "lower", "min")]
+    ("key", "better", "goal"), [("eval/f1", "higher", "maximize"), ("eval/wer", "lower", "minimize")]
 )
 def test_the_metric_that_a_loop_names_is_compared_without_an_option(
     tmp_path: Path, key: str, better: str, goal: str
