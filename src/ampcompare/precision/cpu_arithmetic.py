@@ -33,6 +33,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 ATTENTION_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 CONVOLUTION_BACKWARD = "convolution_backward"
+RECURRENT = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # oneDNN's LSTM, which fails without support
 FORWARD = ("_convolution", "mm", "addmm", "bmm", "baddbmm", "addbmm")
 # The number of leading arguments that are the operands: all must have the same 16-bit dtype.
 OPERANDS = {
@@ -43,6 +44,8 @@ OPERANDS = {
     "bmm": 2,
     "baddbmm": 3,
     "addbmm": 3,
+    "mkldnn_rnn_layer": 7,  # input, four weights, both states
+    "mkldnn_rnn_layer_backward": 10,  # the same, output, both new states
     ATTENTION_BACKWARD: 5,  # gradient of the output, query, key, value, output
 }
 # The overloads that have CPU kernels of their own. PyTorch derives all others from these.
@@ -81,9 +84,10 @@ def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
         return ()
     operations = [ATTENTION_BACKWARD]  # PyTorch has no fast 16-bit kernel for it on any CPU
     if not onednn_supports(dtype):
-        operations += [*FORWARD, CONVOLUTION_BACKWARD]
+        operations += [*FORWARD, CONVOLUTION_BACKWARD, *RECURRENT]
     elif dtype == "float16" and not native_unit(dtype):
-        operations += [CONVOLUTION_BACKWARD]  # oneDNN runs the weights' gradient in its reference loop
+        # oneDNN runs the gradient of a convolution's weights in its reference loop, and trains no fp16 LSTM.
+        operations += [CONVOLUTION_BACKWARD, *RECURRENT]
     return tuple(sorted(operations))
 
 
@@ -169,7 +173,7 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
         result = functional(keyset, *wide, **{key: _widened(value, dtype) for key, value in kwargs.items()})
         if isinstance(result, Tensor):
             return result.to(dtype)
-        return tuple(part if part is None else part.to(dtype) for part in result)
+        return tuple(_rounded(part, dtype) for part in result)
 
     def is_for_us(tensors: Sequence[Any]) -> bool:
         dtype = tensors[0].dtype
@@ -193,6 +197,11 @@ def _make_kernel(name: str, overload: str) -> Callable[..., Any]:
         return original(keyset, *args, **kwargs)
 
     return kernel if overload == name else kernel_with_target
+
+
+def _rounded(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return an fp32 result in the dtype, and anything else as it is: no gradient, oneDNN's workspace."""
+    return value if value is None or value.dtype is not torch.float32 else value.to(dtype)
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:
