@@ -8,7 +8,7 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.records.former import PLAIN
 from ampcompare.report import numbers, words
-from ampcompare.report.analysis.comparison import MAX_KEYS, computed_in_fp32, in_fp32_words
+from ampcompare.report.analysis.comparison import MAX_KEYS, no_native_arithmetic
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.backend import has_tf32
@@ -62,9 +62,9 @@ def cautions(of: Findings) -> list[str]:
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     on_cpu = rows[rows[table.ON_CPU]]
-    slow = [(group.label, dtype) for group in compared if (dtype := computed_in_fp32([group]))]
-    for labels, dtype in words.by_reason(slow, MOST_NAMED):
-        yield f"{labels}: speed not compared: {in_fp32_words(dtype)}."
+    slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
+    for labels, why in words.by_reason(slow, MOST_NAMED):
+        yield f"{labels}: speed not compared: {why}."
     if len(on_cpu) and not slow:
         unknown = (on_cpu[table.HALF] != "") & (on_cpu[table.ARITHMETIC] == metrics.UNKNOWN)
         tail = (

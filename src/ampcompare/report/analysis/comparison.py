@@ -9,7 +9,7 @@ one-sided tests at 5 %, and one interval to look at.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ampcompare.metrics import COMPUTED_IN_FP32
+from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.records.former import TF32
 from ampcompare.report.analysis.benched import Bench, Benched
 from ampcompare.report.runs import table
@@ -32,7 +32,11 @@ MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 INCONCLUSIVE, CANNOT_TELL, NOT_COMPARED = "inconclusive", "cannot tell", "not compared"
-TIMED = (SPEED, TIME)  # questions that arithmetic in fp32 leaves without an answer
+TIMED = (SPEED, TIME)  # questions that a CPU without instructions for the dtype leaves without an answer
+NOT_NATIVE = {
+    COMPUTED_IN_FP32: "this CPU computes {} in fp32",
+    EMULATED: "this CPU has no instructions for {}",
+}
 
 
 @dataclass(frozen=True)
@@ -199,9 +203,9 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
     by = "" if group.is_control or base.is_control else "seed"
     found = {}
-    in_fp32, is_missing = computed_in_fp32((group, base)), is_missing_in_bench(group, base, bench)
+    is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
     for question, figure in COMPARED.items():
-        if (in_fp32 or is_missing) and question in TIMED:
+        if (is_slow or is_missing) and question in TIMED:
             continue
         ours, theirs = group.sample(figure.column), base.sample(figure.column)
         if question in measured and (question == SPEED or theirs.empty):
@@ -263,8 +267,8 @@ def _silence(of: Comparison, base: Group, figure: Figure) -> str:
             return "they ran on different devices"
         if question != QUALITY and "" in of.group.devices | base.devices:
             return "the device is not recorded"
-        if question == SPEED and (dtype := computed_in_fp32(sides)):
-            return in_fp32_words(dtype)
+        if question == SPEED and (why := no_native_arithmetic(sides)):
+            return why
         if question == SPEED and of.is_missing_in_bench:
             return "not in the benchmark"
         if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
@@ -286,16 +290,16 @@ def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str
     return ((above,) if side > 0 else (below,)) if side else ()
 
 
-def computed_in_fp32(groups: Sequence[Group]) -> str:
-    """Return the 16-bit dtype (`float16`) that a CPU computed in fp32 for a run of these groups, else "".
+def no_native_arithmetic(groups: Sequence[Group]) -> str:
+    """Return that a CPU has no instructions for the 16-bit dtype of a run of these groups, "" where it has.
 
-    The speed of such a run says nothing of machines that have instructions for the dtype.
+    The speed of such a run says nothing of machines that have them, so it is not compared. What the CPU did
+    instead is said as it was recorded: our training computes in fp32, others leave the dtype to PyTorch.
     """
-    every = (group.rows for group in groups)
-    found = [rows[rows[table.ON_CPU] & (rows[table.ARITHMETIC] == COMPUTED_IN_FP32)] for rows in every]
-    return next((dtype for rows in found for dtype in rows[table.DTYPE] if dtype), "")
-
-
-def in_fp32_words(dtype: str) -> str:
-    """Return why the speed of a dtype is not compared."""
-    return f"this CPU computes {dtype} in fp32"
+    for group in groups:
+        for on_cpu, dtype, how in group.rows[[table.ON_CPU, table.DTYPE, table.ARITHMETIC]].itertuples(
+            index=False
+        ):
+            if on_cpu and dtype and how in NOT_NATIVE:
+                return NOT_NATIVE[how].format(dtype)
+    return ""

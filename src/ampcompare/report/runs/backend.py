@@ -39,14 +39,13 @@ def half_of(run: RunRecord) -> str:
 
 
 def arithmetic_of(run: RunRecord) -> str:
-    """Return the instructions that computed the run's dtype (`amx_bf16`), COMPUTED_IN_FP32, or UNKNOWN.
+    """Return what computed the run's dtype on a CPU.
 
-    Records of version 0.2 say "emulated" where later ones say "fp32".
+    Returns:
+        The instructions (`amx_bf16`), COMPUTED_IN_FP32, EMULATED, or UNKNOWN.
     """
     recorded = run.environment.get(metrics.ARITHMETIC)
     found = recorded.get(dtype_of(run)) if isinstance(recorded, Mapping) else None
-    if found == metrics.EMULATED:
-        return metrics.COMPUTED_IN_FP32
     return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
 
 
