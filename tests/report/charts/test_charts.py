@@ -118,6 +118,16 @@ def test_the_loss_scale_is_that_of_the_lowest_seed_in_whatever_order_the_runs_ar
     assert max(line["y"]) == 131_072
 
 
+def test_a_loss_scale_with_one_row_is_a_point():
+    def once(plan):
+        plan["rows"] = plan["rows"][:1]
+
+    line = charts(make("none"), make("native", skip_steps=(), edit=once))["loss-scale"]["layer"][0]
+    assert line["mark"]["point"] is True
+    several = charts(make("none"), make("native"))["loss-scale"]["layer"][0]
+    assert "point" not in several["mark"]
+
+
 def test_growth_before_the_first_row_counts():
     def late(plan):
         plan["config"]["precision"] = {"init_scale": 65536.0}

@@ -78,6 +78,8 @@ def loss_scale(of: Analysis) -> Spec | None:
     shown = {"y": y, "opacity": if_picked(1, 0.1)}
     dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
+    if any(len(scale["x"]) == 1 for scale in scales):  # a line of one row would be nothing
+        mark["point"] = True
     layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
     if crosses:
         mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
