@@ -127,3 +127,15 @@ def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, wo
     write(tmp_path / "folder" / "runs.parquet", "PAR1")
     with pytest.raises(UserError, match=words):
         load_runs([source])
+
+
+def test_parts_of_a_run_that_were_killed_before_their_first_row_are_no_copies(tmp_path: Path):
+    """W&B's client had written the header of each file, so the files are alike."""
+    for number in (1, 2):
+        folder = tmp_path / f"offline-run-2026010{number}_000000-one"
+        folder.mkdir()
+        (folder / "run-one.wandb").write_bytes(b":W&B\xe1\xbe\x00")
+    with pytest.raises(UserError) as refused:  # alone they are no run
+        load_runs([str(tmp_path)])
+    assert str(refused.value).count("it holds no run record") == 2
+    assert "copy" not in str(refused.value)

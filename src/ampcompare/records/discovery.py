@@ -215,6 +215,8 @@ def _set_copies_aside(found: Discovery) -> None:
     for kind, paths in found.files.items():
         groups: dict[tuple[str, int], list[Path]] = {}
         for path in paths:
+            if kind == WANDB and _size(path) <= len(FILE_HEADER):
+                continue  # parts of one run that were killed before their first row are alike, and no copies
             place = path.name if kind in (WANDB, EVENTS) else str(path.parent)
             groups.setdefault((place, _size(path)), []).append(path)
         copies: dict[Path, Path] = {}
