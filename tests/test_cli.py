@@ -42,7 +42,7 @@ def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
     assert done.stderr == ""
     for word in ("none", "native", "apex_o1", "1.90×", "9,200", "synthetic data", "Test CPU"):
         assert word in done.stdout
-    assert "Measured on a CPU: speed is this processor's" in " ".join(done.stdout.split())
+    assert "Measured on a CPU: speed holds for this processor" in " ".join(done.stdout.split())
     assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
     tables = {"comparison.csv", "comparison.json", "comparison.md"}
     assert {path.name for path in out.iterdir()} == {"index.html", "charts"} | tables
@@ -57,7 +57,7 @@ WRONG = [
     (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
     (("nonsense",), "No such command 'nonsense'"),
     (("--nonsense",), "No such option"),
-    (("run", "backend=O1"), "backend='O1': expected one of none, native, native_bf16"),
+    (("run", "backend=O1"), "backend='O1': expected one of none, tf32, native, native_bf16"),
     (("run", "--config", "nowhere"), "--config 'nowhere': no such file; expected a path or one of demo, "),
     (("run", "--config"), "--config: expected a name or a path"),
     (("run", "--config", str(ROOT / "sweeps/loss_scale.yaml")), "this is a sweep, not a config"),

@@ -112,7 +112,7 @@ def test_any_figures_make_every_output_and_none_is_shown_that_is_no_number(made,
 @pytest.mark.slow
 def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     def empty(plan):
-        plan["rows"], plan["summary"], plan["config"] = [], {}, {}
+        plan["rows"], plan["summary"] = [], {}
 
     written = write_report(analyse_runs([make("none", edit=empty, state="crashed", name=HOSTILE)]), tmp_path)
     tables = {f"comparison.{kind}" for kind in ("csv", "json", "md")}
