@@ -85,6 +85,8 @@ def _read(name: str, value: Any) -> Any:
         read = leaf.take(value, value)
     except UserError:
         return None
+    if read is None:  # an empty text
+        return None
     kind: Any = int if name == "looks" else leaf.base
     parts: list[Any] = read if name == "looks" else [read]
     if not 0 < len(parts) <= MOST or any(type(p) is not kind or (kind is int and p > MOST) for p in parts):
