@@ -266,29 +266,27 @@ def test_threads_share_the_kernels_until_the_last_one_leaves():
     assert active_overloads() == ()
 
 
-def test_another_threads_products_go_on_while_kernels_come_and_go():
-    images, weight = torch.randn(2, 3, 8, 8), torch.randn(3, 3, 3, 3)
-    x, is_over = torch.randn(16, 16), threading.Event()
+def test_threads_that_train_and_evaluate_in_turn_do_not_disturb_each_other():
+    """Each evaluates in fp32 outside of the context while another opens and closes it."""
+    half, full = torch.randn(16, 16).half(), torch.randn(16, 16)
+    expected = full @ full
     wrong: list[str] = []
 
-    def compute_in_another_thread(expected: Tensor) -> None:
-        while not is_over.is_set():
-            try:
-                F.conv2d(images, weight)
-                if not torch.equal(torch.mm(x, x), expected):
-                    wrong.append("a product")
-            except RuntimeError as problem:
-                wrong.append(str(problem))
-
-    with torch.backends.mkldnn.flags(enabled=False):  # for all threads, as on a CPU without 16-bit support
-        other = threading.Thread(target=compute_in_another_thread, args=[x @ x])
-        other.start()
-        for _ in range(1500):
+    def train_and_evaluate() -> None:
+        for _ in range(100):
             with compute_in_fp32(CPU, "float16"):
-                x.half() @ x.half()
-        is_over.set()
-        other.join()
+                half @ half
+            if not torch.equal(full @ full, expected):
+                wrong.append("a product in fp32")
+
+    with all_in_fp32("float16"):  # the first context is open before the others compute
+        threads = [threading.Thread(target=train_and_evaluate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong
+    assert active_overloads() == ()
 
 
 def test_a_second_dtype_leaves_the_kernels_of_the_first_in_place():

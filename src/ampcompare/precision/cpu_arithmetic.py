@@ -17,8 +17,8 @@ operation; normalisation, pooling, activations and the forward of attention take
 
 import threading
 import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -61,11 +61,8 @@ OVERLOADS = {
 _lock = threading.RLock()
 _requests: Counter[tuple[str, tuple[str, ...]]] = Counter()  # (dtype, operations): how many open contexts
 _dtypes: dict[str, frozenset[torch.dtype]] = {}  # operation: the dtypes that are computed in fp32 now
-_libraries: list[Library] = []  # of the registered kernels
-_registered: set[str] = set()  # operations that have a kernel in `_libraries`
-# The last kernels, also after they were unregistered: another thread may be waiting to run one of them, and
-# PyTorch's dispatcher does not keep it alive for that thread.
-_kept: deque[list[Any]] = deque(maxlen=16)
+_libraries: dict[str, Library] = {}  # by operation: the registration of its kernels
+_threads: set[int] = set()  # that have opened a context
 
 
 def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
@@ -84,7 +81,10 @@ def operations_in_fp32(device: torch.device, dtype: str) -> tuple[str, ...]:
         return ()
     operations = [ATTENTION_BACKWARD]  # PyTorch has no fast 16-bit kernel for it on any CPU
     if not onednn_supports(dtype):
-        operations += [*FORWARD, CONVOLUTION_BACKWARD, *RECURRENT]
+        operations += [*FORWARD, CONVOLUTION_BACKWARD]
+        operations += (
+            RECURRENT if torch.backends.mkldnn.is_available() else ()
+        )  # else PyTorch has no such kernel
     elif dtype == "float16" and not native_unit(dtype):
         # oneDNN runs the gradient of a convolution's weights in its reference loop, and trains no fp16 LSTM.
         operations += [CONVOLUTION_BACKWARD, *RECURRENT]
@@ -127,11 +127,14 @@ def _overloads_of(name: str) -> tuple[str, ...]:
 def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
     """Count a context in or out, and register or unregister kernels accordingly.
 
-    While any context is open, registered kernels stay: a context that opens or closes in one thread changes
-    nothing for the computations of another thread.
+    PyTorch's dispatcher may crash where a kernel is registered or unregistered while another thread calls the
+    same operation. Therefore a kernel stays registered while any context is open, and the end of the last
+    context unregisters kernels only where a single thread has opened contexts. A kernel that no context asks
+    for hands each call on to PyTorch's own kernel.
     """
     global _dtypes
     with _lock:
+        _threads.add(threading.get_ident())
         _requests[request] += change
         if not _requests[request]:
             del _requests[request]
@@ -140,25 +143,22 @@ def _count_context(request: tuple[str, tuple[str, ...]], change: int) -> None:
             for name in operations:
                 dtypes.setdefault(name, set()).add(DTYPES[dtype])
         _dtypes = {name: frozenset(found) for name, found in dtypes.items()}
-        if not _requests:
+        for name in _dtypes.keys() - _libraries.keys():
+            _libraries[name] = _register(name)
+        if not _requests and len(_threads) == 1:
             while _libraries:
-                _libraries.pop()._destroy()  # the only way to unregister before the process ends
-            _registered.clear()
-        elif missing := _dtypes.keys() - _registered:
-            _libraries.append(_register(missing))
-            _registered.update(missing)
+                _libraries.popitem()[1]._destroy()  # the only way to unregister before the process ends
 
 
-def _register(names: Iterable[str]) -> Library:
-    """Register a kernel for every overload of these operations."""
+def _register(name: str) -> Library:
+    """Register a kernel for every overload of an operation."""
     library = Library("aten", "IMPL")
     # Every kernel is made before any is registered: a kernel calls PyTorch's own kernels.
-    kernels = {overload: _make_kernel(name, overload) for name in names for overload in _overloads_of(name)}
+    kernels = {overload: _make_kernel(name, overload) for overload in _overloads_of(name)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"[\s\S]*[Oo]verriding a previously registered kernel")
         for overload, kernel in kernels.items():
             library.impl(overload, kernel, "CPU", with_keyset=True)
-    _kept.append([get_kernel(f"aten::{overload}", "CPU") for overload in kernels])
     return library
 
 
