@@ -105,7 +105,7 @@ def _default_metadata(cls: type[Precision]) -> Backend:
     if len(description) > MAX_DESCRIPTION:
         description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
     dtype = str(cls.input_dtype).removeprefix("torch.")
-    own = {"label": cls.__name__, "words": description or cls.__name__, "target": ""}
+    own: dict[str, Any] = {"label": cls.__name__, "words": description or cls.__name__, "target": ""}
     if parent is Precision:  # not `none` itself: what the class computes in is its own affair
         return Backend(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
     return replace(entries[parent], **own, dtype=dtype)
