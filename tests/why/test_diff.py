@@ -213,9 +213,8 @@ def test_a_planted_fault_is_the_worst_line(number: int, where: str, base: str):
     assert worst.title == where
     assert worst.size > 1e-3
     assert second.size < worst.size / 2
-    is_large = (
-        math.inf > worst.size > 10 * torch.finfo(getattr(torch, found.dtype)).eps
-    )  # 20 times the unit roundoff
+    unit = torch.finfo(getattr(torch, found.dtype)).eps / 2
+    is_large = math.inf > worst.size > 20 * unit
     told = [line for line in sentences(found) if line.startswith("large, above ")]
     assert [f": {where};" in line for line in told] == [True] * is_large
     assert f" {where}" in sentences(found)[0]

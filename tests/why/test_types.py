@@ -1,9 +1,8 @@
-"""In which type an op ran and why, what was cast, and what the backward is left with: without data."""
+"""In which type an op ran and why, what was cast, and what the backward is left with."""
 
 from pathlib import Path
 
 import pytest
-import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from ampcompare.train.setting import configured, made_up, set_up
@@ -11,7 +10,7 @@ from ampcompare.why.memory import MIB, Memory, memory_of
 from ampcompare.why.types import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]
-IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=64"]
+IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=2"]
 NET = '''
 import torch
 from torch import nn
@@ -35,7 +34,7 @@ class Attends(nn.Module):
     def __init__(self, classes):
         super().__init__()
         self.embed = nn.Embedding(50, 32)
-        self.block = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
         self.out = nn.Linear(32, classes)
         self.scale = float(torch.ones(3).sum())  # a value, read while it is built
     def forward(self, x):
@@ -60,11 +59,10 @@ def own(tmp_path: Path) -> list[str]:
     return [*where, "batch_size=8", "device=cpu"]
 
 
-def watched(words: list[str], backend: str, device: str = "cpu") -> tuple[Watched, Memory]:
+def watched(words: list[str], backend: str) -> tuple[Watched, Memory]:
     config = made_up(configured(words, backend=backend))
     setting = set_up(config)
-    batch, classes = setting.steps(1)[0][0], len(setting.data.classes) or None
-    seen = watch_forward(config, batch, classes, torch.device(device))
+    seen = watch_forward(setting.trainer(config), setting.steps(1)[0][0])
     return seen, memory_of(seen, config)
 
 
@@ -82,20 +80,20 @@ def test_resnet50_under_native_has_the_types_casts_and_memory_that_were_seen():
     assert types_of(native[0], "cross_entropy") == {("float32", FP32)}
     # 53 weights of convolutions, weight and bias of the last layer, the images; and logits back to fp32
     assert (base[0].casts, native[0].casts) == (0, 56 + 1)
-    assert base[1].activations / MIB == pytest.approx(5207, abs=1)
-    assert native[1].activations / MIB == pytest.approx(2715, abs=1)
+    # Of 64 images 5,207 and 2,715 MiB were seen, of the latter 44.8 weights in fp16, whatever the batch.
+    assert base[1].activations / MIB == pytest.approx(5207 / 32, abs=1)
+    assert native[1].activations / MIB == pytest.approx((2715 - 44.8) / 32 + 44.8, abs=1)
     assert base[1].standing == native[1].standing
 
 
 @pytest.mark.parametrize("backend", ["none", "native", "native_bf16", "apex_o1", "apex_o2", "fp16", "bf16"])
-def test_every_backend_is_watched_here_and_for_a_gpu_that_is_not_there(backend: str):
+def test_every_backend_is_watched(backend: str):
     low = {"none": "float32", "native_bf16": "bfloat16", "bf16": "bfloat16"}.get(backend, "float16")
-    for device in ("cpu", "cuda:0"):
-        seen, memory = watched(TINY, backend, device)
-        assert {dtype for dtype, _ in types_of(seen, "conv2d")} == {low}
-        assert "float32" in {dtype for dtype, _ in types_of(seen, "cross_entropy")}
-        assert (seen.casts > 0) is (backend != "none")
-        assert memory.activations > 0
+    seen, memory = watched(TINY, backend)
+    assert {dtype for dtype, _ in types_of(seen, "conv2d")} == {low}
+    assert "float32" in {dtype for dtype, _ in types_of(seen, "cross_entropy")}
+    assert (seen.casts > 0) is (backend != "none")
+    assert memory.activations > 0
 
 
 def test_modules_are_told_apart_and_one_called_twice_counts_twice(own: list[str]):
@@ -106,9 +104,9 @@ def test_modules_are_told_apart_and_one_called_twice_counts_twice(own: list[str]
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
-def test_attention_on_a_gpu_is_one_op_in_the_low_type(own: list[str], backend: str):
+def test_attention_is_one_op_in_the_low_type(own: list[str], backend: str):
     words = [word.replace("net.py:build", "net.py:attends") for word in own]
-    seen, _ = watched(words, backend, "cuda:0")
+    seen, _ = watched(words, backend)
     assert types_of(seen, "scaled_dot_product_attention") == {("float16", LOW)}
     assert {dtype for dtype, _ in types_of(seen, "layer_norm")} == {"float32"}
 

@@ -48,10 +48,6 @@ def _given(words: list[str] | None, config: str | None) -> list[str]:
 def explain(
     words: Words = None,
     config: Named = None,
-    on: Annotated[
-        str,
-        typer.Option(metavar="KIND", help="cpu or cuda, which need not be there: types and memory alone."),
-    ] = "",
     against: Annotated[
         str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
     ] = "none",
@@ -65,7 +61,7 @@ def explain(
 
     from ampcompare.why.explain import run_explain
 
-    run_explain(_given(words, config), against, on, seconds, json, Console(highlight=False))
+    run_explain(_given(words, config), against, seconds, json, Console(highlight=False))
 
 
 @why.command(context_settings=OPTIONS_OF_A_RUN)

@@ -30,12 +30,11 @@ EXPLAINED = "native"  # where the words name no other backend than the one to co
 MOST_OPS = 10  # rows of a table
 MUCH_IDLE, MUCH_CAST = 0.15, 0.02  # of a step, from which it is said
 SAME = 0.05  # of a ratio about 1, within which no cause is told
-PLACES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One backend of the two. `times` is None where no step was taken."""
+    """One backend of the two. `times` is None where no time was measured."""
 
     config: Config
     seen: Watched
@@ -54,34 +53,26 @@ class Side:
 
 
 def run_explain(
-    words: Sequence[str], against: str, on: str, seconds: float, file: Path | None, console: Console
+    words: Sequence[str], against: str, seconds: float, file: Path | None, console: Console
 ) -> None:
-    """Explain a step. `on` is a kind of device that need not be there: then no step is taken. Raises
-    UserError.
-    """
-    if on not in ("", *PLACES):
-        raise UserError(
-            f"--on {on!r}: expected one of {', '.join(PLACES)}; times are measured on the machine itself"
-        )
+    """Explain a step. Raises UserError."""
     other = configured(words)
     if other.backend == against:
         other = configured(words, backend=EXPLAINED)
     if other.backend == against:
         raise UserError(f"--against {against}: the same backend; name another one, as backend=apex_o1")
     configs = [made_up(config) for config in (configured(words, backend=against), other)]
-    if on:
-        configs = [dataclasses.replace(config, device="cpu") for config in configs]
     setting = set_up(configs[0])
-    device = torch.device(on, 0) if on == "cuda" else setting.world.device
-    batches, classes = setting.steps(1)[0], len(setting.data.classes) or None
-    seen = [watch_forward(config, batches[0], classes, device) for config in configs]
+    device, batches = setting.world.device, setting.steps(1)[0]
+    trainers = [setting.trainer(config) for config in configs]
+    seen = [watch_forward(trainer, batches[0]) for trainer in trainers]
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
     head = f"{what}: {other.backend} beside {against}"
     print_line(console, head)
     times: Sequence[Times | None] = (None, None)
-    if device == setting.world.device and seconds:
-        times = measure([setting.trainer(config) for config in configs], batches, device, seconds)
+    if seconds:
+        times = measure(trainers, batches, device, seconds)
     one, two = sides = [
         Side(config, watched, memory_of(watched, config), timed)
         for config, watched, timed in zip(configs, seen, times, strict=True)
@@ -102,7 +93,7 @@ def sentences(base: Side, other: Side, device: torch.device) -> Iterator[str]:
     if base.times and other.times:
         yield from _on_time(base, other, base.times, other.times, device)
     else:
-        yield "No step was taken: how long one takes is measured on the machine itself."
+        yield "No time was measured (--seconds 0)."
     if other.seen.casts:
         took = ""
         if other.times and (share := other.times.share(CASTS)) >= MUCH_CAST:

@@ -1,39 +1,27 @@
-"""In which types the ops of a forward run, and why: watched on tensors without data.
+"""In which types the ops of a forward run, and why: watched in a real step.
 
 Above autocast a PyTorch function has the tensors that the network gave it, below it the op has those that it
 computes with. What lies between is the reason, as it was observed; O1, which casts before PyTorch is called,
 is asked for its own rule.
 """
 
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, each, in_layout, tensors
-from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.models import build_model
-from ampcompare.precision import build_precision
+from ampcompare.data.batch import Batch, tensors
 from ampcompare.precision.o1.tables import entries
 from ampcompare.precision.o1.weights import STATE
-from ampcompare.train.build import build_optimizer, lay_channels_last
 from ampcompare.train.scores import call
-from ampcompare.train.task import build_task
+from ampcompare.train.step import Trainer
 from ampcompare.why.observe import floats
 
 LOSS, NETWORK = "(loss)", "(network)"
@@ -68,7 +56,7 @@ class Watched:
     """A forward as it was seen. `casts` are how many tensors were cast, `cast_bytes` what was made so.
 
     `saved` are the bytes that autograd keeps for the backward, each storage once, by the module that left
-    them; `copies` those of them that are weights in another type. Model and optimizer have no data.
+    them; `copies` those of them that are weights in another type.
     """
 
     model: nn.Module
@@ -81,84 +69,29 @@ class Watched:
     copies: int = 0
 
 
-def watch_forward(config: Config, batch: Batch, classes: int | None, device: torch.device) -> Watched:
-    """Forward and loss of a network on a batch of these shapes; the device need not be there.
-
-    Raises UserError for a network that cannot be run so.
-    """
-    with _staged(device) as mode:
-        try:
-            found = _built(config, batch, classes, device, mode)
-            _run(found, config, device, mode)
-        except UserError:
-            raise
-        except Exception as problem:
-            kind = type(problem).__name__
-            is_value = "Data" in kind  # DataDependentOutputException
-            why = (
-                "values decide what it does (.item(), a branch on a tensor)" if is_value else reason(problem)
-            )
-            where = f"model.name={config.model.name!r}: cannot be run on tensors without data"
-            raise UserError(f"{where}: {kind}: {why}") from problem
-    return found
-
-
-def _built(
-    config: Config, batch: Batch, classes: int | None, device: torch.device, mode: FakeTensorMode
-) -> Watched:
-    def make() -> nn.Module:
-        return build_model(num_classes=classes, **dataclasses.asdict(config.model))
-
-    try:
-        with mode:
-            model = make()
-    except Exception:  # it looks at values while it is built; whatever else it was comes again
-        model = make()
-    bare: dict[int, Tensor] = {}  # one for all who share one
-
-    def without_data(tensor: Tensor) -> Tensor:
-        if id(tensor) not in bare:
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-            is_weight = isinstance(tensor, nn.Parameter)
-            bare[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if is_weight else made
-        return bare[id(tensor)]
-
-    last = is_channels_last(config.memory_format, device)
-    with mode:
-        for module in model.modules():
-            for name, tensor in {**module._parameters, **module._buffers}.items():
-                if tensor is not None:
-                    setattr(module, name, without_data(tensor))
-        if last:
-            lay_channels_last(model)
-        inputs, targets = (each(part, lambda tensor: in_layout(without_data(tensor), last)) for part in batch)
-        return Watched(model.train(), build_optimizer(config, model, device), (inputs, targets))
-
-
-def _run(found: Watched, config: Config, device: torch.device, mode: FakeTensorMode) -> None:
-    options = dataclasses.asdict(config.precision)
-    rules = _o1_rules()  # before O1 puts others in the place of PyTorch's functions
+def watch_forward(trainer: Trainer, batch: Batch) -> Watched:
+    """Watch forward and loss of a real step on a batch, on the trainer's device."""
+    model, precision = trainer.model.train(), trainer.precision
+    found = Watched(model, trainer.optimizer, batch)
+    rules = _o1_rules()
+    watch = _Watch(found, rules)
     with ExitStack() as stack:
-        stack.enter_context(mode)
-        precision = build_precision(config.backend, device, **options, seed=config.seed)
-        found.model, found.optimizer = precision.prepare(found.model, found.optimizer)
-        loss = build_task(config, device).loss
-        watch = _Watch(found, rules)
-        for name, module in found.model.named_modules():
+        for name, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(watch.enter(name or NETWORK)).remove)
             stack.callback(module.register_forward_hook(watch.leave, always_call=True).remove)
         for context in (
-            precision.session(),
+            precision.training_context(),
             precision.forward_context(),
             saved_tensors_hooks(watch.keep, lambda tensor: tensor),
             watch.above,
             watch,
         ):
             stack.enter_context(context)
-        inputs, targets = found.batch
-        outputs = call(found.model, inputs)
+        inputs, targets = batch
+        outputs = call(model, inputs)
         watch.where.append(LOSS)
-        loss(outputs, targets)
+        trainer.task.loss(outputs, targets)
+    return found
 
 
 class _Watch(TorchDispatchMode):
@@ -270,65 +203,6 @@ def _tensors_of(batch: Batch) -> list[Tensor]:
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
-
-
-class _NoDriver(FakeTensorMode):
-    avoid_device_init = True  # the device need not be there
-
-
-@contextmanager
-def _staged(device: torch.device) -> Iterator[FakeTensorMode]:
-    """The mode of tensors without data; inside, PyTorch says that a GPU is there which is not."""
-    is_absent = is_cuda(device) and not torch.cuda.is_available()
-    with ExitStack() as stack:
-        # To convert a module swaps its parameters: refused, as this mode holds weak references to them.
-        stack.enter_context(
-            patch.object(torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda tensor: []))
-        )
-        for owner, name, value in _a_gpu() if is_absent else ():
-            stack.enter_context(patch.object(owner, name, value))
-        yield _NoDriver(allow_non_fake_inputs=True, allow_fallback_kernels=not is_absent)
-
-
-def _a_gpu() -> Iterator[tuple[Any, str, Any]]:
-    answers: dict[str, Any] = {
-        "is_available": True,
-        "is_initialized": True,
-        "is_bf16_supported": True,
-        "_lazy_init": None,
-        "current_device": 0,
-        "device_count": 1,
-        "get_device_capability": (9, 0),
-    }
-    for name, value in answers.items():
-        yield torch.cuda, name, _answer(value)
-    yield fake_tensor, "init_gpu_context", _answer(None)
-    yield torch._C, "_select_conv_backend", _convolution_kernel
-    yield F, ATTENTION, _attention
-
-
-def _answer(value: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: value
-
-
-def _convolution_kernel(
-    input: Any, weight: Any, bias: Any, *args: Any, _choose: Any = torch._C._select_conv_backend, **more: Any
-) -> Any:
-    """PyTorch asks the driver whether it has bfloat16 convolutions; the answer is that for float16."""
-    if input.dtype is torch.bfloat16:
-        input, weight, bias = (x if x is None else x.to(torch.float16) for x in (input, weight, bias))
-    return _choose(input, weight, bias, *args, **more)
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-    """`scaled_dot_product_attention` as one op, in the low type under autocast, which lists it: without a
-    driver PyTorch takes it apart, into products and a softmax in fp32.
-    """
-    if torch.is_autocast_enabled("cuda"):
-        query, key, value = (x.to(torch.get_autocast_dtype("cuda")) for x in (query, key, value))
-    flat = (x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key, value))
-    found = torch.ops.aten._scaled_dot_product_efficient_attention(*flat, None, True)[0]
-    return found.reshape(*query.shape[:-1], value.shape[-1])
 
 
 def is_free(func: Any) -> bool:
