@@ -117,6 +117,7 @@ class _Reading:
         self.summaries: list[Any] = []
         self.bad_values = self.undecodable = 0
         self.metadata: dict[str, Any] = {}
+        self.is_preempting = False  # the program called mark_preempting()
         self.last_seen = 0.0  # seconds since 1970 of the last record with a time
 
     def take(self, payloads: Iterable[bytes]) -> None:
@@ -169,6 +170,8 @@ class _Reading:
             self._take_run(record.run)
         elif record.HasField("exit"):
             run.exit_code = record.exit.exit_code
+        elif record.HasField("preempting"):
+            self.is_preempting = True
         elif record.HasField("stats"):
             self._see(record.stats.timestamp)
         elif record.HasField("metric"):
@@ -251,6 +254,7 @@ class _Reading:
             told.pop("_wandb", None)  # the client's own
         if run.exit_code is not None:
             run.state = "finished" if run.exit_code == 0 else "failed"
+            run.ended_as = "preempted" if self.is_preempting and run.exit_code != 0 else ""  # as W&B's server
         if self.undecodable:
             run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
         if self.bad_values:

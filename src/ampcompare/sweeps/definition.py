@@ -1,13 +1,12 @@
-"""What a sweep is, as its database keeps it: a file that says something else is another sweep.
+"""What makes a sweep the one that it is. A file that says something else is another sweep.
 
-But for more seeds: they are the same sweep, continued. The database keeps them in groups, each written once,
-so that every worker has the same runs under the same numbers.
+More seeds are the exception: they continue the sweep. The journal keeps them in groups, in the order in which
+they came, so that a run keeps its number.
 """
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.errors import UserError
@@ -19,20 +18,8 @@ PARAMETERS, WORDS = "parameters", "words of the command line"
 ORDER = "the order of parameters"
 
 
-@dataclass(frozen=True)
-class Added:
-    """A group of seeds: those that came, and what was said of the look that asked for them, if any.
-
-    A look that asked for none ended it: all was decided, or no more looks were planned.
-    """
-
-    seeds: tuple[Any, ...]
-    look: int | None = None  # the number of seeds at which somebody looked
-    said: tuple[str, ...] = ()
-
-
 def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
-    """What makes a sweep the one it is, as JSON has it."""
+    """Return what makes a sweep the one that it is, as JSON."""
     made: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
     # In their order, which is that of the grid.
     made[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
@@ -45,25 +32,34 @@ def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
 
 
 def seed_of(sweep: Sweep, began: Mapping[str, Any]) -> str:
-    """What a random search draws from: its name, and the definition with which it began."""
+    """Return what a random search draws from: its name, and the definition with which it began."""
     return json.dumps([sweep.name, began])
 
 
-def agreed(
+def continued_sweep(
     sweep: Sweep,
     words: Sequence[str],
     began: Mapping[str, Any],
     added: Sequence[Sequence[Any]],
     where: str,
 ) -> tuple[Sweep, tuple[Any, ...]]:
-    """The sweep of a file and its words as it began `where` it is kept, with the seeds that were `added`
-    since and those that the file has beyond, and these. Raises UserError with what the file says otherwise.
+    """Return the sweep as it began, with the seeds that were added since, and the seeds that are new.
+
+    Args:
+        sweep: The sweep of the file.
+        words: `key=value` words behind every command.
+        began: The definition with which the sweep began.
+        added: Groups of seeds that were added since.
+        where: Folder of the sweep, for the message.
+
+    Raises:
+        UserError: If the file says anything else than more seeds; the message names it.
     """
-    theirs, ours = _parts(began), _parts(definition(sweep, words))
-    differing = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    recorded, present = _parts(began), _parts(definition(sweep, words))
+    differing = [key for key in {**recorded, **present} if recorded.get(key) != present.get(key)]
     own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
     if own and differing == [key]:
-        first = Parameter((SEED,), *parse_spec(json.loads(theirs[key])))
+        first = Parameter((SEED,), *parse_spec(json.loads(recorded[key])))
         had, have = first.values(), own.values()
         gone = ", ".join([str(seed) for seed in had if seed not in have][:3])
         differing = [f"{key} ({gone} is gone; it can only get more)"] if gone else []
@@ -72,16 +68,16 @@ def agreed(
         parameters = tuple(first if p == own else p for p in sweep.parameters)
         sweep = dataclasses.replace(sweep, parameters=parameters)
     if differing:
-        said = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
-        why = f"a sweep named {sweep.name!r} is in {where} already and differs in {said}"
-        todo = "set output_dir=... (--name) for a new one, or give it the file and the words of that one"
+        names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
+        why = f"the sweep in {where} differs in {names}"
+        todo = "set output_dir=... for a new one, or use the file and the words of that one"
         raise UserError(f"{sweep.path}: {why}; {todo}")
     groups = (*map(tuple, filter(None, added)), *([more] if more else []))
     return dataclasses.replace(sweep, added=groups), more
 
 
 def _parts(made: Mapping[str, Any]) -> dict[str, str]:
-    """All that can differ by its name, as JSON: the order within it is that of the grid."""
+    """Return all that can differ by its name, as JSON; the order of parameters is that of the grid."""
     parts = {k: v for k, v in made.items() if k not in (PARAMETERS, WORDS) and v is not None}
     parts |= {f"{PARAMETERS}.{name}": spec for name, spec in made[PARAMETERS]}
     parts |= {f"{WORDS} ({word})": True for word in made[WORDS]}

@@ -9,37 +9,60 @@ from typing import Any
 from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
+from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
 from ampcompare.sweeps.check import check, trains_here
+from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.file import key_of, read_sweep
-from ampcompare.sweeps.storage import Address, shown, sqlite_url
+from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import Sweep
 
-GRACE_SECONDS = 60.0
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the command line asks of a sweep beside its file and the options of its runs."""
+class SweepOptions:
+    """Options of `ampcompare sweep` beside the file and the words for its runs.
+
+    Attributes:
+        workers: Number of runs at a time.
+        name: Name of the sweep, in place of the file's.
+        control: `bookends`, or `none`.
+        until_decided: Whether seeds are added until each claim is decided.
+        cluster: `slurm` or `ray`; None runs on this machine.
+        wait: Whether the driver stays until a job array has ended.
+        changed_code: Whether to continue although the user's code has changed.
+        report: Whether to make the report at the end.
+    """
 
     workers: int | None = None
-    storage: str | None = None
     name: str | None = None
-    grace_seconds: float = GRACE_SECONDS
     control: str | None = None
     until_decided: bool = False
-    report: bool = True  # the table and the page behind the last run
+    cluster: str | None = None
+    wait: bool = False
+    changed_code: bool = False
+    report: bool = True
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSweep:
     """A sweep, and what follows from it and from its command line.
 
-    `file` and `request` are what that asked for, `given` its words, `words` those of them that go behind
-    every command, `output` is the folder of all runs, `here` whether it is our training, `said` what is to
-    be said of it before the first run.
+    Attributes:
+        sweep: The sweep.
+        plan: Its plan.
+        given: All words of the command line.
+        words: Those that go behind every command.
+        output: Folder of all runs.
+        trains_here: Whether the runs are our own training.
+        messages: What to say before the first run.
+        looks: Numbers of seeds at which somebody looks, with `--until-decided`.
+        on_cpu: Whether the words ask for a CPU.
+        code_files: The user's own files that the runs execute.
+        file: The sweep file as it was named.
+        options: The options.
     """
 
     sweep: Sweep
@@ -47,63 +70,95 @@ class Prepared:
     given: tuple[str, ...]
     words: tuple[str, ...]
     output: Path
-    here: bool
-    said: tuple[str, ...] = ()
+    trains_here: bool
+    messages: tuple[str, ...] = ()
     looks: tuple[int, ...] = ()
     on_cpu: bool = False
+    code_files: tuple[Path, ...] = ()
     file: str = ""
-    request: Request = Request()
+    options: SweepOptions = SweepOptions()
 
     @property
-    def url(self) -> Address:
-        """Of the sweep's database, by default in its folder."""
-        return sqlite_url(self.output) if self.request.storage is None else self.request.storage
+    def shared_plan(self) -> dict[str, Any] | None:
+        """What of the plan each run is told beside what is in the file.
 
-    @property
-    def told(self) -> dict[str, Any] | None:
-        """What of the plan each run is told beside what is in the file; None: nothing, not even its place, as
-        a program of others or a run of W&B's server needs to know of a plan only where there is one.
+        None tells nothing, not even the run's place: a program of somebody else, or a run of W&B's server,
+        needs to know of a plan only where there is one.
         """
-        told: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
-        told |= {"looks": [*self.looks]} if self.looks else {}
-        return told if told or (self.here and not self.sweep.on_server) else None
+        shared: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
+        shared |= {"looks": [*self.looks]} if self.looks else {}
+        return shared if shared or (self.trains_here and not self.sweep.on_server) else None
 
     @property
-    def planned(self) -> str:
-        """Briefly: `margin 0.5, looks [3, 6, 10]`; nothing where nothing was."""
+    def plan_summary(self) -> str:
+        """Briefly: `margin 0.5, looks [3, 6, 10]`; empty where nothing was planned."""
         own = vars(self.plan) | ({"control": BOOKENDS} if self.sweep.control else {})
         return ", ".join(f"{key} {value}" for key, value in own.items() if value != vars(PlanConfig())[key])
 
-    def again(self, *asked: str) -> str:
-        """The command that goes on with what was asked for; `asked` are options without a value."""
-        of = self.request
-        options = {
-            "--workers": of.workers,
-            "--storage": of.storage and shown(of.storage),
-            "--name": of.name,
-            "--grace": of.grace_seconds if of.grace_seconds != GRACE_SECONDS else None,
-            "--control": of.control,
+    def command(self, *flags: str) -> str:
+        """Return the command that continues with what was asked for.
+
+        Args:
+            *flags: Options without a value, beside those that were given.
+        """
+        options = self.options
+        values = {
+            "--workers": options.workers,
+            "--name": options.name,
+            "--control": options.control,
+            "--cluster": options.cluster,
         }
-        words = [*asked, *(["--until-decided"] if of.until_decided else [])]
-        words += [f"{key}={value}" for key, value in options.items() if value is not None]
+        given_flags = {"--until-decided": options.until_decided, "--wait": options.wait}
+        words = [*flags, *(flag for flag, is_given in given_flags.items() if is_given)]
+        words += [f"{key}={value}" for key, value in values.items() if value is not None]
         return as_typed("ampcompare", "sweep", self.file, *words, *self.given)
 
+    def launcher(self, folder: Path) -> RunLauncher:
+        """Return what starts the runs, into this folder.
 
-def prepare(file: str, words: Sequence[str], request: Request = Request()) -> Prepared:
-    """The sweep of a file, or of one that comes along. Raises UserError, with nothing written or started."""
+        Raises:
+            UserError: If the credentials for W&B have the wrong form.
+        """
+        overrides = (*self.words, f"output_dir={folder}") if self.trains_here else self.words
+        environment = {} if self.trains_here else offline_environment()
+        # A new copy of the sweep has no list of its points, which would travel with every run of a cluster.
+        return RunLauncher(replace(self.sweep), folder, overrides, environment, self.trains_here)
+
+
+def make_output(output: Path) -> Path:
+    """Make the folder of the runs with what has to be in it.
+
+    Raises:
+        UserError: If it cannot be written to.
+    """
+    option = f"output_dir={str(output)!r}"
+    folder = make_folder(output, option).resolve()
+    for inner in ("logs", "wandb"):
+        make_folder(folder / inner, option)
+    return folder
+
+
+def prepare(file: str, words: Sequence[str], options: SweepOptions = SweepOptions()) -> PreparedSweep:
+    """Read a sweep file, or a bundled one by its name, and check it. Nothing is written or started.
+
+    Raises:
+        UserError: For a bad file, bad words or options that do not fit.
+    """
     for word in words:
         split_override(word)  # whether it is one
     sweep = read_sweep(file, words)
-    sweep = sweep if request.name is None else replace(sweep, name=request.name)
-    ready = prepared(sweep, words, request.control, decides=request.until_decided)
-    return replace(ready, file=file, request=request)
+    sweep = sweep if options.name is None else replace(sweep, name=options.name)
+    prepared = prepare_sweep(sweep, words, options)
+    return replace(prepared, file=file)
 
 
-def prepared(
-    sweep: Sweep, words: Sequence[str], control: str | None = None, *, decides: bool = False
-) -> Prepared:
-    """The same of a sweep that was read; words that name one of its parameters have changed its values.
-    `control` is that option, `decides` is whether it goes on until all is decided.
+def prepare_sweep(
+    sweep: Sweep, words: Sequence[str], options: SweepOptions = SweepOptions()
+) -> PreparedSweep:
+    """Check a sweep that was read; words that name one of its parameters have changed its values.
+
+    Raises:
+        UserError: As `prepare`.
     """
     # The name becomes a folder and W&B's group.
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", sweep.name) and sweep.name.strip(" .")
@@ -114,24 +169,31 @@ def prepared(
     own = tuple(word for word in words if key_of(word) not in varied)
     if sweep.on_server and (taken := [word for word in words if word not in own]):
         raise UserError(f"{taken[0]}: the sweep varies it; leave it out")
-    plan, cells, said = check(sweep, own)
-    has_control = not sweep.on_server and _has_control(plan, sweep, control)  # of which that knows nothing
+    plan, cells, messages = check(sweep, own)
+    has_control = not sweep.on_server and _has_control(plan, sweep, options.control)
     given = dict(split_override(word) for word in own)
-    return Prepared(
+    is_ours = trains_here(sweep)
+    return PreparedSweep(
         replace(sweep, control=has_control, cells=cells),
         plan,
-        tuple(words),
-        tuple(word for word in own if key_of(word) != "output_dir"),
-        Path(given.get("output_dir") or Path("runs") / sweep.name),
-        trains_here(sweep),
-        tuple(said),
-        _looks_of(plan) if decides else (),
-        given.get("device", "").startswith("cpu"),
+        given=tuple(words),
+        words=tuple(word for word in own if key_of(word) != "output_dir"),
+        output=Path(given.get("output_dir") or Path("runs") / sweep.name),
+        trains_here=is_ours,
+        messages=tuple(messages),
+        looks=_looks_of(plan) if options.until_decided else (),
+        on_cpu=given.get("device", "").startswith("cpu"),
+        code_files=code_files(sweep, own, trains_here=is_ours),
+        options=options,
     )
 
 
 def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
-    """Whether the sweep has a control, given `--control`. Raises UserError where it cannot have one."""
+    """Return whether the sweep has a control, given `--control`.
+
+    Raises:
+        UserError: If it cannot have one.
+    """
     if asked not in (None, "none", BOOKENDS):
         raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}")
     if asked not in (None, plan.control) and CONTROL in {p.key for p in sweep.parameters}:
@@ -149,7 +211,7 @@ def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
 
 
 def _looks_of(plan: PlanConfig) -> tuple[int, ...]:
-    """At how many seeds a sweep that goes on until all is decided is looked at; the last look ends it."""
+    """Return the numbers of seeds at which somebody looks; the last look ends the sweep."""
     looks = plan.looks or LOOKS
     most = plan.max_seeds or looks[-1]
     return (*(look for look in looks if look < most), most)

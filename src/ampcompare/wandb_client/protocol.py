@@ -23,6 +23,7 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "metric": (12, "MetricRecord"),
         "run": (17, "RunRecord"),
         "exit": (18, "RunExitRecord"),
+        "preempting": (23, "RunPreemptingRecord"),
         "environment": (26, "EnvironmentRecord"),
     },
     "RunRecord": {
@@ -74,6 +75,7 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "TPUInfo": {"name": (1, "string")},
     "GpuNvidiaInfo": {"name": (1, "string"), "uuid": (5, "string")},
     "RunExitRecord": {"exit_code": (1, "int32")},
+    "RunPreemptingRecord": {},
     "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
 }
 

@@ -1,4 +1,4 @@
-"""What the report says of a sweep's runs: at its end, and at the looks on the way."""
+"""The report of a sweep: at its end, and at the interim looks on the way."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +10,16 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.records.run_state import RunState
 from ampcompare.report.command import make_report
 from ampcompare.report.external.reading import is_quality
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here
-from ampcompare.sweeps.decide import Look
+from ampcompare.sweeps.sequential import Look
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
-from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.journal import SweepRun
 
 PUBLISHED = "published.name"
 
@@ -82,12 +83,12 @@ def _records(folder: Path) -> set[str]:
     return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
 
 
-def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
+def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     """Whether the report has decided every claim. Raises UserError where it does not have every run, and
     where none logged the metric.
     """
     seeds = plural(sweep.seeds, "seed")
-    ended = [row.run_id for row in rows if row.state == "finished"]
+    ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
     found = _records(folder)
     if missing := [run for run in ended if run not in found]:
         what = f"the records of {len(ended)} finished runs are not all under output_dir (not: {missing[0]})"

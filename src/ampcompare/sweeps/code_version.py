@@ -1,0 +1,132 @@
+"""The user's own files that a sweep runs, and whether they changed since the sweep began.
+
+These are the files that the sweep names: its program, files in its command, and plug-ins such as
+`model.name=./net.py:build`. Modules that such a file imports are not known.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.records.run_state import RunState
+from ampcompare.records.tree import flatten
+from ampcompare.sweeps.journal import CodeVersion, Journal, SweepState
+from ampcompare.sweeps.sweep import Sweep
+
+KEPT_STATES = (RunState.FINISHED, RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING)
+
+
+def code_files(sweep: Sweep, words: Sequence[str], *, trains_here: bool) -> tuple[Path, ...]:
+    """Return the user's files that the sweep's runs execute.
+
+    Args:
+        sweep: The sweep.
+        words: `key=value` words behind every command.
+        trains_here: Whether the runs are our own training, whose script is not the user's.
+    """
+    values = [value for p in sweep.parameters if p.is_listed for value in p.examples()]
+    texts = [*_texts(values), *(word.partition("=")[2] for word in words)]
+    plugins = [text.rpartition(":")[0] for text in texts if ".py:" in text]
+    programs = [] if trains_here else [word for word in (sweep.program, *sweep.command) if word]
+    found = dict.fromkeys(Path(name) for name in [*programs, *plugins])
+    return tuple(path for path in found if _is_file(path))
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        for _, inner in flatten({"value": value}):
+            parts = inner if isinstance(inner, list) else [inner]
+            yield from (part for part in parts if isinstance(part, str))
+
+
+def _is_file(path: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return path.is_file()
+    return False
+
+
+def read_code_version(files: Iterable[Path]) -> CodeVersion:
+    """Return the hashes of these files, and when they were last changed.
+
+    Raises:
+        UserError: If one of them has gone.
+    """
+    hashes, modified = {}, {}
+    for path in files:
+        try:
+            hashes[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            changed = datetime.fromtimestamp(path.stat().st_mtime)  # noqa: DTZ006  the user's own time
+        except OSError as problem:
+            raise UserError(f"{path}: the sweep runs this file, and it cannot be read ({problem.strerror})") from None
+        modified[str(path)] = changed.isoformat(" ", "seconds")
+    return CodeVersion(hashes, modified)
+
+
+def changed_files(files: Sequence[Path], state: SweepState) -> list[str]:
+    """Return the files that differ from those with which the sweep's runs were made.
+
+    Runs that failed, or have not begun, are made again anyway, so their version does not matter.
+    """
+    if not state.code_versions or not state.with_state(*KEPT_STATES):
+        return []
+    hashes, known = read_code_version(files).hashes, state.code_versions[-1].hashes
+    return sorted(path for path in {*hashes, *known} if hashes.get(path) != known.get(path))
+
+
+def note_code_version(journal: Journal, files: Sequence[Path]) -> None:
+    """Write down the present version of the files where it is a new one."""
+    version = read_code_version(files)
+    known = journal.state.code_versions
+    if files and (not known or known[-1].hashes != version.hashes):
+        journal.append("code", hashes=version.hashes, modified=version.modified)
+
+
+def changed_code_dates(state: SweepState) -> Mapping[str, str]:
+    """Return the dates of the files that have changed since the sweep began, for the records of new runs."""
+    first, last = state.code_versions[:1], state.code_versions[-1:]
+    if not first or first == last:
+        return {}
+    old, new = first[0].hashes, last[0]
+    # A file's name without its folder and dot: dots would make groups of it in a record.
+    return {
+        Path(path).name.replace(".", "_"): f"{Path(path).name} of {new.modified[path]}"
+        for path, digest in new.hashes.items()
+        if old.get(path) != digest
+    }
+
+
+class CodeWatch:
+    """Tells whether the user's files change while a sweep runs."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._stamps = self._read_stamps()
+        self._version = read_code_version(files)
+
+    def is_unchanged(self) -> bool:
+        """Return whether the files have the content that they had when the driver began."""
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
+            return True
+        self._stamps = stamps
+        return not self.changed()
+
+    def changed(self) -> list[str]:
+        """Return the files whose content is another one by now."""
+        try:
+            hashes = read_code_version(self._files).hashes
+        except UserError:  # an editor may be writing it
+            hashes = {}
+        return [path for path, digest in self._version.hashes.items() if hashes.get(path) != digest]
+
+    def _read_stamps(self) -> list[tuple[int, int]]:
+        stamps = []
+        for path in self._files:
+            with suppress(OSError):
+                status = path.stat()
+                stamps.append((status.st_mtime_ns, status.st_size))
+        return stamps

@@ -1,0 +1,156 @@
+"""What a job of a Slurm array does: one run, from its start to its end or until its machine is taken away.
+
+submitit starts the job in a process of its own and calls `checkpoint` when Slurm's warning comes. What that
+returns is run when the job, queued again, starts the next time. The training is a process below this one.
+Slurm sends its signals to all processes of a step: to this one and to the training.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ampcompare.program.files import replacing
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import POLL_SECONDS, RunLauncher, end_state
+from ampcompare.sweeps.sweep import Sweep
+
+REQUEUE_SECONDS = 120.0  # for Slurm to end a job that it has sent SIGTERM
+# Somebody else's program may know nothing of a warning, which would end it at once. It is deaf to the warning
+# until it sets a handler.
+IGNORE_WARNINGS = ("sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh")
+
+
+@dataclass
+class SlurmTask:
+    """One run of an array. All of it travels to the job as a pickle.
+
+    Attributes:
+        launcher: Starts the run.
+        run: The run.
+        patience: Seconds that the training has to end in order.
+        code: Dates of the user's files, for the record, where they changed since the sweep began.
+    """
+
+    launcher: RunLauncher
+    run: SweepRun
+    patience: float
+    code: dict[str, str]
+    _stop_signal: int = field(default=0, init=False, repr=False)
+    _is_running: bool = field(default=False, init=False, repr=False)
+
+    def __call__(self) -> None:
+        """Run, note how the run ended, and end the job with the run's exit code."""
+        event = self._run_to_end()
+        if event.state is RunState.PREEMPTED:
+            # Slurm has sent SIGTERM: it ends this job now, and queues it again or does not.
+            time.sleep(REQUEUE_SECONDS)
+            raise SystemExit(128 + signal.SIGTERM)
+        note_end(self.launcher.folder, self.run.run_id, event)
+        print(f"run {self.run.run_id} {event.state}, exit code {event.exit_code}", flush=True)
+        if event.state is not RunState.FINISHED:
+            code = event.exit_code or 1
+            raise SystemExit(code if code > 0 else 128 - code)
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """End the run in order, as submitit asks at Slurm's warning; return what continues it."""
+        from submitit.helpers import DelayedSubmission
+
+        # SIGUSR2 says to our training that its machine is taken away.
+        self._stop_signal = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
+        self._wait()
+        run = dataclasses.replace(self.run, starts=self.run.starts + 1)
+        return DelayedSubmission(SlurmTask(self.launcher, run, self.patience, self.code))
+
+    def _run_to_end(self) -> RunEvent:
+        """Run, again after a signal that is not for this job, until the run ends or Slurm ends it."""
+        launcher = self.launcher
+        if not launcher.trains_here:
+            launcher = dataclasses.replace(launcher, prefix=IGNORE_WARNINGS)
+        print(f"run {self.run.run_id} of {launcher.sweep.name}; output: {launcher.log_file(self.run.run_id)}", flush=True)
+        run, events = self.run, list[RunEvent]()
+        if launcher.log_file(run.run_id).exists():  # Slurm has started this job before
+            run = dataclasses.replace(run, starts=max(1, run.starts))
+
+        def see() -> None:
+            nonlocal run
+            try:
+                with closing(ProcessGuard()) as guard:
+                    while True:
+                        event = self._run_once(launcher, run, guard)
+                        if event.state is not RunState.PREEMPTED or self._stop_signal:
+                            break
+                        ends = run.signal_ends + event.by_signal
+                        run = dataclasses.replace(run, starts=run.starts + 1, signal_ends=ends)
+                events.append(event)
+            finally:
+                self._is_running = False
+
+        # A thread sees to the run and the main thread only sleeps: a signal handler runs in the main thread
+        # and waits for the run, so the code that it interrupts must not hold a lock of `subprocess`.
+        self._is_running = True
+        before = signal.signal(signal.SIGTERM, self._on_sigterm)
+        try:
+            threading.Thread(target=see, daemon=True).start()
+            self._wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if not events:
+            raise RuntimeError("a run could not be waited for; its traceback is above")
+        return events[0]
+
+    def _run_once(self, launcher: RunLauncher, run: SweepRun, guard: ProcessGuard) -> RunEvent:
+        process = launcher.start(run, guard, code=self.code)
+        if process is None:
+            return RunEvent(run.index, RunState.FAILED)
+        while (exit_code := process.poll()) is None:
+            if self._stop_signal:
+                process.stop(self._stop_signal, self.patience)
+            time.sleep(POLL_SECONDS)
+        state, by_signal = end_state(launcher, run, exit_code, was_asked=process.was_asked_to_stop)
+        return RunEvent(run.index, state, exit_code, by_signal)
+
+    def _on_sigterm(self, number: int, frame: object) -> None:
+        self._stop_signal = self._stop_signal or signal.SIGTERM
+
+    def _wait(self) -> None:
+        while self._is_running:
+            time.sleep(POLL_SECONDS)
+
+
+def note_end(folder: Path, run_id: str, event: RunEvent) -> None:
+    """Write down how a run ended, for the driver."""
+    content = {"state": event.state, "exit_code": event.exit_code, "by_signal": event.by_signal}
+    with replacing(_end_file(folder, run_id)) as file:
+        file.write(json.dumps(content).encode())
+
+
+def read_end(folder: Path, run: SweepRun) -> RunEvent | None:
+    """Return how a run ended by its job's note; None if it has none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        content = json.loads(_end_file(folder, run.run_id).read_bytes())
+        return RunEvent(run.index, RunState(content["state"]), content["exit_code"], content["by_signal"])
+    return None
+
+
+def _end_file(folder: Path, run_id: str) -> Path:
+    return folder / "cluster" / "ends" / f"{run_id}.json"
+
+
+def make_report(sweep: Sweep, folder: Path) -> int:
+    """Make the report, as the job behind the last run. A job that is queued again starts from the beginning."""
+    from rich.console import Console
+
+    from ampcompare.sweeps.sweep_report import report
+
+    console = Console(highlight=False, width=int(os.environ.get("COLUMNS", "110")))
+    return report(console, sweep, folder)

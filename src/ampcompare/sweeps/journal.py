@@ -1,0 +1,324 @@
+"""The journal of a sweep: what the sweep is, and everything that happened to its runs.
+
+Two files in the sweep's output folder:
+
+- `sweep.json`: the definition with which the sweep began. A sweep file that says something else is another
+  sweep (definition.py).
+- `sweep.jsonl`: one event a line, only ever appended to. Each line is on the disk before the driver takes its
+  next step, so a killed driver loses nothing: the next one reads the lines and knows every run.
+
+One driver at a time writes them. `sweep.lock` keeps a second driver out.
+"""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psutil
+from filelock import FileLock, Timeout
+
+from ampcompare.errors import UserError, reason
+from ampcompare.program.files import replacing
+from ampcompare.records.run_state import RunState
+
+FORMAT = 1
+DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
+FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
+TODO_NEW_FOLDER = "set output_dir=... for a new one"
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A run of a sweep: its point, and how it stands.
+
+    Attributes:
+        index: Number of the point in the sweep.
+        run_id: W&B's id of the run. A point that is run again from its beginning gets a new id.
+        parameters: Values of the varied options, nested as in W&B's sweep files.
+        plan: What the sweep's plan says of this run beside the file: `place`, `block`, `arm`, `looks`.
+        drawn: What the sampler drew for it (`method: bayes`), for the sampler's next proposals.
+        state: How it stands.
+        starts: How often it was started.
+        signal_ends: How often a signal ended it that this sweep did not send.
+        value: Last value of the sweep's metric.
+        exit_code: Of its last end; a signal's number is negative.
+        bands: Metric at each band of hyperband that the run has reached.
+        process: Where it was last started: host, pid and start time, or the job's id.
+        is_external: Whether somebody else started it (an agent of W&B's server).
+    """
+
+    index: int
+    run_id: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+    state: RunState = RunState.QUEUED
+    starts: int = 0
+    signal_ends: int = 0
+    value: float | None = None
+    exit_code: int | None = None
+    bands: Mapping[int, float] = field(default_factory=dict)
+    process: Mapping[str, Any] = field(default_factory=dict)
+    is_external: bool = False
+
+    @property
+    def is_startable(self) -> bool:
+        """Whether it waits for a start, its first or the next."""
+        return self.state in (RunState.QUEUED, RunState.PREEMPTED)
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Seeds that were added to a sweep, and the look that asked for them.
+
+    Attributes:
+        seeds: The added seeds. None: the look ended the sweep.
+        look: Number of seeds at which somebody looked; None where the sweep file named the seeds.
+        messages: What the look said.
+    """
+
+    seeds: tuple[Any, ...]
+    look: int | None = None
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CodeVersion:
+    """A version of the user's files, and when each of them was last changed.
+
+    Attributes:
+        hashes: SHA-256 of each file by its path.
+        modified: Time of the last change of each file, as text.
+    """
+
+    hashes: Mapping[str, str]
+    modified: Mapping[str, str]
+
+
+class SweepState:
+    """A sweep as the events of its journal tell it.
+
+    Attributes:
+        name: Name of the sweep.
+        definition: What the sweep began as.
+        runs: The newest run of each point that was begun, by index.
+        seed_groups: Groups of seeds that were added since the sweep began.
+        code_versions: Versions of the user's code, oldest first.
+        submissions: Runs of each job array, by the mark in its jobs' names.
+        driver: Host and pid of the last driver.
+    """
+
+    def __init__(self, name: str, definition: Mapping[str, Any]) -> None:
+        self.name, self.definition = name, definition
+        self.runs: dict[int, SweepRun] = {}
+        self.seed_groups: list[SeedGroup] = []
+        self.code_versions: list[CodeVersion] = []
+        self.submissions: dict[str, list[int]] = {}
+        self.driver: Mapping[str, Any] = {}
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take one event of the journal into account."""
+        kind, index = event["event"], event.get("index")
+        run = self.runs.get(index) if index is not None else None
+        match kind:
+            case "driver":
+                self.driver = event
+            case "proposed":
+                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "drawn")}
+                self.runs[event["index"]] = SweepRun(**known)
+            case "external":
+                known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "value")}
+                state = RunState(event["state"])
+                self.runs[event["index"]] = SweepRun(**known, state=state, starts=1, is_external=True)
+            case "started" if run:
+                started = {"state": RunState.RUNNING, "starts": run.starts + 1, "process": event["process"]}
+                self.runs[run.index] = replace(run, **started, exit_code=None)
+            case "band" if run:
+                bands = {**run.bands, event["band"]: event["value"]}
+                self.runs[run.index] = replace(run, bands=bands)
+            case "ended" if run:
+                self.runs[run.index] = replace(
+                    run,
+                    state=RunState(event["state"]),
+                    value=event["value"],
+                    exit_code=event["exit_code"],
+                    signal_ends=run.signal_ends + event["by_signal"],
+                )
+            case "seeds":
+                group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
+                self.seed_groups.append(group)
+            case "code":
+                self.code_versions.append(CodeVersion(event["hashes"], event["modified"]))
+            case "submission":
+                self.submissions[event["mark"]] = event["indices"]
+
+    @property
+    def added_seeds(self) -> list[tuple[Any, ...]]:
+        """The groups of seeds beyond those with which the sweep began."""
+        return [group.seeds for group in self.seed_groups if group.seeds]
+
+    def with_state(self, *states: RunState) -> list[SweepRun]:
+        """The runs in one of these states, by index."""
+        return [run for _, run in sorted(self.runs.items()) if run.state in states]
+
+
+class Journal:
+    """The journal of one sweep, opened for its only driver.
+
+    Attributes:
+        state: The sweep as its journal tells it.
+    """
+
+    def __init__(self, folder: Path, name: str, definition: Mapping[str, Any]) -> None:
+        """Lock the folder, and read or begin the journal in it.
+
+        Args:
+            folder: The sweep's output folder.
+            name: Name of the sweep.
+            definition: What a new sweep is; an existing journal keeps its own.
+
+        Raises:
+            UserError: If another driver or a sweep of another name has the folder, an earlier version of AMP
+                Compare has used it, or the journal cannot be read.
+        """
+        self.folder = folder
+        refuse_former_sweep(folder)
+        self._lock = FileLock(folder / LOCK_FILE)
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            state = read_journal(folder)
+            driver = state.driver if state else {}
+            where = f" ({driver['host']}, pid {driver['pid']})" if driver else ""
+            raise UserError(
+                f"{folder}: this sweep is running here{where}; wait for it, stop it, or {TODO_NEW_FOLDER}"
+            ) from None
+        self._file: BinaryIO | None = None
+        try:
+            state = read_journal(folder)
+            if state is None:
+                content = {"format": FORMAT, "name": name, "sweep": definition}
+                with replacing(folder / DEFINITION_FILE) as file:
+                    file.write(json.dumps(content, indent=1).encode())
+                state = SweepState(name, definition)
+            if state.name != name:
+                raise UserError(f"{folder}: has the sweep {state.name!r}, not {name!r}; {TODO_NEW_FOLDER}")
+            self.state = state
+            self._file = _open_after_last_whole_line(folder / EVENTS_FILE)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write an event, have it on the disk, and apply it to the state.
+
+        Raises:
+            UserError: If it cannot be written.
+        """
+        content = {"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
+        assert self._file
+        try:
+            self._file.write(json.dumps(content).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as problem:
+            path = self.folder / EVENTS_FILE
+            raise UserError(
+                f"{path}: cannot be written ({reason(problem)}); the same command continues"
+            ) from None
+        self.state.apply(content)
+
+    def begin_driver(self) -> None:
+        """Note which process writes from here on."""
+        me = psutil.Process()
+        self.append("driver", host=socket.gethostname(), pid=me.pid, process_started=me.create_time())
+
+    def propose(self, run: SweepRun) -> SweepRun:
+        """Write down a new run of a point, under a new id, and return it."""
+        run_id = secrets.token_hex(4)
+        fields = {"parameters": run.parameters, "plan": run.plan, "drawn": run.drawn}
+        self.append("proposed", index=run.index, run_id=run_id, **fields)
+        return self.state.runs[run.index]
+
+    def add_external(self, runs: Iterable[SweepRun]) -> None:
+        """Write down runs that somebody else has started, at points that nobody here has begun."""
+        for run in runs:
+            fields = {"parameters": run.parameters, "plan": run.plan, "value": run.value}
+            self.append("external", index=run.index, run_id=run.run_id, state=run.state, **fields)
+
+    def end(
+        self,
+        run: SweepRun,
+        state: RunState,
+        value: float | None = None,
+        exit_code: int | None = None,
+        *,
+        by_signal: bool = False,
+    ) -> SweepRun:
+        """Write down how a run ended, and return it as it stands then."""
+        fields = {"value": value, "exit_code": exit_code, "by_signal": by_signal}
+        self.append("ended", index=run.index, run_id=run.run_id, state=state, **fields)
+        return self.state.runs[run.index]
+
+    def add_seeds(self, group: SeedGroup) -> None:
+        """Write down that seeds were added to the sweep, or that a look asked for none."""
+        self.append("seeds", seeds=[*group.seeds], look=group.look, messages=[*group.messages])
+
+    def close(self) -> None:
+        """Close the file and let another driver in."""
+        if self._file:
+            self._file.close()
+        self._lock.release()
+
+
+def read_journal(folder: Path) -> SweepState | None:
+    """Read the journal in a folder, also while a driver writes it.
+
+    Returns:
+        The sweep's state; None where no sweep has begun in the folder.
+
+    Raises:
+        UserError: If the journal is damaged or of another version.
+    """
+    refuse_former_sweep(folder)
+    path = folder / DEFINITION_FILE
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format"] != FORMAT:
+            why = f"format {content['format']}, this version of AMP Compare reads {FORMAT}"
+            raise UserError(f"{path}: {why}; {TODO_NEW_FOLDER}")
+        state = SweepState(content["name"], content["sweep"])
+        path = folder / EVENTS_FILE
+        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+        for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing
+            state.apply(json.loads(line))
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(
+            f"{path}: not the journal of a sweep ({reason(problem)}); {TODO_NEW_FOLDER}"
+        ) from None
+    return state
+
+
+def refuse_former_sweep(folder: Path) -> None:
+    """Raise UserError where a version of AMP Compare without a journal has run a sweep in the folder."""
+    for name in FORMER_FILES:
+        if (folder / name).exists():
+            why = "is of an earlier version of AMP Compare and cannot be continued"
+            raise UserError(f"{folder / name}: {why}; finish it with that version, or {TODO_NEW_FOLDER}")
+
+
+def _open_after_last_whole_line(path: Path) -> BinaryIO:
+    """Open a file to append to, without what a killed driver had written of its last line."""
+    file = path.open("ab+")
+    file.seek(0)
+    content = file.read()
+    file.truncate(content.rfind(b"\n") + 1)
+    return file

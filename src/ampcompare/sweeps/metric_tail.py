@@ -1,0 +1,64 @@
+"""The metric of a run while the run goes on, read from its W&B record as it grows."""
+
+import time
+from pathlib import Path
+
+from ampcompare.records.run import merge
+from ampcompare.records.wandb_file import read_wandb_file
+
+MAX_CORE_FRACTION = 0.02  # of one core's time that may go into reading
+
+
+class MetricTail:
+    """Follows one run's record under `folder/wandb/`.
+
+    Args:
+        folder: Output folder of the sweep.
+        run_id: W&B's id of the run.
+        metric: Name of the metric; None where only the end of the record is of interest.
+    """
+
+    def __init__(self, folder: Path, run_id: str, metric: str | None = None) -> None:
+        self.folder, self.run_id, self.metric = folder, run_id, metric
+        self._next_read, self._size = 0.0, -1
+        self._values: list[float] = []
+
+    def values(self, *, now: bool = False) -> list[float]:
+        """Return every value logged so far, NaN included, in order.
+
+        Args:
+            now: Read the record even if it was read a moment ago.
+        """
+        began = time.monotonic()
+        if self.metric is None or (began < self._next_read and not now):
+            return self._values
+        files = self.files()
+        if files and (size := sum(file.stat().st_size for file in files)) != self._size:
+            self._size = size
+            run = merge([read_wandb_file(file) for file in files])
+            self._values = run.logged_numbers(self.metric)[1].tolist()
+            if not self._values and (summary := run.summary_number(self.metric)) is not None:
+                self._values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
+        took = time.monotonic() - began
+        self._next_read = time.monotonic() + max(1.0, took / MAX_CORE_FRACTION)
+        return self._values
+
+    def last(self, *, now: bool = False) -> float | None:
+        """Return the newest value, None while there is none."""
+        values = self.values(now=now)
+        return values[-1] if values else None
+
+    def exit_code(self) -> int | None:
+        """Return the exit code in the newest record; None if there is no record or it has no end."""
+        files = self.files()
+        return read_wandb_file(files[-1]).exit_code if files else None
+
+    def is_preempting(self) -> bool:
+        """Return whether the program called W&B's `mark_preempting()`."""
+        files = self.files()
+        return bool(files) and read_wandb_file(files[-1]).ended_as == "preempted"
+
+    def files(self) -> list[Path]:
+        """Return the run's record files, oldest first: one for each start of the run, online or offline."""
+        found = (self.folder / "wandb").glob(f"*run-*-{self.run_id}/run-{self.run_id}.wandb")
+        return sorted(found, key=lambda file: file.parent.name.removeprefix("offline-"))

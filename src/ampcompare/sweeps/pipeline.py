@@ -1,0 +1,291 @@
+"""A sweep from its command to its report."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ampcompare.errors import UserError, one_line
+from ampcompare.program.console import print_line
+from ampcompare.program.place import as_typed
+from ampcompare.records.run_state import RunState
+from ampcompare.report.words import plural
+from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
+from ampcompare.sweeps.definition import continued_sweep, definition
+from ampcompare.sweeps.driver import SweepDriver
+from ampcompare.sweeps.executors import Executor
+from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
+from ampcompare.sweeps.executors.options import split_cluster_words
+from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
+from ampcompare.sweeps.metric_tail import MetricTail
+from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
+from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
+from ampcompare.sweeps.run_process import end_leftovers
+from ampcompare.sweeps.samplers import load_optuna
+from ampcompare.sweeps.sequential import Look, check_can_be_decided, fill_first_look
+from ampcompare.sweeps.stop_request import StopRequest
+
+EXIT_FAILED_RUNS = 1
+CLUSTERS = ("slurm", "ray")
+
+
+def run_sweep(file: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
+    """Run what is left of the sweep in the file, a path or the name of a bundled file.
+
+    Args:
+        file: The sweep file.
+        words: `key=value` words; `slurm.KEY=VALUE` and `ray.KEY=VALUE` are for the cluster.
+        console: Where to print.
+        options: Options of the command line.
+
+    Returns:
+        The exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 3 if they repeat
+        a publication that is not reproduced; 128 + signal if stopped by Ctrl-C or a batch system.
+
+    Raises:
+        UserError: For a bad file, bad words, or a folder that cannot be used. Nothing is started then.
+    """
+    cluster_words, run_words = split_cluster_words(words, options.cluster)
+    return run_prepared(prepare(file, run_words, options), cluster_words, console)
+
+
+def run_prepared(
+    prepared: PreparedSweep,
+    cluster_words: Mapping[str, str],
+    console: Console,
+    before: Callable[[PreparedSweep, Journal], PreparedSweep] = lambda prepared, journal: prepared,
+) -> int:
+    """Run what is left of a prepared sweep.
+
+    Args:
+        prepared: The sweep.
+        cluster_words: Words of the cluster, by name.
+        console: Where to print.
+        before: Changes what is left to do before the first run starts, as `--rerun` does.
+
+    Returns:
+        The exit code, as `run_sweep`.
+
+    Raises:
+        UserError: As `run_sweep`.
+    """
+    sweep, options = prepared.sweep, prepared.options
+    if sweep.learns:
+        load_optuna()
+    if prepared.looks:
+        check_can_be_decided(sweep, prepared.looks)
+    make_executor = _executor_factory(prepared, cluster_words)
+    folder = make_output(prepared.output)
+    with opened_journal(prepared, folder) as (journal, prepared):
+        for line in prepared.messages:
+            print_line(console, one_line(line))
+        _check_code(prepared, journal)
+        if prepared.looks:
+            check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
+            fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
+        prepared = before(prepared, journal)
+        if options.cluster == "slurm":
+            from ampcompare.sweeps.executors.slurm import run_on_slurm
+
+            status = run_on_slurm(prepared, journal, make_executor, console)
+        else:
+            _refuse_jobs_in_queue(journal)
+            status = see_through(prepared, journal, make_executor, console)
+        return status if status is not None else finish(prepared, journal, console)
+
+
+def see_through(
+    prepared: PreparedSweep,
+    journal: Journal,
+    make_executor: Callable[[Journal], Executor],
+    console: Console,
+    flags: Sequence[str] = (),
+) -> int | None:
+    """Run all that is left, until it has ended or somebody asks to stop.
+
+    Returns:
+        128 + signal after a stop request, None where all has ended.
+
+    Raises:
+        UserError: If the user's code changes meanwhile.
+    """
+    folder, state = journal.folder, journal.state
+
+    def say(line: str) -> None:
+        print_line(console, one_line(line))
+
+    with StopRequest(say) as stop:
+        recover_local_runs(journal, say)
+        executor = make_executor(journal)
+        try:
+            driver: SweepDriver
+
+            def look() -> Look:
+                from ampcompare.sweeps.sweep_report import look_at
+
+                return look_at(driver.sweep, folder, [*state.runs.values()])
+
+            progress = SweepProgress(
+                console,
+                lambda: driver.sweep,
+                state,
+                lambda run_id: folder / "logs" / f"{run_id}.log",
+                executor.slots,
+            )
+            driver = SweepDriver(prepared, journal, executor, progress, stop, look)
+            for line in _first_lines(driver, executor, progress):
+                say(line)
+            with progress:
+                driver.run()
+        finally:
+            executor.close()
+    if stop.signal:
+        say(f"stopped: finished runs stay finished; continue with: {prepared.command(*flags)}")
+        return 128 + stop.signal
+    if changed := driver.changed_code():
+        raise code_changed(changed, prepared, "while the sweep ran")
+    return None
+
+
+def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
+    """Print what came out of a sweep that has ended, and make its report.
+
+    Returns:
+        The exit code, as `run_sweep`.
+    """
+    sweep, state, folder = _with_seeds(prepared, journal), journal.state, journal.folder
+    print_best(console, sweep, state)
+    print_failed(console, state, sweep.total() or len(state.runs), folder)
+    status = 0
+    if sweep.on_server:  # this folder has only the runs that were made here
+        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', prepared.file)}"))
+    elif prepared.options.report:
+        from ampcompare.sweeps.sweep_report import report
+
+        status = report(console, sweep, folder)
+    return EXIT_FAILED_RUNS if state.with_state(RunState.FAILED) else status
+
+
+@contextmanager
+def opened_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Journal, PreparedSweep]]:
+    """Open the journal of a sweep, begin or continue it; yield it and the sweep as it began.
+
+    Raises:
+        UserError: If the folder has another sweep, or another driver.
+    """
+    journal = Journal(folder, prepared.sweep.name, definition(prepared.sweep, prepared.words))
+    try:
+        state = journal.state
+        sweep, more = continued_sweep(
+            prepared.sweep, prepared.words, state.definition, state.added_seeds, str(folder)
+        )
+        journal.begin_driver()
+        if more:
+            journal.add_seeds(SeedGroup(more))
+        yield journal, replace(prepared, sweep=sweep)
+    finally:
+        journal.close()
+
+
+def recover_local_runs(journal: Journal, say: Callable[[str], None]) -> None:
+    """See what became of the processes that a killed driver has left.
+
+    What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
+    the others are continued.
+    """
+    running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
+    if not running:
+        return
+    end_leftovers(running, journal.folder, say)
+    for run in running:
+        tail = MetricTail(journal.folder, run.run_id)
+        is_finished = tail.exit_code() == 0
+        journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
+
+
+def _is_local(run: SweepRun) -> bool:
+    return not run.is_external and "job" not in run.process
+
+
+def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
+    """Refuse to mix two versions of the user's code, unless that was asked for.
+
+    Raises:
+        UserError: If a file has changed since runs were made with it.
+    """
+    if changed := changed_files(prepared.code_files, journal.state):
+        if not prepared.options.changed_code:
+            raise code_changed(changed, prepared, "since runs of this sweep were made with it")
+        for run in journal.state.with_state(RunState.PREEMPTED):
+            journal.propose(run)  # from its beginning: a checkpoint is of the old code
+    note_code_version(journal, prepared.code_files)
+
+
+def code_changed(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
+    """Return the refusal to continue a sweep with other code."""
+    own = [word for word in prepared.given if not word.startswith("output_dir=")]
+    new = as_typed("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
+    todo = f"for a new sweep: {new}; to mix the versions knowingly: {prepared.command('--changed-code')}"
+    return UserError(f"{', '.join(files)}: changed {when}; {todo}")
+
+
+def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Any:
+    return replace(prepared.sweep, added=tuple(journal.state.added_seeds))
+
+
+def _refuse_jobs_in_queue(journal: Journal) -> None:
+    jobs = sorted({str(run.process["job"]) for run in journal.state.with_state(RunState.RUNNING) if "job" in run.process})
+    if jobs:
+        todo = f"continue with --cluster slurm, or cancel them: scancel {' '.join(jobs)}, and then --cluster slurm"
+        raise UserError(f"{journal.folder}: runs of this sweep are jobs of Slurm ({', '.join(jobs[:3])}); {todo}")
+
+
+def _executor_factory(
+    prepared: PreparedSweep, cluster_words: Mapping[str, str]
+) -> Callable[[Journal], Executor]:
+    """Return what makes the executor; what is wrong with the cluster's options is said before that.
+
+    Raises:
+        UserError: If the cluster cannot be used, or cannot do what the sweep needs.
+    """
+    cluster, options = prepared.options.cluster, prepared.options
+    if cluster not in (None, *CLUSTERS):
+        raise UserError(f"--cluster {cluster!r}: expected one of {', '.join(CLUSTERS)}")
+    if options.wait and cluster != "slurm":
+        raise UserError("--wait: is for --cluster slurm; leave it out, the command waits by itself")
+    if cluster == "slurm":
+        from ampcompare.sweeps.executors.slurm import slurm_factory
+
+        return slurm_factory(prepared, cluster_words)
+    if cluster == "ray":
+        from ampcompare.sweeps.executors.ray import ray_factory
+
+        return ray_factory(prepared, cluster_words)
+
+    def make_local(journal: Journal) -> Executor:
+        gpus = [] if prepared.on_cpu else visible_gpus()
+        total = _with_seeds(prepared, journal).total()
+        slots = options.workers or max(1, len(gpus))
+        slots = min(slots, max(1, total)) if total else slots
+        launcher = prepared.launcher(journal.folder)
+        return LocalExecutor(launcher, slots, gpus, changed_code_dates(journal.state))
+
+    return make_local
+
+
+def _first_lines(driver: SweepDriver, executor: Executor, progress: SweepProgress) -> Iterator[str]:
+    """Say what runs here."""
+    prepared, sweep = driver.prepared, driver.sweep
+    total = sweep.total()
+    parts = [f"{sweep.name}: {sweep.method}", f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"]
+    parts += [f"{progress.done} of them done before"] if progress.done else []
+    parts.append(plural(executor.slots, "run") + " at a time")
+    if isinstance(executor, LocalExecutor) and executor.slots > max(1, len(executor.gpus)):
+        shared = plural(len(executor.gpus), "GPU") if executor.gpus else "this machine's processor"
+        parts.append(f"sharing {shared}, so their times are not comparable")
+    yield f"{', '.join(parts)}, in {driver.journal.folder}"
+    if prepared.plan_summary:
+        yield f"planned: {prepared.plan_summary}"

@@ -1,0 +1,85 @@
+"""End the runs of a process that was killed before it could end them itself.
+
+The guard is a program of its own, started by `ProcessGuard` in a session of its own. It reads lines from its
+standard input, `+PID` or `-PID`: watch a run's process group, or watch it no longer. When the input closes,
+its parent has ended, however that happened, and the guard ends the runs that are left: SIGTERM to the run,
+so that it can save a checkpoint, SIGKILL to its whole group after PATIENCE_SECONDS.
+
+Linux has PR_SET_PDEATHSIG for this, but that fires when the *thread* that started the run ends, it does not
+reach grandchildren, and other systems do not have it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PATIENCE_SECONDS = 30.0
+# A batch system sends these to every process of a job; they are not for the guard.
+IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+class ProcessGuard:
+    """The guard of this process's runs.
+
+    Runs go on unguarded where somebody has killed the guard: they are worth more than their protection.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C in the terminal is not for the guard
+        )
+
+    def watch(self, pid: int) -> None:
+        """Watch the process group of a run."""
+        self._write(f"+{pid}\n")
+
+    def forget(self, pid: int) -> None:
+        """Stop watching a run that has ended."""
+        self._write(f"-{pid}\n")
+
+    def close(self) -> None:
+        """End the guard. No run may be left."""
+        self._process.communicate()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin
+        with suppress(OSError):
+            self._process.stdin.write(line.encode())
+
+
+def main() -> None:
+    """Watch until standard input closes, then end what is left."""
+    for name in IGNORED_SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin:
+        change = groups.add if line[0] == "+" else groups.discard
+        change(int(line[1:]))
+    for pid in groups:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while groups and time.monotonic() < deadline:
+        time.sleep(0.1)
+        groups = {group for group in groups if _has_members(group)}
+    for group in groups:
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _has_members(group: int) -> bool:
+    with suppress(OSError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What a sweep tells the user: a line per event and, in a terminal, one line beneath them that is kept up to
+date.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ampcompare.errors import one_line
+from ampcompare.program.console import clock, print_line
+from ampcompare.records.run_state import RunState
+from ampcompare.records.tree import flatten
+from ampcompare.sweeps.journal import SweepRun, SweepState
+from ampcompare.sweeps.run_process import MAX_SIGNAL_ENDS, last_line
+from ampcompare.sweeps.sweep import Sweep
+
+
+@dataclass
+class _Running:
+    run: SweepRun
+    began: float  # by time.monotonic
+    value: float | None = None
+
+
+class SweepProgress:
+    """Tells how the runs of a sweep go.
+
+    Args:
+        console: Where to.
+        sweep: Returns the sweep with the seeds that it has by now.
+        state: The sweep's state.
+        log_file: Returns the log of a run by its id.
+        workers: Number of runs at a time.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        sweep: Callable[[], Sweep],
+        state: SweepState,
+        log_file: Callable[[str], Path],
+        workers: int,
+    ) -> None:
+        self.console, self._sweep, self._state = console, sweep, state
+        self._log_file, self._workers = log_file, workers
+        self._running: dict[int, _Running] = {}
+        self._seconds: list[float] = []  # of the runs that ended
+        live = Live(console=console, get_renderable=self._status, refresh_per_second=2, transient=True)
+        self._live = live if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._live.stop()
+
+    @property
+    def done(self) -> int:
+        """Number of points at which nothing is left to do."""
+        return len(self._state.with_state(*(state for state in RunState if state.is_final)))
+
+    def say(self, line: str) -> None:
+        """Print one line."""
+        print_line(self.console, one_line(line))
+
+    def start(self, run: SweepRun) -> None:
+        """Tell that a run was started."""
+        self._running[run.index] = _Running(run, time.monotonic())
+        again = f", start {run.starts}" if run.starts > 1 else ""
+        gpu, job = run.process.get("gpu"), run.process.get("job")
+        where = f" on GPU {gpu}" if gpu else f" as job {job}" if job else ""
+        self.say(f"run {run.index} started{where}{again}: {point_text(run)}")
+
+    def follow(self, run: SweepRun, value: float | None) -> None:
+        """Take note of the newest value of the metric."""
+        if running := self._running.get(run.index):
+            running.value = value
+
+    def end(self, run: SweepRun) -> None:
+        """Tell how a run ended."""
+        running = self._running.pop(run.index, None)
+        seconds = time.monotonic() - running.began if running else 0.0
+        if run.state in (RunState.FINISHED, RunState.STOPPED):
+            self._seconds.append(seconds)
+        metric = self._sweep().metric
+        value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
+        after = f" after {_duration(seconds)}" if running else ""
+        state = run.state.value
+        if run.state is RunState.PREEMPTED and run.signal_ends:
+            state = f"ended by a signal ({run.signal_ends} of {MAX_SIGNAL_ENDS})"
+        self.say(f"run {run.index} {state}{after}{value} ({self._count(', ')})")
+        if run.state is RunState.FINISHED and metric and run.value is None:
+            self.say(f"run {run.index} never logged {metric.name}: the sweep learns nothing from it")
+        if run.state is RunState.FAILED:
+            log = self._log_file(run.run_id)
+            code = "" if run.exit_code is None else f"exit code {run.exit_code}: "
+            self.say(f"run {run.index} failed ({code}{last_line(log) or 'no output'}); its output: {log}")
+
+    def _count(self, separator: str) -> str:
+        """Return how many points are done and, behind the separator, the time left by the median run."""
+        total, done = self._sweep().total(), self.done
+        count = f"{done} of {total} done" if total else f"{done} done"
+        left = (total or 0) - done
+        if self._seconds and left > 0:
+            workers = min(self._workers, left)
+            count += f"{separator}{_duration(left * median(self._seconds) / workers)} left"
+        return count
+
+    def _status(self) -> Text:
+        now, metric = time.monotonic(), self._sweep().metric
+        parts = [self._count(" · about ")]
+        for running in [*self._running.values()]:
+            value = f" {metric.name} {running.value:.6g}" if metric and running.value is not None else ""
+            parts.append(f"run {running.run.index} {_duration(now - running.began)}{value}")
+        return Text(one_line(" · ".join(parts)), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def point_text(run: SweepRun) -> str:
+    """Return the parameters of a run as they would be typed: `backend=native seed=223`.
+
+    The plan, which is the same for all runs, is left out; a run of the A/A control is marked.
+    """
+    pairs = flatten(dict(run.parameters))
+    words = [f"{key}={value}" for key, value in pairs if not key.startswith("plan.")]
+    return " ".join([*words, *([f"(control, {run.plan['arm']})"] if "arm" in run.plan else [])])
+
+
+def print_best(console: Console, sweep: Sweep, state: SweepState) -> None:
+    """Print the best run of the sweep by its metric."""
+    metric = sweep.metric
+    ranked = [run for run in state.with_state(RunState.FINISHED) if run.value is not None]
+    if metric and ranked:
+        best = (max if metric.maximize else min)(ranked, key=lambda run: run.value or 0.0)
+        text = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {point_text(best)}"
+        print_line(console, one_line(text))
+
+
+def print_failed(console: Console, state: SweepState, total: int, folder: Path) -> None:
+    """Print how many runs failed, and where their output is, if any did."""
+    ids = [run.run_id for run in state.with_state(RunState.FAILED)]
+    if ids:
+        names = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+        text = f"{len(ids)} of {total} runs failed ({names})"
+        print_line(console, one_line(f"{text}; their output is in {folder / 'logs'}"))
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as `clock` does, under ten seconds with a decimal."""
+    return f"{seconds:.1f} s" if seconds < 10 else clock(seconds)

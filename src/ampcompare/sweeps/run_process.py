@@ -1,0 +1,320 @@
+"""The process of a run: how it is started, how it is ended, and what its end means.
+
+`RunLauncher` starts a run with the environment that `wandb agent` gives it. `RunProcess` is the running
+program. Executors use both, on the machine on which the run happens.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from ampcompare.config.arguments import RESUME_VARIABLE
+from ampcompare.config.beside import PlanConfig
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.metric_tail import MetricTail
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.sweep import Sweep
+
+STOP_SECONDS = 30.0  # from SIGTERM to SIGKILL, as W&B's agent waits
+LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
+POLL_SECONDS = 0.1
+MAX_SIGNAL_ENDS = 3  # starts of a run that signals end, before it counts as failed
+LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
+WANDB_LINES = "wandb:"  # how W&B's client begins what it prints
+CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
+# By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
+_SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
+SIGNAL_CODES = frozenset(code for number in _SIGNALS for code in (-number, 128 + number))
+
+
+class RunProcess:
+    """A running program in a process group of its own. Its output goes to a file."""
+
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], log: Path, guard: ProcessGuard
+    ) -> None:
+        self._guard = guard
+        self._exit_code: int | None = None
+        self._kill_leftovers_at = 0.0
+        self._kill_at: float | None = None
+        self.was_asked_to_stop = False
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                words,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        guard.watch(self.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its group."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code once the program and everything that it left running have ended.
+
+        W&B's service outlives its program by a moment. Anything else that is left is killed after
+        LEFTOVER_SECONDS. A program that was asked to stop is killed when its time is over.
+
+        Returns:
+            The exit code, negative for a signal; None while something is running.
+        """
+        now = time.monotonic()
+        if self._exit_code is None:
+            if self._kill_at is not None and now > self._kill_at:
+                self.kill()
+            self._exit_code = self._process.poll()
+            if self._exit_code is None:
+                return None
+            self._kill_leftovers_at = now + LEFTOVER_SECONDS
+        if _send_to_group(self.pid, 0):
+            if now > self._kill_leftovers_at:
+                self.kill()
+            return None
+        self._guard.forget(self.pid)
+        return self._exit_code
+
+    def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
+        """Ask the program to end, and kill it if it has not ended after `patience` seconds.
+
+        The signal goes to the program alone: W&B's service has to complete the record.
+        """
+        if self.was_asked_to_stop or self._exit_code is not None:
+            return
+        self._process.send_signal(number)  # to nobody where the process has ended already
+        self.was_asked_to_stop = self._process.returncode is None
+        self._kill_at = time.monotonic() + patience
+
+    def kill(self) -> None:
+        """End the program and all it started, at once."""
+        _send_to_group(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class RunLauncher:
+    """Starts the runs of one sweep, on this machine or in the job or task to which it travels.
+
+    Attributes:
+        sweep: The sweep.
+        folder: Output folder of the sweep.
+        overrides: `key=value` words of the command line, behind every command.
+        environment: Variables of the runs beside those of this process.
+        trains_here: Whether the runs are our own training, which has an option for the plan and resumes.
+        prefix: Words in front of every command.
+    """
+
+    sweep: Sweep
+    folder: Path
+    overrides: tuple[str, ...]
+    environment: Mapping[str, str]
+    trains_here: bool
+    prefix: tuple[str, ...] = ()
+
+    def log_file(self, run_id: str) -> Path:
+        """Return the file of what the run prints."""
+        return self.folder / "logs" / f"{run_id}.log"
+
+    def start(
+        self,
+        run: SweepRun,
+        guard: ProcessGuard,
+        gpu: str | None = None,
+        code: Mapping[str, str] | None = None,
+    ) -> RunProcess | None:
+        """Start a run.
+
+        Args:
+            run: The run; with `starts` above 0 it may find what an earlier start has left.
+            guard: Ends the run if this process dies.
+            gpu: Value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
+            code: Dates of the user's files where they changed since the sweep began, for the run's record.
+
+        Returns:
+            The process; None if it cannot be started. The log has the reason then.
+        """
+        sweep, log = self.sweep, self.log_file(run.run_id)
+        # The file from which W&B's client takes a run's sweep parameters.
+        file = self.folder / "wandb" / f"sweep-{sweep.name}" / f"config-{run.run_id}.yaml"
+        values = recorded_parameters(run) | ({CODE_KEY: dict(code)} if code else {})
+        content = {"wandb_version": 1, **{key: {"value": value} for key, value in values.items()}}
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+            file.write_text(text, encoding="utf-8")
+            words = build_command(sweep.command, sweep.program, run.parameters, file.with_suffix(".json"))
+            words += self.overrides
+            if self.trains_here:
+                known = PlanConfig.__dataclass_fields__
+                words += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
+            return RunProcess([*self.prefix, *words], self._environment(run, file, gpu), log, guard)
+        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as output:
+                print(f"cannot be started: {problem}", file=output)
+            return None
+
+    def _environment(self, run: SweepRun, parameters_file: Path, gpu: str | None) -> dict[str, str]:
+        """Return the variables of W&B's agent, the record's folder, and whether a server knows the sweep."""
+        sweep = self.sweep
+        # Our own training always looks for an earlier start: its folder may be that of an earlier sweep.
+        resumes = self.trains_here or run.starts > 0
+        given = {
+            "WANDB_SWEEP_ID": sweep.name,
+            "WANDB_RUN_ID": run.run_id,
+            "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
+            "WANDB_DIR": str(self.folder),
+            "WANDB_PROJECT": sweep.project,
+            "WANDB_ENTITY": sweep.entity,
+            "AMPCOMPARE_LOCAL_SWEEP": None if sweep.on_server else sweep.name,
+            RESUME_VARIABLE: "auto" if resumes else None,
+            "CUDA_VISIBLE_DEVICES": gpu,
+            # `ampcompare run` of a command is found also where the environment is not activated.
+            "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
+        }
+        # A sweep may itself be the program of a run: that run's service and resuming are not for these runs.
+        own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
+        inherited = {key: value for key, value in os.environ.items() if key not in own}
+        known = {key: value for key, value in given.items() if value is not None}
+        return {**self.environment, **inherited, **known}
+
+
+def end_state(launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked: bool) -> tuple[RunState, bool]:
+    """Say what the end of a run's process means.
+
+    Args:
+        launcher: How the run was started.
+        run: The run, as it was before this end.
+        exit_code: Of its process; negative for a signal.
+        was_asked: Whether this sweep asked it to stop.
+
+    Returns:
+        The state, PREEMPTED where the run is to be continued; and whether a signal ended the run that this
+        sweep did not send. A run that such signals end MAX_SIGNAL_ENDS times has failed.
+    """
+    if exit_code == 0:
+        # A program of somebody else may end with 0 when it is interrupted: it has not come to its end either.
+        is_interrupted = was_asked and not launcher.trains_here
+        return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
+    tail = MetricTail(launcher.folder, run.run_id)
+    if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
+        return RunState.FINISHED, False  # the signal came between the end of the record and that of the process
+    if was_asked:
+        return RunState.PREEMPTED, False
+    if tail.is_preempting():
+        return RunState.PREEMPTED, False  # as W&B's server hands such a run out again, under its id
+    if exit_code in SIGNAL_CODES:
+        is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
+        return RunState.FAILED if is_last else RunState.PREEMPTED, True
+    return RunState.FAILED, False
+
+
+def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None]) -> None:
+    """Wait for, and then end, processes of runs that a killed driver has left on this machine.
+
+    A driver's guard ends its runs; this waits until that is done. A process belongs to a run if it is the
+    one that the journal names, or has the run's id and this folder in its environment.
+    """
+    left = _processes_of(runs, folder)
+    if not left:
+        return
+    say(f"waiting for {len(left)} processes of runs that a killed driver has left")
+    deadline = time.monotonic() + STOP_SECONDS + LEFTOVER_SECONDS
+    for process in left:
+        with suppress(psutil.Error):
+            process.terminate()
+    while left and time.monotonic() < deadline:
+        _, left = psutil.wait_procs(left, timeout=0.5)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
+
+
+def _processes_of(runs: Sequence[SweepRun], folder: Path) -> list[psutil.Process]:
+    run_ids = {run.run_id for run in runs}
+    known = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_run = (process.pid, process.create_time()) in known
+            if not is_run:
+                environment = process.environ()
+                is_run = (
+                    environment.get("WANDB_RUN_ID") in run_ids and environment.get("WANDB_DIR") == str(folder)
+                )
+            if is_run and process.pid != os.getpid():
+                found.append(process)
+    return found
+
+
+def recorded_parameters(run: SweepRun) -> dict[str, Any]:
+    """Return a run's parameters with its part of the plan, in the group where the file has the plan."""
+    there = run.parameters.get("plan", {})
+    if not isinstance(there, Mapping):  # an option of somebody's program that is called so
+        return {**run.parameters, **{f"plan.{key}": value for key, value in run.plan.items()}}
+    return {**run.parameters, "plan": {**there, **run.plan}} if run.plan else dict(run.parameters)
+
+
+def offline_environment() -> dict[str, str]:
+    """Return WANDB_MODE=offline where no account is known, for other people's programs.
+
+    Without an account W&B's client would refuse to start them. Our own training decides for itself.
+
+    Raises:
+        UserError: If the credentials have the wrong form.
+    """
+    if any(os.environ.get(f"WANDB_{name}") for name in ("MODE", "DISABLED", "API_KEY")):
+        return {}
+    offline = {"WANDB_MODE": "offline"}
+    # W&B's client takes half of the CPU time of a driver's start: it is asked only where there is an account.
+    config = os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")
+    places = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc", f"{config}/settings"]
+    is_there = any(os.path.exists(os.path.expanduser(place)) for place in places)
+    if not is_there and not os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return offline
+    from ampcompare.wandb_client.client import end_service, has_account
+
+    try:
+        return {} if has_account() else offline
+    finally:
+        end_service()  # it would live as long as the sweep
+
+
+def last_line(log: Path) -> str:
+    """Return the last line that a program printed, empty where it printed none.
+
+    Lines of W&B's client are left out: it says good-bye after the reason.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST_BYTES))
+            printed = file.read().decode(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return ""
+    lines = [line.strip() for line in printed if line.strip() and not line.startswith(WANDB_LINES)]
+    return lines[-1][:MAX_LINE_CHARS] if lines else ""
+
+
+def _send_to_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether anybody was there to get it."""
+    try:
+        os.killpg(group, number)
+    except OSError:  # nobody, or a zombie on macOS
+        return False
+    return True
