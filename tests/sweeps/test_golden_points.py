@@ -20,11 +20,11 @@ from support.contract import check
 from support.quick import ROOT
 
 from ampcompare.sweeps.definition import definition, seed_of
-from ampcompare.sweeps.file import read_sweep, sweep_of
-from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.search import falls_behind, row_at
 from ampcompare.sweeps.sweep import Hyperband, Point, Sweep
+from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))

@@ -15,10 +15,10 @@ from ampcompare.report.external.reading import is_quality
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
-from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.training_check import trains_here
 
 PUBLISHED = "published.name"
 

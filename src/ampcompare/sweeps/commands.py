@@ -56,8 +56,8 @@ def sweep(
     from rich.console import Console
 
     from ampcompare.records.sources import API_PREFIX
-    from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.run import Request, run_sweep
+    from ampcompare.sweeps.sweep_file import read_sweep
 
     if show:
         typer.echo(read_sweep(file).path.read_text(encoding="utf-8"), nl=False)

@@ -36,13 +36,13 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.cluster.array import Array
 from ampcompare.sweeps.cluster.submit import split
 from ampcompare.sweeps.definition import agreed, definition, seed_of
-from ampcompare.sweeps.file import KEYS, sweep_of
 from ampcompare.sweeps.prepare import Prepared, Request, prepare, prepared
 from ampcompare.sweeps.process import last_words
 from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
 from ampcompare.sweeps.run import make_output, queue_of, run_to_report
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.sweep import SEED, Sweep
+from ampcompare.sweeps.sweep_file import KEYS, sweep_of
 from ampcompare.sweeps.table import QUEUED, RUNNING, Row, read_sweep_of
 
 EXIT_HOLES = 3

@@ -10,10 +10,10 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
-from ampcompare.sweeps.check import check, trains_here
-from ampcompare.sweeps.file import key_of, read_sweep
 from ampcompare.sweeps.storage import Address, shown, sqlite_url
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_file import key_of, read_sweep
+from ampcompare.sweeps.training_check import check, trains_here
 
 GRACE_SECONDS = 60.0
 CONTROL, BOOKENDS = "plan.control", "bookends"
