@@ -171,9 +171,9 @@ def _sweep(file: Path, out: Path, storage: str | None) -> int:
 
 
 def _queue(file: Path, out: Path, storage: str | None) -> Any:
-    from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.queue import Queue
     from ampcompare.sweeps.storage import sqlite_url
+    from ampcompare.sweeps.sweep_file import read_sweep
 
     return Queue(read_sweep(file), storage or sqlite_url(out), "soak", GRACE_SECONDS)
 

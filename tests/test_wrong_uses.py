@@ -16,7 +16,7 @@ from ampcompare.config.arguments import parse
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
-from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.sweep_file import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
 NAMES = "none, tf32, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr"

@@ -14,7 +14,7 @@ from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.starting import use_utf8
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.report.commands import report, workspace
-from ampcompare.sweeps.commands import reproduce, sweep
+from ampcompare.sweeps.cli import reproduce, sweep
 from ampcompare.why.commands import why
 
 app = typer.Typer(

@@ -57,11 +57,11 @@ from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.publish import publish
 from ampcompare.sweeps import table
 from ampcompare.sweeps.definition import definition, seed_of
-from ampcompare.sweeps.file import sweep_of
-from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.sweep_file import sweep_of
 from ampcompare.train.checkpoint.store import FORMAT
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ from typing import IO
 import yaml
 
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.sweep_file import Sweep
 from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 

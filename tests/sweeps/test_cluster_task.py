@@ -11,8 +11,8 @@ from ampcompare.sweeps import worker
 from ampcompare.sweeps.cluster import task
 from ampcompare.sweeps.cluster.array import Array, held
 from ampcompare.sweeps.cluster.task import RunTask
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Launch, ended
+from ampcompare.sweeps.sweep_file import Sweep
 from ampcompare.sweeps.table import Row
 
 

@@ -14,8 +14,8 @@ from scipy import stats
 
 from ampcompare.cli import main
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.search import row_at
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from ampcompare.cli import main
 from ampcompare.sweeps.cluster.array import MARK, Array
-from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.process import note_end
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.table import Row
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}

@@ -8,9 +8,9 @@ import pytest
 from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, next_seeds
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BACKENDS = ["none", "native"]
 LOOKS = (2, 4, 5)

@@ -7,9 +7,9 @@ from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepare, prepared
 from ampcompare.sweeps.process import planned
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 from ampcompare.sweeps.table import Row
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}

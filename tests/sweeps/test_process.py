@@ -15,8 +15,8 @@ from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
 from ampcompare.records.sources import CHECKPOINTS
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard, Launch, ended, note_end, of_others
+from ampcompare.sweeps.sweep_file import Sweep
 from ampcompare.sweeps.table import Row
 
 # Two runs; then the process dies without a word.

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from ampcompare import entrypoint, experiment
-from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard, Launch
+from ampcompare.sweeps.sweep_file import Sweep
 from ampcompare.sweeps.table import Row
 
 AGENT = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}

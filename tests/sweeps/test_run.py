@@ -19,8 +19,8 @@ from support.zygote import children_of
 from ampcompare.errors import UserError
 from ampcompare.sweeps import run
 from ampcompare.sweeps.answer import look_at, request_of
-from ampcompare.sweeps.file import read_sweep
-from ampcompare.sweeps.order import orders
+from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.sweep_file import read_sweep
 from ampcompare.sweeps.table import Row
 
 

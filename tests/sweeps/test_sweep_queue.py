@@ -12,8 +12,8 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps import queue as module
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.queue import ATTEMPTS, ELSEWHERE, Queue
+from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away, Database, shown, sqlite_url, why
 from ampcompare.sweeps.table import Row

@@ -12,8 +12,8 @@ from support.quick import ROOT
 from ampcompare import load_runs
 from ampcompare.cli import main
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.sweep_file import read_sweep
 
 TEXT = (ROOT / "docs" / "sweeps.md").read_text()
 BASH = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S))

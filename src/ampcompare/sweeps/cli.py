@@ -13,28 +13,17 @@ SEEDS = 3  # of each arm of a publication
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a bundled one.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Options for every run, such as epochs=1; seed=[1,2] varies."
-        ),
+        typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1; seed=1,2 varies."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Runs at a time; default: GPUs, or one.")
     ] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="Database that machines share; default: a file.")
-    ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name and W&B group; default: the file's.")
     ] = None,
-    grace: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=10, show_default=False, help="Silence until a run is taken over: 60."
-        ),
-    ] = 60.0,
     control: Annotated[
         str | None, typer.Option(metavar="bookends", help="The baseline once more, first and last.")
     ] = None,
@@ -42,43 +31,50 @@ def sweep(
         bool, typer.Option("--until-decided", help="Add seeds until each claim is decided.")
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="slurm", help="As one job array; its words: slurm.time=60.")
+        str | None, typer.Option(metavar="NAME", help="slurm or ray; their options: slurm.time=60.")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With slurm: stay until the job array has ended.")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="List what is left to do; also of wandb:E/P/SWEEP.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--rerun", help="Make new runs of what is neither finished nor running.")
+    ] = False,
+    changed_code: Annotated[
+        bool, typer.Option("--changed-code", help="Continue although your own files have changed.")
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file, to change it or for wandb sweep.")
     ] = False,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="List what is missing; also of wandb:E/P/SWEEP.")
-    ] = False,
-    fill: Annotated[bool, typer.Option("--fill", help="Run just that, here or with --cluster.")] = False,
 ) -> None:
-    """Run a W&B sweep file without a server; started again, it goes on."""
+    """Run a W&B sweep file without a server; the same command again continues."""
     from rich.console import Console
 
     from ampcompare.records.sources import API_PREFIX
-    from ampcompare.sweeps.file import read_sweep
-    from ampcompare.sweeps.run import Request, run_sweep
+    from ampcompare.sweeps.prepare import SweepOptions
+    from ampcompare.sweeps.sweep_file import read_sweep
 
     if show:
         typer.echo(read_sweep(file).path.read_text(encoding="utf-8"), nl=False)
         return
+    if status and again:
+        raise UserError("--status --rerun: one lists what is left, the other runs it; leave one out")
 
     console = Console(highlight=False)
-    request = Request(workers, storage, name, grace, control, until_decided)
-    if missing and cluster is not None:
-        raise UserError(f"--cluster {cluster} --missing: leave --cluster out; it is looked at from here")
-    if missing or (fill and cluster is None):
-        from ampcompare.sweeps.holes import see_holes
+    options = SweepOptions(workers, name, control, until_decided, cluster, wait, changed_code)
+    if status or again:
+        from ampcompare.sweeps.status import rerun, show_status
 
-        raise typer.Exit(see_holes(file, words or [], console, request, fill=fill, missing=missing))
+        act = show_status if status else rerun
+        raise typer.Exit(act(file, words or [], console, options))
     if file.startswith(API_PREFIX):
-        todo = "--missing lists its holes, --fill runs them here, wandb agent runs the rest"
-        raise UserError(f"{file}: is on W&B's server; {todo}")
-    if cluster is not None:
-        from ampcompare.sweeps.cluster.submit import submit_sweep
+        todo = "--status lists what is left, --rerun runs it here, wandb agent runs it under the server"
+        raise UserError(f"{file}: is a sweep on W&B's server; {todo}")
+    from ampcompare.sweeps.pipeline import run_sweep
 
-        raise typer.Exit(submit_sweep(file, words or [], console, request, cluster, fill=fill))
-    raise typer.Exit(run_sweep(file, words or [], console, request))
+    raise typer.Exit(run_sweep(file, words or [], console, options))
 
 
 def reproduce(
@@ -144,7 +140,8 @@ def reproduce(
         ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return
-    from ampcompare.sweeps import run
+    from ampcompare.sweeps.pipeline import run_sweep
+    from ampcompare.sweeps.prepare import SweepOptions
 
     called, text = sweep_file(*way)
     there = dict(map(split_override, given)).get("output_dir")
@@ -153,5 +150,5 @@ def reproduce(
     folder = Path(out or there or Path("runs") / called)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")
-    request = run.Request(workers)
-    raise typer.Exit(run.run_sweep(str(file), [*given, f"output_dir={folder}"], console, request))
+    options = SweepOptions(workers)
+    raise typer.Exit(run_sweep(str(file), [*given, f"output_dir={folder}"], console, options))

@@ -31,7 +31,8 @@ def code_files(sweep: Sweep, words: Sequence[str], *, trains_here: bool) -> tupl
     values = [value for p in sweep.parameters if p.is_listed for value in p.examples()]
     texts = [*_texts(values), *(word.partition("=")[2] for word in words)]
     plugins = [text.rpartition(":")[0] for text in texts if ".py:" in text]
-    programs = [] if trains_here else [word for word in (sweep.program, *sweep.command) if word]
+    files = [word for word in sweep.command if Path(word).suffix]  # not /usr/bin/env and the like
+    programs = [] if trains_here else [*([sweep.program] if sweep.program else []), *files]
     found = dict.fromkeys(Path(name) for name in [*programs, *plugins])
     return tuple(path for path in found if _is_file(path))
 
@@ -59,9 +60,11 @@ def read_code_version(files: Iterable[Path]) -> CodeVersion:
     for path in files:
         try:
             hashes[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-            changed = datetime.fromtimestamp(path.stat().st_mtime)  # noqa: DTZ006  the user's own time
+            changed = datetime.fromtimestamp(path.stat().st_mtime)
         except OSError as problem:
-            raise UserError(f"{path}: the sweep runs this file, and it cannot be read ({problem.strerror})") from None
+            raise UserError(
+                f"{path}: the sweep runs this file, and it cannot be read ({problem.strerror})"
+            ) from None
         modified[str(path)] = changed.isoformat(" ", "seconds")
     return CodeVersion(hashes, modified)
 

@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.code_version import CodeWatch
@@ -35,7 +36,7 @@ class SweepDriver:
         executor: Where the runs happen.
         progress: Tells the user.
         stop: Whether somebody asked to stop.
-        look: Looks at the runs when all have ended, with `--until-decided`.
+        look: Looks at the runs of a sweep in its folder, with `--until-decided`.
 
     Attributes:
         sweep: The sweep, with the seeds that were added so far.
@@ -48,12 +49,12 @@ class SweepDriver:
         executor: Executor,
         progress: SweepProgress,
         stop: StopRequest,
-        look: Callable[[], Look] | None = None,
+        look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
     ) -> None:
         self.prepared, self.journal, self.executor = prepared, journal, executor
         self.progress, self.stop = progress, stop
         self._look = look
-        self.sweep = self._sweep_now()
+        self.sweep = self.progress.sweep = self._sweep_now()
         self._seed = seed_of(prepared.sweep, journal.state.definition)
         self._code = CodeWatch(prepared.code_files)
         self._tails: dict[int, MetricTail] = {}
@@ -75,15 +76,15 @@ class SweepDriver:
     def run(self) -> None:
         """Run every point that is left; with looks, add seeds until each claim is decided.
 
-        Returns when all has ended; or when somebody has asked to stop, or the user's code has changed, and the
-        running runs have ended.
+        Returns when all has ended; or when somebody has asked to stop, or the user's code has changed, and
+        the running runs have ended.
 
         Raises:
             UserError: If the journal cannot be written.
         """
         while True:
-            self._submit_free()
-            if not self.journal.state.with_state(RunState.RUNNING):
+            submitted = self._submit_free()
+            if not submitted and not self._in_flight():
                 if self.stop.is_requested or not self._add_seeds():
                     break
                 continue
@@ -95,12 +96,17 @@ class SweepDriver:
         """Return the user's files that have changed since the driver began, where it stopped for that."""
         return self._code.changed() if self.stop.reason else []
 
+    def _in_flight(self) -> int:
+        """Return the number of runs that the executor has."""
+        runs = self.journal.state.runs.values()
+        return sum(run.state is RunState.RUNNING and not run.is_external for run in runs)
+
     def submit_all(self) -> list[SweepRun]:
         """Submit as many runs as the executor takes, and return them."""
         return self._submit_free()
 
     def _submit_free(self) -> list[SweepRun]:
-        running = sum(run.state is RunState.RUNNING for run in self.journal.state.runs.values())
+        running = self._in_flight()
         chosen: list[SweepRun] = []
         while not self.stop.is_requested and running + len(chosen) < self.executor.slots:
             run = self._next_run()
@@ -152,7 +158,7 @@ class SweepDriver:
         return MetricTail(self.journal.folder, run.run_id, metric.name if metric else None)
 
     def _watch_runs(self) -> None:
-        """Follow the metric of the running runs, stop those that fall behind, end all after a stop request."""
+        """Follow the metric of running runs; stop those that fall behind, and all after a stop request."""
         for index in [*self._tails]:
             run = self.journal.state.runs[index]
             if self.executor.has_live_records:
@@ -194,12 +200,12 @@ class SweepDriver:
             Whether there are runs to make now.
         """
         looks = self.prepared.looks
-        if not looks or self._look is None:
+        if not looks:
             return False
         sweep, state = self.sweep, self.journal.state
         if sweep.seeds in [group.look for group in state.seed_groups]:
             return False
-        look = self._look()
+        look = self._look(sweep, self.journal.folder, self._runs)
         ahead = next((number for number in looks if number > sweep.seeds), sweep.seeds)
         more = () if look.is_over else next_seeds(sweep, ahead - sweep.seeds)
         messages = list(look.messages)
@@ -208,7 +214,7 @@ class SweepDriver:
         elif not look.is_over:
             messages.append("this was the last look of the plan: what is undecided stays undecided")
         self.journal.add_seeds(SeedGroup(more, sweep.seeds, tuple(messages)))
-        self.sweep = self._sweep_now()
+        self.sweep = self.progress.sweep = self._sweep_now()
         for line in messages:
             self.progress.say(line)
         return bool(more)

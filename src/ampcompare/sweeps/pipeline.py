@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -27,6 +26,7 @@ from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.sequential import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.sweep import Sweep
 
 EXIT_FAILED_RUNS = 1
 CLUSTERS = ("slurm", "ray")
@@ -112,7 +112,6 @@ def see_through(
     Raises:
         UserError: If the user's code changes meanwhile.
     """
-    folder, state = journal.folder, journal.state
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
@@ -121,21 +120,8 @@ def see_through(
         recover_local_runs(journal, say)
         executor = make_executor(journal)
         try:
-            driver: SweepDriver
-
-            def look() -> Look:
-                from ampcompare.sweeps.sweep_report import look_at
-
-                return look_at(driver.sweep, folder, [*state.runs.values()])
-
-            progress = SweepProgress(
-                console,
-                lambda: driver.sweep,
-                state,
-                lambda run_id: folder / "logs" / f"{run_id}.log",
-                executor.slots,
-            )
-            driver = SweepDriver(prepared, journal, executor, progress, stop, look)
+            progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
+            driver = SweepDriver(prepared, journal, executor, progress, stop, look_at)
             for line in _first_lines(driver, executor, progress):
                 say(line)
             with progress:
@@ -148,6 +134,13 @@ def see_through(
     if changed := driver.changed_code():
         raise code_changed(changed, prepared, "while the sweep ran")
     return None
+
+
+def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
+    """Look at the runs of a sweep, as its report does (imported only where it is needed)."""
+    from ampcompare.sweeps import sweep_report
+
+    return sweep_report.look_at(sweep, folder, runs)
 
 
 def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
@@ -232,15 +225,16 @@ def code_changed(files: Sequence[str], prepared: PreparedSweep, when: str) -> Us
     return UserError(f"{', '.join(files)}: changed {when}; {todo}")
 
 
-def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Any:
+def _with_seeds(prepared: PreparedSweep, journal: Journal) -> Sweep:
     return replace(prepared.sweep, added=tuple(journal.state.added_seeds))
 
 
 def _refuse_jobs_in_queue(journal: Journal) -> None:
-    jobs = sorted({str(run.process["job"]) for run in journal.state.with_state(RunState.RUNNING) if "job" in run.process})
-    if jobs:
-        todo = f"continue with --cluster slurm, or cancel them: scancel {' '.join(jobs)}, and then --cluster slurm"
-        raise UserError(f"{journal.folder}: runs of this sweep are jobs of Slurm ({', '.join(jobs[:3])}); {todo}")
+    """Raise UserError where Slurm may be running runs that an earlier driver submitted."""
+    running = journal.state.with_state(RunState.RUNNING)
+    if jobs := sorted({str(run.process["job"]) for run in running if "job" in run.process}):
+        why = f"runs of this sweep are jobs of Slurm ({', '.join(jobs[:3])})"
+        raise UserError(f"{journal.folder}: {why}; continue with --cluster slurm")
 
 
 def _executor_factory(

@@ -11,11 +11,11 @@ from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
-from ampcompare.sweeps.check import check, trains_here
 from ampcompare.sweeps.code_version import code_files
-from ampcompare.sweeps.file import key_of, read_sweep
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import Sweep
+from ampcompare.sweeps.sweep_file import key_of, read_sweep
+from ampcompare.sweeps.training_check import check, trains_here
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none

@@ -4,7 +4,6 @@ date.
 
 import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -35,22 +34,22 @@ class SweepProgress:
 
     Args:
         console: Where to.
-        sweep: Returns the sweep with the seeds that it has by now.
+        sweep: The sweep; the driver replaces it when seeds are added.
         state: The sweep's state.
-        log_file: Returns the log of a run by its id.
+        folder: Output folder of the sweep.
         workers: Number of runs at a time.
     """
 
     def __init__(
         self,
         console: Console,
-        sweep: Callable[[], Sweep],
+        sweep: Sweep,
         state: SweepState,
-        log_file: Callable[[str], Path],
+        folder: Path,
         workers: int,
     ) -> None:
-        self.console, self._sweep, self._state = console, sweep, state
-        self._log_file, self._workers = log_file, workers
+        self.console, self.sweep, self._state = console, sweep, state
+        self._folder, self._workers = folder, workers
         self._running: dict[int, _Running] = {}
         self._seconds: list[float] = []  # of the runs that ended
         live = Live(console=console, get_renderable=self._status, refresh_per_second=2, transient=True)
@@ -94,7 +93,7 @@ class SweepProgress:
         seconds = time.monotonic() - running.began if running else 0.0
         if run.state in (RunState.FINISHED, RunState.STOPPED):
             self._seconds.append(seconds)
-        metric = self._sweep().metric
+        metric = self.sweep.metric
         value = f", {metric.name} {run.value:.6g}" if metric and run.value is not None else ""
         after = f" after {_duration(seconds)}" if running else ""
         state = run.state.value
@@ -104,13 +103,13 @@ class SweepProgress:
         if run.state is RunState.FINISHED and metric and run.value is None:
             self.say(f"run {run.index} never logged {metric.name}: the sweep learns nothing from it")
         if run.state is RunState.FAILED:
-            log = self._log_file(run.run_id)
+            log = self._folder / "logs" / f"{run.run_id}.log"
             code = "" if run.exit_code is None else f"exit code {run.exit_code}: "
             self.say(f"run {run.index} failed ({code}{last_line(log) or 'no output'}); its output: {log}")
 
     def _count(self, separator: str) -> str:
         """Return how many points are done and, behind the separator, the time left by the median run."""
-        total, done = self._sweep().total(), self.done
+        total, done = self.sweep.total(), self.done
         count = f"{done} of {total} done" if total else f"{done} done"
         left = (total or 0) - done
         if self._seconds and left > 0:
@@ -119,7 +118,7 @@ class SweepProgress:
         return count
 
     def _status(self) -> Text:
-        now, metric = time.monotonic(), self._sweep().metric
+        now, metric = time.monotonic(), self.sweep.metric
         parts = [self._count(" · about ")]
         for running in [*self._running.values()]:
             value = f" {metric.name} {running.value:.6g}" if metric and running.value is not None else ""

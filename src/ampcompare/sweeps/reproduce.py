@@ -11,7 +11,7 @@ from ampcompare.config.publication import arm_config
 from ampcompare.data.sources import SOURCES
 from ampcompare.published.publication import Publication, load, names
 from ampcompare.report.words import listed, plural
-from ampcompare.sweeps.file import key_of
+from ampcompare.sweeps.sweep_file import key_of
 
 H100_FP32 = 66.9e12  # operations a second at most, by NVIDIA's data sheet (SXM)
 REACHED = 0.4  # of the peak, by a training that is not held up by its data: of an order, not a measurement

@@ -194,7 +194,9 @@ class RunLauncher:
         return {**self.environment, **inherited, **known}
 
 
-def end_state(launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked: bool) -> tuple[RunState, bool]:
+def end_state(
+    launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked: bool
+) -> tuple[RunState, bool]:
     """Say what the end of a run's process means.
 
     Args:
@@ -213,7 +215,10 @@ def end_state(launcher: RunLauncher, run: SweepRun, exit_code: int, *, was_asked
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     tail = MetricTail(launcher.folder, run.run_id)
     if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
-        return RunState.FINISHED, False  # the signal came between the end of the record and that of the process
+        return (
+            RunState.FINISHED,
+            False,
+        )  # the signal came between the end of the record and that of the process
     if was_asked:
         return RunState.PREEMPTED, False
     if tail.is_preempting():
@@ -255,8 +260,8 @@ def _processes_of(runs: Sequence[SweepRun], folder: Path) -> list[psutil.Process
             is_run = (process.pid, process.create_time()) in known
             if not is_run:
                 environment = process.environ()
-                is_run = (
-                    environment.get("WANDB_RUN_ID") in run_ids and environment.get("WANDB_DIR") == str(folder)
+                is_run = environment.get("WANDB_RUN_ID") in run_ids and environment.get("WANDB_DIR") == str(
+                    folder
                 )
             if is_run and process.pid != os.getpid():
                 found.append(process)

@@ -31,7 +31,7 @@ def run_at(
     Args:
         sweep: The sweep.
         seed: Tells this sweep from others, for draws (`definition.seed_of`).
-        shared_plan: What every run is told of the plan, beside the file and its own place; None tells nothing.
+        shared_plan: What every run is told of the plan beside the file and its place; None tells nothing.
         index: Number of the point.
         runs: The sweep's runs so far, by which a sampler goes.
     """
@@ -91,7 +91,11 @@ def _propose(sweep: Sweep, runs: Sequence[SweepRun]) -> tuple[list[Any], dict[st
     sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
     is_rising = sweep.metric is not None and sweep.metric.maximize
     study = optuna.create_study(sampler=sampler, direction="maximize" if is_rising else "minimize")
-    trial_states = {RunState.STOPPED: states.PRUNED, RunState.FAILED: states.FAIL, RunState.FINISHED: states.FAIL}
+    trial_states = {
+        RunState.STOPPED: states.PRUNED,
+        RunState.FAILED: states.FAIL,
+        RunState.FINISHED: states.FAIL,
+    }
     for run in (run for run in runs if run.drawn):
         has_value = run.state is RunState.FINISHED and run.value is not None
         study.add_trial(

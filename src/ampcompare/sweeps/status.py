@@ -1,14 +1,10 @@
-"""`ampcompare sweep ... --missing` and `--fill`: how every point of a sweep stands, by its database, its job
-array or W&B's server; its holes listed, and run here as new runs.
+"""`ampcompare sweep ... --status` and `--rerun`.
 
-Database and array know at which point a run is. A run on the server is at the point whose values its config
-has: a program may have recorded the words that it was given, or what it made of them (`1e-3`, which YAML
-reads as a text), so that values are compared by what they read as.
+How every point of a sweep stands, and new runs for the points that are neither finished nor running.
 
-The queue of a filling is the sweep's own database; where it had none (a job array, W&B's server) one is made
-under output_dir, and every point is written into it, what others have run or are running as theirs. From
-there on it is a sweep like any other: two who fill at once share the work, and what is interrupted or killed
-goes on. Of a search, whose draws nobody else knows, there is only what its own database holds.
+A sweep of this command is read from its journal. A sweep on W&B's server is read from there: a run is at the
+point whose values its config has. A program may have recorded the words that it was given, or what it made of
+them (`1e-3`, which YAML reads as a text), so values are compared by what they read as.
 """
 
 from collections import Counter
@@ -19,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -29,215 +26,361 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.yaml_file import read_word
 from ampcompare.records import RunRecord
+from ampcompare.records.run_state import RunState
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.records.tree import lookup
-from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
+from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.words import plural
-from ampcompare.sweeps.cluster.array import Array
-from ampcompare.sweeps.cluster.submit import split
-from ampcompare.sweeps.definition import agreed, definition, seed_of
-from ampcompare.sweeps.file import KEYS, sweep_of
-from ampcompare.sweeps.prepare import Prepared, Request, prepare, prepared
-from ampcompare.sweeps.process import last_words
-from ampcompare.sweeps.queue import ELSEWHERE, ENDED, Queue
-from ampcompare.sweeps.run import make_output, queue_of, run_to_report
-from ampcompare.sweeps.search import row_at
+from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
+from ampcompare.sweeps.executors.options import split_cluster_words
+from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
+from ampcompare.sweeps.pipeline import run_prepared
+from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
+from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
-from ampcompare.sweeps.table import QUEUED, RUNNING, Row, read_sweep_of
+from ampcompare.sweeps.sweep_file import KEYS, sweep_of
 
-EXIT_HOLES = 3
-MOST_ROWS = 200
-WIDE = 400  # columns where no terminal says how many: no line is folded that a program may read
-STYLES = {"failed": "red", "crashed": "red", "refused": "red", "running": "yellow"}
-WHY = {"crashed": "its worker went away", "stopped": "queued again: the sweep's command goes on with it"}
-AS_KEPT = {RUNNING: ELSEWHERE, "interrupted": "failed", "refused": "failed"}  # of what others ran
-BY_HAND = (129, 130, 143)  # exit codes of a run that somebody stopped; hyperband's, under W&B's agent, is 255
-# The words for how a point stands, as they are counted; at the first two nothing is left to do.
-WHOLE = ("finished", "stopped early")
-STATES = (*WHOLE, "running", "failed", "crashed", "stopped", "refused", "missing")
-OF_ROWS = {"stopped": "stopped early", "lost": "crashed", "interrupted": "stopped", ELSEWHERE: "running"}
+EXIT_INCOMPLETE = 3
+MAX_ROWS = 200
+PLAIN_WIDTH = 400  # columns where no terminal says how many: no line is folded that a program may read
+STYLES = {RunState.FAILED: "red", RunState.RUNNING: "yellow"}
+# Exit codes of a run that somebody stopped; of one that hyperband stops under W&B's agent it is 255.
+STOPPED_BY_HAND = (129, 130, 143)
+DONE_STATES = (RunState.FINISHED, RunState.STOPPED)  # at such a point nothing is left to do
+SHOWN_STATES = (*DONE_STATES, RunState.RUNNING, RunState.FAILED, RunState.PREEMPTED, RunState.QUEUED)
 ABSENT = "\0"  # which no value can be
-DIGITS = 10  # that numbers have to share: a multiple of 0.1 has noise in its last ones
+DIGITS = 10  # in which numbers have to agree: a multiple of 0.1 has noise in its last ones
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A sweep as it stands: the row of each point with the run that tells, and by that run's id what is known
-    of `why` it is so. Of a search whose draws are not known (`is_drawn`) there are the runs that were begun,
-    and `not_begun` counts those that are to be. `unasked`: why nobody knows which runs of an array wait.
+class SweepStatus:
+    """How a sweep stands.
+
+    Attributes:
+        prepared: The sweep.
+        keys: The options that it varies.
+        points: The newest run of each point; a point that was not begun has a run without an id. Of a search
+            whose draws are not known there are only the runs that were begun.
+        reasons: Why a run is as it is, by its id.
+        is_drawn: Whether the points are draws that nobody knows before they are begun.
+        not_begun: Number of points of such a search that are still to be drawn.
+        has_journal: Whether this command has begun the sweep.
+        remarks: What else there is to say.
     """
 
-    ready: Prepared
-    keys: Sequence[str]  # what is varied
-    is_kept: bool  # in a database here
-    rows: Sequence[Row]
-    why: Mapping[str, str]
+    prepared: PreparedSweep
+    keys: Sequence[str]
+    points: Sequence[SweepRun]
+    reasons: Mapping[str, str]
     is_drawn: bool
     not_begun: int
-    unasked: str
+    has_journal: bool
     remarks: Sequence[str]
 
     @property
-    def open(self) -> list[Row]:
-        """The points at which something is left to do, or going on."""
-        return [row for row in self.rows if word_of(row) not in WHOLE]
+    def open_points(self) -> list[SweepRun]:
+        """The points at which something is left to do, or is running."""
+        return [run for run in self.points if run.state not in DONE_STATES]
 
     @property
-    def is_whole(self) -> bool:
-        return not self.open and not self.not_begun
+    def is_complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.open_points and not self.not_begun
 
     @property
-    def counted(self) -> str:
-        """`compare: 9 points: 7 finished, 1 failed, 1 missing`, and whether that is all."""
-        counts = Counter(map(word_of, self.rows))
-        counts["missing"] += self.not_begun
-        said = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "none"
-        total = plural(len(self.rows) + self.not_begun, "point")
-        return f"{self.ready.sweep.name}: {total}: {said}{'; whole' if self.is_whole else ''}"
+    def summary(self) -> str:
+        """Such as `compare: 9 points: 7 finished, 1 failed, 1 queued`."""
+        counts = Counter(run.state for run in self.points)
+        counts[RunState.QUEUED] += self.not_begun
+        parts = ", ".join(f"{counts[state]} {state}" for state in SHOWN_STATES if counts[state]) or "none"
+        total = plural(len(self.points) + self.not_begun, "point")
+        complete = "; complete" if self.is_complete else ""
+        return f"{self.prepared.sweep.name}: {total}: {parts}{complete}"
 
 
-def word_of(row: Row) -> str:
-    """How a point stands."""
-    if row.state == QUEUED:
-        return "stopped" if row.starts else "missing"
-    return OF_ROWS.get(row.state, row.state)
+def show_status(source: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
+    """List the points at which something is left to do. Nothing is written or started.
 
+    Args:
+        source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
+        words: The words with which the sweep was run.
+        console: Where to print.
+        options: Options of the command line.
 
-def look(source: str, words: Sequence[str], request: Request) -> Seen:
-    """Every point of a sweep of a file, or of `wandb:ENTITY/PROJECT/SWEEP`, run with these words (a batch
-    system's are none of its runs'). Writes and starts nothing. Raises UserError.
+    Returns:
+        0 where the sweep is complete, 3 where it is not.
+
+    Raises:
+        UserError: For bad input, or a sweep that cannot be read.
     """
-    ready, of_server, why = _prepared(source, split(words)[1], request)
-    written, kept = read_sweep_of(ready.url, ready.sweep.name)
-    sweep, of_array, jobs, unasked = _of_array(ready)
-    why |= jobs
-    if written:
-        groups = [seeds for seeds, *_ in written["groups"]]
-        sweep, _ = agreed(ready.sweep, ready.words, written["sweep"], groups, "its database")
-    # What the database has of others, or nobody has begun, the others tell.
-    begun = [row for row in kept if row.state != ELSEWHERE and (row.state != QUEUED or row.starts)]
-    keys, remarks, total = _varied(sweep), [], sweep.total()
-    # W&B's server draws by its own dice, and of a grid with a cap takes whichever it likes.
+    status = read_status(source, words, options)
+    if status.open_points:
+        _print_table(status, console)
+    for line in (status.summary, *status.remarks):
+        print_line(console, one_line(line))
+    has_work = status.not_begun or any(run.state is not RunState.RUNNING for run in status.open_points)
+    on_server = status.prepared.sweep.on_server
+    if has_work and not on_server:
+        print_line(console, one_line(f"to continue: {status.prepared.command()}"))
+    has_ended = on_server or any(run.starts for run in status.open_points)
+    if has_work and has_ended and (status.has_journal or not status.is_drawn):
+        print_line(
+            console, one_line(f"to run these points as new runs: {status.prepared.command('--rerun')}")
+        )
+    return 0 if status.is_complete else EXIT_INCOMPLETE
+
+
+def rerun(source: str, words: Sequence[str], console: Console, options: SweepOptions) -> int:
+    """Run every point that is neither finished nor running, as a new run of the same sweep.
+
+    Args:
+        source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
+        words: The words with which the sweep was run.
+        console: Where to print.
+        options: Options of the command line.
+
+    Returns:
+        The exit code of `run_sweep`; 3 where nothing failed and something is left.
+
+    Raises:
+        UserError: As `show_status`; and for a search of W&B's server, whose draws are not known here.
+    """
+    if options.until_decided:
+        raise UserError("--until-decided: adds seeds, --rerun runs the points there are; leave one out")
+    cluster_words, run_words = split_cluster_words(words, options.cluster)
+    status = read_status(source, run_words, options)
+    print_line(console, one_line(status.summary))
+    for line in status.remarks:
+        print_line(console, one_line(line))
+    to_run = [run for run in status.open_points if run.state is not RunState.RUNNING]
+    if running := len(status.open_points) - len(to_run):
+        print_line(
+            console, f"{plural(running, 'point')} {'is' if running == 1 else 'are'} running: left alone"
+        )
+    if not to_run and not status.not_begun:
+        return 0 if status.is_complete else EXIT_INCOMPLETE
+    if status.is_drawn and not status.has_journal:
+        todo = "continue with what runs it, such as wandb agent"
+        raise UserError(f"--rerun: the draws of a search on W&B's server are not known here; {todo}")
+
+    def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
+        return _requeue(status, prepared, journal)
+
+    code = run_prepared(status.prepared, cluster_words, console, requeue)
+    if code >= 128 or options.cluster == "slurm":
+        return code
+    after = read_status(source, run_words, options)
+    print_line(console, one_line(after.summary))
+    return code or (0 if after.is_complete else EXIT_INCOMPLETE)
+
+
+def _requeue(status: SweepStatus, prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
+    """Write down what others have run, and new runs for the points that are to be run again."""
+    state, shared_plan = journal.state, prepared.shared_plan
+    for point in status.points:
+        plan = {} if shared_plan is None else {**shared_plan, "place": point.index, **point.plan}
+        known = state.runs.get(point.index)
+        is_to_run = point.state not in (*DONE_STATES, RunState.RUNNING)
+        if not is_to_run and (known is None or known.is_external):
+            journal.add_external([replace(point, plan=plan)])
+        elif is_to_run and (known is None or known.starts or known.is_external):
+            journal.propose(replace(known or point, plan=known.plan if known else plan))
+    if status.is_drawn and prepared.sweep.run_cap is None:  # else the search would draw without end
+        return replace(prepared, sweep=replace(prepared.sweep, run_cap=len(state.runs)))
+    return prepared
+
+
+def read_status(source: str, words: Sequence[str], options: SweepOptions) -> SweepStatus:
+    """Return how every point of a sweep stands. Nothing is written or started.
+
+    Args:
+        source: A sweep file, or `wandb:ENTITY/PROJECT/SWEEP`.
+        words: The words with which the sweep was run; those of a cluster are left out.
+        options: Options of the command line.
+
+    Raises:
+        UserError: For bad input, or a sweep that cannot be read.
+    """
+    _, words = split_cluster_words(words, None, any_cluster=True)
+    prepared, server_runs, reasons = _prepare(source, words, options)
+    state = read_journal(prepared.output)
+    sweep, remarks = prepared.sweep, list[str]()
+    begun: list[SweepRun] = []
+    if state is not None:
+        added = state.added_seeds
+        where = str(prepared.output)
+        sweep, _ = continued_sweep(sweep, prepared.words, state.definition, added, where)
+        begun = _runs_of_journal(prepared.output, state, reasons, remarks)
+    keys, total = _varied_keys(sweep), sweep.total()
+    # W&B's server draws for itself, and of a grid with a cap it takes whichever points it likes.
     is_theirs = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
     is_drawn = total is None or sweep.learns or is_theirs
-    points: list[Row] = []
+    points: list[SweepRun] = []
     if total is not None and not is_drawn:
-        seed = seed_of(sweep, definition(sweep, ready.words))
-        points = [replace(row_at(sweep, seed, {}, place), state=QUEUED, starts=0) for place in range(total)]
-    found, strays = _placed(points, keys, of_server)
+        seed = seed_of(sweep, definition(sweep, prepared.words))
+        points = [run_at(sweep, seed, {}, index) for index in range(total)]
+    placed, strays = _place(points, keys, server_runs)
     if is_drawn:
         points = begun or strays
         if sweep.run_cap is None:
-            remarks.append("a search without run_cap has no end, so that no point of it is missing")
+            remarks.append("a search without run_cap has no end, so no point of it is missing")
     else:
-        for row in [*found, *of_array, *begun]:
-            if row.place < len(points) and _rank(row) >= _rank(points[row.place]):
-                points[row.place] = row
+        for run in [*placed, *begun]:
+            if run.index < len(points) and _rank(run) >= _rank(points[run.index]):
+                points[run.index] = run
         if strays:
             stray = f"of this sweep at none of its points ({strays[0].run_id})"
             remarks.append(f"{plural(len(strays), 'run')} {stray}")
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
-    seen = Seen(ready, keys, bool(written), points, why, is_drawn, not_begun, unasked, remarks)
-    if unasked and not seen.is_whole:
-        remarks.append(f"{unasked}: some of them may run")
-    return seen
+    return SweepStatus(
+        prepared, keys, points, reasons, is_drawn, not_begun, state is not None, tuple(remarks)
+    )
 
 
-def _rank(row: Row) -> tuple[bool, bool, bool]:
-    """One that is done makes a point whole, whatever failed before; else one that goes on tells."""
-    word = word_of(row)
-    return word in WHOLE, word == RUNNING, word != "missing"
+def _runs_of_journal(
+    folder: Path, state: SweepState, reasons: dict[str, str], remarks: list[str]
+) -> list[SweepRun]:
+    """Return the runs that this command has begun, as they stand now."""
+    is_driven = _has_driver(folder)
+    runs = []
+    jobs = _jobs(state, remarks)
+    for _, run in sorted(state.runs.items()):
+        if run.is_external:  # the server tells
+            continue
+        if run.state is RunState.RUNNING and "job" in run.process:
+            run = _run_of_job(folder, run, jobs, reasons)
+        elif run.state is RunState.RUNNING and not is_driven:
+            run = replace(run, state=RunState.PREEMPTED)
+            reasons[run.run_id] = "its driver was killed"
+        elif run.state is RunState.PREEMPTED and not run.signal_ends:
+            reasons[run.run_id] = "interrupted"
+        runs.append(run)
+    return runs
 
 
-def _prepared(
-    source: str, words: Sequence[str], request: Request
-) -> tuple[Prepared, list[Row], dict[str, str]]:
-    """The sweep, the runs that W&B's server has of it, and by their ids why they are as they are."""
+def _has_driver(folder: Path) -> bool:
+    """Return whether a driver has the folder."""
+    if not (folder / LOCK_FILE).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK_FILE, blocking=False):
+            return False
+    except Timeout:
+        return True
+
+
+def _jobs(state: SweepState, remarks: list[str]) -> dict[int, str] | None:
+    """Return the jobs in Slurm's queue by the index of their run; None where Slurm cannot be asked."""
+    from ampcompare.sweeps.executors.slurm import jobs_in_queue
+
+    if not any("job" in run.process for run in state.with_state(RunState.RUNNING)):
+        return {}
+    try:
+        return jobs_in_queue(state)
+    except UserError as problem:
+        remarks.append(f"{problem}; the runs whose jobs have not noted an end count as running")
+        return None
+
+
+def _run_of_job(
+    folder: Path, run: SweepRun, jobs: Mapping[int, str] | None, reasons: dict[str, str]
+) -> SweepRun:
+    from ampcompare.sweeps.executors.slurm_task import read_end
+
+    if event := read_end(folder, run):
+        return replace(run, state=event.state, exit_code=event.exit_code)
+    if jobs is None or run.index in jobs:
+        reasons[run.run_id] = f"in the queue as job {(jobs or {}).get(run.index, run.process['job'])}"
+        return run
+    reasons[run.run_id] = "its job has left the queue without a result"
+    return replace(run, state=RunState.PREEMPTED)
+
+
+def _rank(run: SweepRun) -> tuple[bool, bool, bool]:
+    """Order runs of one point: what is done counts, whatever failed before; else what is running."""
+    return run.state in DONE_STATES, run.state is RunState.RUNNING, bool(run.run_id)
+
+
+def _prepare(
+    source: str, words: Sequence[str], options: SweepOptions
+) -> tuple[PreparedSweep, list[SweepRun], dict[str, str]]:
+    """Return the sweep, the runs that W&B's server has of it, and the reasons for their states."""
     if not source.startswith(API_PREFIX):
-        return prepare(source, words, request), [], {}
-    if option := "--name" if request.name is not None else "--control" if request.control else "":
-        raise UserError(f"{option}: is of a sweep without a server; leave it out")
+        return prepare(source, words, options), [], {}
+    if option := "--name" if options.name is not None else "--control" if options.control else "":
+        raise UserError(f"{option}: is for a sweep without a server; leave it out")
     entity, project, name = parse_source(source)
     config, records = read_server_sweep(source, brief=True)
     # The server knows more keys than a file may have.
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
-    read = sweep_of(Path(source), known)
-    rows, why = [], {}
+    sweep = sweep_of(Path(source), known)
+    runs, reasons = [], {}
     for record in records:
-        row, why[record.id] = _of_record(record, read)
-        rows.append(row)
+        run, reasons[record.id] = _run_of_record(record, sweep)
+        runs.append(run)
     # W&B's agent alone stops runs early.
-    read = replace(read, name=name, entity=entity, project=project, on_server=True, hyperband=None)
-    return replace(prepared(read, words), file=source, request=request), rows, why
+    sweep = replace(sweep, name=name, entity=entity, project=project, on_server=True, hyperband=None)
+    return replace(prepare_sweep(sweep, words, options), file=source), runs, reasons
 
 
-def _of_array(ready: Prepared) -> tuple[Sweep, list[Row], dict[str, str], str]:
-    """The sweep as its job array began, if there is one, the runs of that by its notes and by Slurm's queue,
-    in which job they are, and why the queue could not be asked.
-    """
-    array, jobs, unasked = Array(ready.output.resolve()), {}, ""
-    if not array.has_begun:
-        return ready.sweep, [], {}, ""
-    ready, kept = array.agreed(ready)
-    rows = array.rows(ready, kept, {})
-    if any(row.state == QUEUED for row in rows):  # else it may be far from Slurm by now
-        try:
-            jobs = array.in_queue()
-        except UserError as problem:
-            unasked = str(problem)
-    why = {run_id: f"in the queue as job {ids[0]}" for run_id, ids in jobs.items()}
-    rows = [replace(row, state=RUNNING, starts=1) if row.run_id in jobs else row for row in rows]
-    return ready.sweep, rows, why, unasked
-
-
-def _of_record(run: RunRecord, sweep: Sweep) -> tuple[Row, str]:
-    """A run by its record, with all that is in its config, and why it ended so in the words of the report."""
+def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
+    """Return a run by its record, with its whole config as parameters, and the reason for its state."""
     metric = sweep.metric.name if sweep.metric else None
-    outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
-    state = "lost" if why == NO_EXIT else outcome.value
+    outcome, reason = outcome_of(record, metric or metrics.EVAL_ACCURACY)
+    state = RunState.FAILED if outcome is Outcome.REFUSED else RunState(outcome.value)
     if outcome is Outcome.STOPPED:
-        by_hand = run.exit_code in BY_HAND or run.ended_as == "preempted"
-        state = "stopped" if sweep.hyperband and not by_hand else "interrupted"
+        by_hand = record.exit_code in STOPPED_BY_HAND or record.ended_as == "preempted"
+        state = RunState.STOPPED if sweep.hyperband and not by_hand else RunState.PREEMPTED
     value = None
     if metric is not None:
-        values = run.values(metric)
-        value = float(values[-1]) if len(values) else run.summary_number(metric)
-    began = int(run.started_at.timestamp()) if run.started_at else 0
-    return Row(began, run.id, run.config, state=state, value=value), why
+        values = record.values(metric)
+        value = float(values[-1]) if len(values) else record.summary_number(metric)
+    began = int(record.started_at.timestamp()) if record.started_at else 0
+    run = SweepRun(began, record.id, record.config, state=state, value=value, starts=1, is_external=True)
+    return run, reason
 
 
-def _placed(points: Sequence[Row], keys: Sequence[str], runs: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The runs at the points whose values they have, and those at none; the newest tells. What is done comes
-    first, so that of points with the same values each gets one.
+def _place(
+    points: Sequence[SweepRun], keys: Sequence[str], runs: Sequence[SweepRun]
+) -> tuple[list[SweepRun], list[SweepRun]]:
+    """Put runs of the server to the points whose values they have.
+
+    The newest run of a point counts. What is done comes first, so that each of several points with the same
+    values gets one.
+
+    Returns:
+        The runs at points, and those at none.
     """
-    by: dict[Any, list[Row]] = {}
+    by_values: dict[Any, list[SweepRun]] = {}
     for point in points:
-        by.setdefault(_values_of(point.parameters, keys), []).append(point)
-    at: dict[int, Row] = {}
-    strays: list[Row] = []
-    for run in sorted(runs, key=lambda run: (*(not is_so for is_so in _rank(run)), -run.place)):
-        if there := by.get(_values_of(run.parameters, keys)):
-            point = next((point for point in there if point.place not in at), there[0])
-            at.setdefault(point.place, replace(point, run_id=run.run_id, state=run.state, value=run.value))
-        elif run.state != "refused" or not points:
-            strays.append(replace(run, place=len(strays)))
-    return [*at.values()], strays
+        by_values.setdefault(_values_of(point.parameters, keys), []).append(point)
+    placed: dict[int, SweepRun] = {}
+    strays: list[SweepRun] = []
+    for run in sorted(runs, key=lambda run: (*(not is_so for is_so in _rank(run)), -run.index)):
+        if same := by_values.get(_values_of(run.parameters, keys)):
+            point = next((point for point in same if point.index not in placed), same[0])
+            here = replace(run, index=point.index, parameters=point.parameters, plan=point.plan)
+            placed.setdefault(point.index, here)
+        else:
+            strays.append(replace(run, index=len(strays)))
+    return [*placed.values()], strays
 
 
-def _varied(sweep: Sweep) -> list[str]:
-    """The keys that tell its points apart."""
+def _varied_keys(sweep: Sweep) -> list[str]:
+    """Return the keys that tell the points apart."""
     repeats = (SEED,) if sweep.added else ()
     return [p.key for p in sweep.parameters if not p.is_listed or p.grid_size() > 1 or p.path == repeats]
 
 
 def _values_of(tree: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    """What a config or a row's parameters have of these keys, to be compared by."""
-    return tuple(_read(str(lookup(tree, key, ABSENT))) for key in keys)
+    """Return what a config or a run's parameters have under these keys, in a form that can be compared."""
+    return tuple(_normalized(str(lookup(tree, key, ABSENT))) for key in keys)
 
 
 @lru_cache(maxsize=100_000)
-def _read(text: str) -> str:
-    """A value by what it reads as; numbers are the same by their size, `none` and `null` are None."""
+def _normalized(text: str) -> str:
+    """Return a value by what it reads as: numbers by their size, `none` and `null` as None."""
     with suppress(ValueError):
         return f"{float(text):.{DIGITS}g}"  # before YAML, to which 010 is 8
     try:
@@ -245,101 +388,26 @@ def _read(text: str) -> str:
     except UserError:
         return text
     if isinstance(value, list | tuple):
-        return str([_read(str(part)) for part in value])
+        return str([_normalized(str(part)) for part in value])
     if isinstance(value, Mapping):
-        return str(sorted((str(name), _read(str(part))) for name, part in value.items()))
+        return str(sorted((str(name), _normalized(str(part))) for name, part in value.items()))
     return "none" if str(value).lower() in ("none", "null") else str(value)
 
 
-def see_holes(
-    source: str, words: Sequence[str], console: Console, request: Request, *, fill: bool, missing: bool
-) -> int:
-    """List the points of the sweep that are missing, failed or still running, or run them.
-
-    Returns the exit code: 0 where the sweep is whole, 3 where it is not; of `fill` as `run_sweep` does, and 3
-    where nothing failed and something is left that cannot be run here, or not now. Raises UserError for bad
-    input; `missing` writes and starts nothing.
-    """
-    if fill and missing:
-        raise UserError("--missing --fill: one lists the holes, the other runs them; leave one out")
-    if request.until_decided:
-        raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
-    seen = look(source, words, request)
-    if missing and seen.open:
-        _print_table(seen, console)
-    for line in (seen.counted, *seen.remarks):
-        print_line(console, one_line(line))
-    if fill:
-        return _fill(seen, console)
-    if (_to_run(seen) or seen.not_begun) and (seen.is_kept or not seen.is_drawn):
-        print_line(console, one_line(f"to fill them: {seen.ready.again('--fill')}"))
-    return 0 if seen.is_whole else EXIT_HOLES
-
-
-def _to_run(seen: Seen) -> list[Row]:
-    return [row for row in seen.open if word_of(row) != "running"]
-
-
-def _fill(seen: Seen, console: Console) -> int:
-    ready, to_run = seen.ready, _to_run(seen)
-    if seen.unasked and not seen.is_whole:
-        todo = "run it where squeue answers"
-        gone = f"or, if none of its jobs is left, remove {Array(ready.output).place}/ampcompare-*.json"
-        raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
-    if going_on := len(seen.open) - len(to_run):
-        are = "is" if going_on == 1 else "are"
-        print_line(console, f"{plural(going_on, 'point')} {are} running: left alone")
-    if not to_run and not seen.not_begun:
-        return 0 if seen.is_whole else EXIT_HOLES
-    if seen.is_drawn and not seen.is_kept:
-        todo = "go on with what runs it, such as wandb agent"
-        raise UserError(f"--fill: of a search only what is in its own database can be run again; {todo}")
-    make_output(ready.output)
-    status = run_to_report(_queue_of(seen), ready, console, "--fill")
-    if status >= 128:
-        return status
-    after = look(ready.file, ready.given, ready.request)
-    print_line(console, one_line(after.counted))
-    return status or (0 if after.is_whole else EXIT_HOLES)
-
-
-def _queue_of(seen: Seen) -> Queue:
-    """The sweep's queue with every point in it that is known, and its holes queued once more."""
-    queue, told = queue_of(seen.ready), seen.ready.told
-    if not seen.is_drawn:
-        queue.adopt(
-            replace(
-                row,
-                plan={} if told is None else {**told, "place": row.place, **row.plan},
-                state=AS_KEPT.get(row.state, row.state),
-            )
-            for row in seen.rows
-        )
-    there = {row.place: row for row in queue.rows()}
-    for row in _to_run(seen):
-        mine = there.get(row.place)
-        # Another that fills may have queued it since: then it is another run. One that left no trace is gone,
-        # as a job that was cancelled in the queue.
-        if mine and mine.state in (*ENDED, ELSEWHERE) and row.run_id in ("", mine.run_id):
-            queue.requeue([mine])
-    if seen.is_drawn and queue.sweep.run_cap is None:  # else it would draw without end
-        queue.sweep = replace(queue.sweep, run_cap=len(there))
-    return queue
-
-
-def _print_table(seen: Seen, console: Console) -> None:
+def _print_table(status: SweepStatus, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-    for head in ("state", "point", "run", "why", "log"):
+    for head in ("state", "point", "run", "reason", "log"):
         table.add_column(head, overflow="fold")
-    for row in seen.open[:MOST_ROWS]:
-        word, arm, why = word_of(row), row.plan.get("arm"), seen.why.get(row.run_id)
-        values = " ".join(f"{key}={lookup(row.parameters, key)}" for key in seen.keys)
-        log = seen.ready.output / "logs" / f"{row.run_id}.log"
-        why = why or (last_words(log) if word == "failed" else WHY.get(word, ""))
-        cells = [f"{values} (control, {arm})" if arm else values, row.run_id, why]
-        cells.append(str(log) if row.run_id and log.is_file() else "")
-        table.add_row(Text(word, style=STYLES.get(word, "")), *(Text(one_line(cell)) for cell in cells))
-    wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    for run in status.open_points[:MAX_ROWS]:
+        arm, reason = run.plan.get("arm"), status.reasons.get(run.run_id)
+        values = " ".join(f"{key}={lookup(run.parameters, key)}" for key in status.keys)
+        log = status.prepared.output / "logs" / f"{run.run_id}.log"
+        reason = reason or (last_line(log) if run.state is RunState.FAILED else "")
+        cells = [f"{values} (control, {arm})" if arm else values, run.run_id, reason]
+        cells.append(str(log) if run.run_id and log.is_file() else "")
+        state = Text(run.state.value, style=STYLES.get(run.state, ""))
+        table.add_row(state, *(Text(one_line(cell)) for cell in cells))
+    wide = console if console.is_terminal else Console(file=console.file, width=PLAIN_WIDTH, highlight=False)
     wide.print(table)
-    if len(seen.open) > MOST_ROWS:
-        print_line(console, f"and {len(seen.open) - MOST_ROWS:,} more")
+    if len(status.open_points) > MAX_ROWS:
+        print_line(console, f"and {len(status.open_points) - MAX_ROWS:,} more")

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from ampcompare.program.checked import Checked, Number, Text, refused
 from ampcompare.sweeps.command import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.order import orders
+from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -93,8 +93,11 @@ Cell = Mapping[str, int]  # a run but for its seed: the number of each parameter
 
 @dataclass(frozen=True)
 class Cells:
-    """Which points are runs of their own, where not every one is (check.py): the combinations of values of
-    `keys`, by number, that are `kept`. A block has all of them.
+    """The points of a grid that are runs, where several train the same (training_check.py).
+
+    Attributes:
+        keys: The parameters that decide whether two points train the same.
+        kept: The combinations of their values that are run, as indices of the values.
     """
 
     keys: tuple[str, ...]
@@ -124,7 +127,7 @@ class Sweep:
 
     @property
     def is_grid(self) -> bool:
-        """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
+        """Whether every point is run once: in randomized blocks, or in the file's order under hyperband."""
         return self.method == "grid"
 
     @property

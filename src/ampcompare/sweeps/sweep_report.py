@@ -16,10 +16,10 @@ from ampcompare.report.external.reading import is_quality
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
-from ampcompare.sweeps.check import trains_here
+from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.sequential import Look
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
-from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.training_check import trains_here
 
 PUBLISHED = "published.name"
 

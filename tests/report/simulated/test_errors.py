@@ -14,7 +14,7 @@ from ampcompare.records import RunRecord
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
 from ampcompare.report.statistics.family import joint_level
-from ampcompare.sweeps.order import in_blocks
+from ampcompare.sweeps.randomized_blocks import in_blocks
 
 SETS = 60
 RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput

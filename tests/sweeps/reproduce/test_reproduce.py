@@ -19,8 +19,8 @@ from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import psutil
 
@@ -60,7 +61,7 @@ class LocalExecutor:
             worker = next(number for number in count() if number not in busy)
             gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
             process = self.launcher.start(run, self._guard, gpu, self.code)
-            where = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
+            where: dict[str, Any] = {"host": socket.gethostname(), **({"gpu": gpu} if gpu else {})}
             if process is None:
                 self._news += [RunEvent(run.index, RunState.RUNNING, process=where)]
                 self._news += [RunEvent(run.index, RunState.FAILED)]

@@ -34,7 +34,7 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.code_version import changed_code_dates
 from ampcompare.sweeps.executors import Executor, RunEvent
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report, read_end
-from ampcompare.sweeps.journal import Journal, SweepRun
+from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.run_process import MAX_SIGNAL_ENDS, RunLauncher
 
@@ -159,7 +159,7 @@ class SlurmExecutor:
 
     def has_report_job(self) -> bool:
         """Return whether the queue has the report's job."""
-        return REPORT in jobs_in_queue(self._journal)
+        return REPORT in jobs_in_queue(self._journal.state)
 
     def _look(self) -> None:
         running = [run for run in self._journal.state.with_state(RunState.RUNNING) if "job" in run.process]
@@ -170,7 +170,7 @@ class SlurmExecutor:
             return
         self._next_queue_look = time.monotonic() + QUEUE_SECONDS
         try:
-            jobs = jobs_in_queue(self._journal)
+            jobs = jobs_in_queue(self._journal.state)
         except UserError:  # squeue does not answer; it may the next time
             return
         gone = {run.index for run in running} - jobs.keys()
@@ -192,7 +192,7 @@ class SlurmExecutor:
             and (run.index in submitted or "job" in run.process)
             and read_end(self._folder, run) is None
         ]
-        return jobs_in_queue(self._journal) if unknown else {}
+        return jobs_in_queue(self._journal.state) if unknown else {}
 
 
 def run_on_slurm(
@@ -210,7 +210,7 @@ def run_on_slurm(
         UserError: If something cannot be submitted.
     """
     from ampcompare.sweeps.driver import SweepDriver
-    from ampcompare.sweeps.pipeline import recover_local_runs, see_through
+    from ampcompare.sweeps.pipeline import look_at, recover_local_runs, see_through
     from ampcompare.sweeps.progress import SweepProgress
     from ampcompare.sweeps.stop_request import StopRequest
 
@@ -222,9 +222,10 @@ def run_on_slurm(
 
     recover_local_runs(journal, say)
     executor = make_executor(journal)
+    assert isinstance(executor, SlurmExecutor)
     state, folder = journal.state, journal.folder
-    quiet = SweepProgress(Console(quiet=True), lambda: driver.sweep, state, lambda run_id: folder / run_id, 1)
-    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say))
+    quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, 1)
+    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say), look_at)
     before = {run.index for run in state.with_state(RunState.RUNNING)}
     submitted = driver.submit_all()
     total = driver.sweep.total() or 0
@@ -244,7 +245,8 @@ def run_on_slurm(
         most = options.get("array_parallelism", len(submitted))
         at_a_time = f", {most} at a time" if most < len(submitted) else ""
         time_limit = f"time limit {options['additional_parameters'].get('time')}"
-        parts.append(f"{len(submitted)} submitted as job {_array_of(state.runs[submitted[0].index])}{at_a_time}, {time_limit}")
+        job = _array_of(state.runs[submitted[0].index])
+        parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
         if left > 0:
             parts.append(f"{left} are left for the same command later")
     else:
@@ -258,9 +260,7 @@ def run_on_slurm(
     return 0
 
 
-def slurm_factory(
-    prepared: PreparedSweep, words: Mapping[str, str]
-) -> Callable[[Journal], SlurmExecutor]:
+def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable[[Journal], SlurmExecutor]:
     """Return what makes the executor of a sweep.
 
     Args:
@@ -279,7 +279,9 @@ def slurm_factory(
     if not options.wait and (needed := next((name for name, is_needed in needs.items() if is_needed), None)):
         raise UserError(f"--cluster slurm: {needed} needs a driver that stays; add --wait")
     if not options.wait and sweep.total() is None:
-        raise UserError("--cluster slurm: a random search needs run_cap, the number of its runs; or add --wait")
+        raise UserError(
+            "--cluster slurm: a random search needs run_cap, the number of its runs; or add --wait"
+        )
     text, place = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in place or "\\" in place or not place.isprintable():
         raise UserError(f"{text}: expected a printable path without % and \\, which mean something to sbatch")
@@ -299,7 +301,7 @@ def jobs_folder(folder: Path) -> Path:
     return folder / "cluster" / "jobs"
 
 
-def jobs_in_queue(journal: Journal) -> dict[int, str]:
+def jobs_in_queue(state: SweepState) -> dict[int, str]:
     """Return the jobs of a sweep that wait or run: their ids by the index of the run, REPORT for the report.
 
     Everybody's jobs are asked for: an array may have been submitted by a colleague, or under another account.
@@ -307,7 +309,7 @@ def jobs_in_queue(journal: Journal) -> dict[int, str]:
     Raises:
         UserError: If squeue cannot be asked.
     """
-    submissions = journal.state.submissions
+    submissions = state.submissions
     if not submissions:
         return {}
     # SQUEUE_USERS, SQUEUE_STATES and their like would leave jobs out; sbatch names clusters its own way.
@@ -416,7 +418,9 @@ def submitit_parameters(given: Mapping[str, str], workers: int | None = None) ->
         if not text.isprintable() or not text.strip():
             raise UserError(f"{word}: expected a printable word")
         # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
-        parameters[name] = read_word(word, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
+        parameters[name] = (
+            read_word(word, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
+        )
         if not isinstance(parameters[name], PARAMETER_TYPES.get(name, object)):
             todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""
             raise UserError(f"{word}: expected JSON or a number, {todo}")

@@ -76,9 +76,13 @@ class SlurmTask:
         launcher = self.launcher
         if not launcher.trains_here:
             launcher = dataclasses.replace(launcher, prefix=IGNORE_WARNINGS)
-        print(f"run {self.run.run_id} of {launcher.sweep.name}; output: {launcher.log_file(self.run.run_id)}", flush=True)
+        log = launcher.log_file(self.run.run_id)
+        print(
+            f"run {self.run.run_id} of {launcher.sweep.name}; output: {launcher.log_file(self.run.run_id)}",
+            flush=True,
+        )
         run, events = self.run, list[RunEvent]()
-        if launcher.log_file(run.run_id).exists():  # Slurm has started this job before
+        if log.exists():  # Slurm has started this job before
             run = dataclasses.replace(run, starts=max(1, run.starts))
 
         def see() -> None:
@@ -147,7 +151,7 @@ def _end_file(folder: Path, run_id: str) -> Path:
 
 
 def make_report(sweep: Sweep, folder: Path) -> int:
-    """Make the report, as the job behind the last run. A job that is queued again starts from the beginning."""
+    """Make the report, as the job behind the last run."""
     from rich.console import Console
 
     from ampcompare.sweeps.sweep_report import report

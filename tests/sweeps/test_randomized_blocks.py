@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.file import Hyperband, Sweep
-from ampcompare.sweeps.order import GPUS, orders
+from ampcompare.sweeps.randomized_blocks import GPUS, orders
+from ampcompare.sweeps.sweep_file import Hyperband, Sweep
 
 NAMES = st.text(max_size=20)
 

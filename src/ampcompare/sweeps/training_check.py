@@ -1,9 +1,9 @@
-"""What our training makes of a sweep: whether it takes these options and logs that metric, and which points
-of a grid of backends and loss scales come to the same run, or to none.
+"""What our training makes of a sweep: whether it takes the options and logs the metric, and which points of a
+grid train the same, or cannot run.
 
-`none` has no loss scale, so that with two of them it is two points and one run; `native_bf16` with a static
-one is refused. Each run is made once, and a block (order.py) holds, for one seed, every run that those points
-came to: a baseline that all scales share stands among all of them, not before the later ones.
+The backend `none` has no loss scale: with two loss scales it is two points and one run. The backend
+`native_bf16` with a static loss scale is refused. Each run is made once. A block (randomized_blocks.py) holds
+every run of one seed, so that a baseline which all loss scales share is run among all of them.
 """
 
 import json

@@ -10,8 +10,8 @@ from support.place import Place
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BASE: dict[str, Any] = {
     "program": "run_experiment.py",
