@@ -117,7 +117,7 @@ def see_through(
         print_line(console, one_line(line))
 
     with StopRequest(say) as stop:
-        recover_local_runs(journal, say)
+        recover_local_runs(journal, say, except_ray=prepared.options.cluster == "ray")
         executor = make_executor(journal)
         try:
             progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
@@ -183,13 +183,19 @@ def opened_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Jour
         journal.close()
 
 
-def recover_local_runs(journal: Journal, say: Callable[[str], None]) -> None:
+def recover_local_runs(journal: Journal, say: Callable[[str], None], *, except_ray: bool = False) -> None:
     """See what became of the processes that a killed driver has left.
 
     What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
     the others are continued.
+
+    Args:
+        journal: The sweep's journal.
+        say: Prints a line for the user.
+        except_ray: Leave tasks of Ray to its executor, which looks on every node of the cluster.
     """
     running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
+    running = [run for run in running if not (except_ray and "ray" in run.process)]
     if not running:
         return
     end_leftovers(running, journal.folder, say)

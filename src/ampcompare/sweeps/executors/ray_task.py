@@ -1,0 +1,226 @@
+"""What a task of Ray does: one run, from its start to its end or until it is cancelled.
+
+Where the node sees the sweep's output folder, the run works in it, and goes on from what another node has
+left there. Elsewhere it works in a temporary folder, and its files travel back with the result.
+
+`ray.cancel` raises KeyboardInterrupt in the main thread of the task. So a thread of its own sees to the run
+and the main thread only sleeps: a call that it interrupts must not hold a lock of `subprocess`, and a process
+that was just started must not be lost.
+"""
+
+import hashlib
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.metric_tail import MetricTail
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers, end_state
+
+POLL_SECONDS = 0.1
+NOTES = Path("cluster") / "ray"  # in the output folder: the token, and the task of each run
+
+
+@dataclass(frozen=True)
+class WorkingFolder:
+    """Where a run's relative paths begin, and the user's files that have to be there.
+
+    Attributes:
+        path: The driver's working folder; None where Ray brings one (`runtime_env`).
+        hashes: SHA-256 of each of the user's files, by its path.
+    """
+
+    path: str | None
+    hashes: Mapping[str, str]
+
+    def enter(self) -> str:
+        """Make it the working folder of this process; return what is missing here, empty where nothing is."""
+        folder = Path(self.path) if self.path else Path.cwd()
+        for name, digest in self.hashes.items():
+            content = None
+            with suppress(OSError):
+                content = (folder / name).read_bytes()
+            if content is None or hashlib.sha256(content).hexdigest() != digest:
+                state = "is not there" if content is None else "has another content there"
+                todo = """bring it along with ray.runtime_env='{"working_dir": "."}'"""
+                return f"node {socket.gethostname()}: {folder / name} {state}; {todo}"
+        # Our own training alone, which has no files of the user, may go without the driver's folder.
+        if self.path and folder.is_dir():
+            os.chdir(folder)
+        return ""
+
+
+@dataclass(frozen=True)
+class RayTask:
+    """One run. All of it travels to the task as a pickle.
+
+    Attributes:
+        launcher: Starts the run.
+        run: The run.
+        token: Content of the file by which a node sees that the output folder is the driver's.
+        working_folder: Where the run's relative paths begin.
+        needs_shared_folder: Whether the driver has to read the record while the run goes on.
+        code: Dates of the user's files, for the record, where they changed since the sweep began.
+    """
+
+    launcher: RunLauncher
+    run: SweepRun
+    token: str
+    working_folder: WorkingFolder
+    needs_shared_folder: bool = False
+    code: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How a task ended.
+
+    Attributes:
+        event: How the run ended.
+        message: Why it could not be started; empty where it was.
+        files: The run's files, by their path in the output folder, where the node does not see that.
+    """
+
+    event: RunEvent
+    message: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class _StopCount:
+    """How often somebody asked for the end: once in order, twice at once."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+
+def run_task(task: RayTask) -> TaskResult:
+    """Run, and return how the run ended. A first KeyboardInterrupt ends it in order, a second one kills it."""
+    stop = _StopCount()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_run_where_possible, task, stop)
+        while True:
+            try:
+                while not future.done():
+                    time.sleep(POLL_SECONDS)
+                return future.result()
+            except KeyboardInterrupt:
+                stop.requests += 1
+
+
+def _run_where_possible(task: RayTask, stop: _StopCount) -> TaskResult:
+    launcher, run = task.launcher, task.run
+    failed = RunEvent(run.index, RunState.FAILED)
+    if missing := task.working_folder.enter():
+        return TaskResult(failed, missing)
+    if sees_token(launcher.folder / NOTES / "token", task.token):
+        return TaskResult(_run_in_shared_folder(task, stop))
+    if task.needs_shared_folder:
+        why = f"node {socket.gethostname()} does not see output_dir={launcher.folder}"
+        return TaskResult(failed, f"{why}, and early_terminate needs the records of running runs")
+    with tempfile.TemporaryDirectory(prefix="ampcompare-", ignore_cleanup_errors=True) as folder:
+        event = _run_process(_launcher_into(launcher, Path(folder).resolve()), task, run, stop)
+        return TaskResult(event, files=read_files(Path(folder), run.run_id))
+
+
+def _run_in_shared_folder(task: RayTask, stop: _StopCount) -> RunEvent:
+    import ray
+
+    launcher, run = task.launcher, task.run
+    # A worker that was killed on this machine has left the run to its guard, which may be ending it now.
+    end_leftovers([run], launcher.folder, lambda line: None)
+    note, task_id = launcher.folder / NOTES / run.run_id, ray.get_runtime_context().get_task_id() or ""
+    with suppress(OSError):
+        if note.read_text() == task_id:  # Ray has started this task before, and its node died
+            if MetricTail(launcher.folder, run.run_id).exit_code() == 0:
+                return RunEvent(run.index, RunState.FINISHED, 0)
+            run = replace(run, starts=max(1, run.starts))
+    note.write_text(task_id)
+    return _run_process(launcher, task, run, stop)
+
+
+def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: _StopCount) -> RunEvent:
+    if stop.requests:
+        return RunEvent(run.index, RunState.PREEMPTED)
+    with closing(ProcessGuard()) as guard:
+        with _sigint_unblocked():
+            process = launcher.start(run, guard, code=task.code)
+        if process is None:
+            return RunEvent(run.index, RunState.FAILED)
+        while (exit_code := process.poll()) is None:
+            if stop.requests:
+                process.stop(signal.SIGTERM, STOP_SECONDS)
+            if stop.requests > 1:
+                process.kill()
+            time.sleep(POLL_SECONDS)
+        was_asked = process.was_asked_to_stop
+        state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)
+        return RunEvent(run.index, state, exit_code, by_signal)
+
+
+@contextmanager
+def _sigint_unblocked() -> Iterator[None]:
+    """Let a program that is started here get SIGINT, which Ray blocks in its workers."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _launcher_into(launcher: RunLauncher, folder: Path) -> RunLauncher:
+    """Return the launcher with another output folder."""
+    there, here = f"output_dir={launcher.folder}", f"output_dir={folder}"
+    overrides = tuple(here if word == there else word for word in launcher.overrides)
+    return replace(launcher, folder=folder, overrides=overrides)
+
+
+def sees_token(path: Path, token: str) -> bool:
+    """Return whether the file has this content here."""
+    with suppress(OSError, ValueError):
+        return path.read_text() == token
+    return False
+
+
+def end_leftovers_here(runs: list[SweepRun], folder: Path) -> None:
+    """End what a killed driver has left of these runs on this machine."""
+    end_leftovers(runs, folder, lambda line: None)
+
+
+def read_files(folder: Path, run_id: str) -> dict[str, bytes]:
+    """Return the content of a run's log and records, by their path in the folder. Links are left out."""
+    found = [folder / "logs" / f"{run_id}.log"]
+    for record in (folder / "wandb").glob(f"*run-*-{run_id}"):
+        found += sorted(record.rglob("*"))
+    files = [path for path in found if path.is_file() and not path.is_symlink()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def write_files(folder: Path, run_id: str, files: Mapping[str, bytes]) -> None:
+    """Write what `read_files` returned on another machine. The log is added to that of earlier starts.
+
+    Raises:
+        ValueError: For a path that is not one of the run's.
+        OSError: If a file cannot be written.
+    """
+    log = f"logs/{run_id}.log"
+    for name in files:
+        parts = Path(name).parts
+        is_record = len(parts) > 2 and parts[0] == "wandb" and Path(parts[1]).match(f"*run-*-{run_id}")
+        is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
+        if not is_inside or ".." in parts or not (is_record or name == log):
+            raise ValueError(f"{name!r} is not a file of run {run_id}")
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab" if name == log else "wb") as file:
+            file.write(content)
