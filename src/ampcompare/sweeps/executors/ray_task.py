@@ -105,6 +105,8 @@ class _StopCount:
 
 def run_task(task: RayTask) -> TaskResult:
     """Run, and return how the run ended. A first KeyboardInterrupt ends it in order, a second one kills it."""
+    # A cluster that was started in the background of a shell ignores SIGINT, and Python raises nothing then.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stop = _StopCount()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(_run_where_possible, task, stop)
