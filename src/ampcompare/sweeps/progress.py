@@ -75,12 +75,13 @@ class SweepProgress:
         print_line(self.console, one_line(line))
 
     def start(self, run: SweepRun) -> None:
-        """Tell that a run was started."""
+        """Tell that a run was started, or given to Ray, which starts it when it has room."""
         self._running[run.index] = _Running(run, time.monotonic())
         again = f", start {run.starts}" if run.starts > 1 else ""
         gpu, job = run.process.get("gpu"), run.process.get("job")
         where = f" on GPU {gpu}" if gpu else f" as job {job}" if job else ""
-        self.say(f"run {run.index} started{where}{again}: {point_text(run)}")
+        verb = "given to Ray" if "ray" in run.process else "started"
+        self.say(f"run {run.index} {verb}{where}{again}: {point_text(run)}")
 
     def follow(self, run: SweepRun, value: float | None) -> None:
         """Take note of the newest value of the metric."""

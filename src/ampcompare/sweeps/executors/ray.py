@@ -353,6 +353,18 @@ def _connect(environment: Mapping[str, Any]) -> None:
     finally:
         for number, handler in handlers.items():  # Ray's own would end this process and leave the runs
             signal.signal(number, handler)
+    _hide_reports_of_ray()
+
+
+def _hide_reports_of_ray() -> None:
+    """Keep off the terminal what Ray prints of each dead node, dozens of lines: `log_to_driver` does not.
+
+    Ray has no setting for it. Where another version prints it in another way, it is printed.
+    """
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *arguments, **options: None
 
 
 def _slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bool) -> int:

@@ -146,6 +146,8 @@ def _run_in_shared_folder(task: RayTask, stop: _StopCount) -> RunEvent:
             if MetricTail(launcher.folder, run.run_id).exit_code() == 0:
                 return RunEvent(run.index, RunState.FINISHED, 0)
             run = replace(run, starts=max(1, run.starts))
+            with launcher.log_file(run.run_id).open("a") as log:
+                print(f"started again on {socket.gethostname()}: Ray lost its node or worker", file=log)
     note.write_text(task_id)
     return _run_process(launcher, task, run, stop)
 
