@@ -61,9 +61,7 @@ class SweepDriver:
         self._stopped_early: set[int] = set()
         self._cancelled: set[int] = set()
         self._killed: set[int] = set()
-        self._waiting: deque[SweepRun] = deque(
-            run for run in self._runs if run.is_startable and not run.is_external
-        )
+        self._waiting: deque[SweepRun] = deque()
 
     def _sweep_now(self) -> Sweep:
         """Return the sweep with the seeds that were added so far."""
@@ -82,6 +80,7 @@ class SweepDriver:
         Raises:
             UserError: If the journal cannot be written.
         """
+        self.start()
         while True:
             submitted = self._submit_free()
             if not submitted and not self._in_flight():
@@ -91,6 +90,12 @@ class SweepDriver:
             for event in self.executor.poll(POLL_SECONDS):
                 self.handle(event)
             self._watch_runs()
+
+    def start(self) -> None:
+        """Hear what became of the runs that an earlier driver started, and queue those that are left."""
+        for event in self.executor.poll(0):
+            self.handle(event)
+        self._waiting = deque(run for run in self._runs if run.is_startable and not run.is_external)
 
     def changed_code(self) -> list[str]:
         """Return the user's files that have changed since the driver began, where it stopped for that."""

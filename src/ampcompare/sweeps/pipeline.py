@@ -102,7 +102,6 @@ def see_through(
     journal: Journal,
     make_executor: Callable[[Journal], Executor],
     console: Console,
-    flags: Sequence[str] = (),
 ) -> int | None:
     """Run all that is left, until it has ended or somebody asks to stop.
 
@@ -129,7 +128,7 @@ def see_through(
         finally:
             executor.close()
     if stop.signal:
-        say(f"stopped: finished runs stay finished; continue with: {prepared.command(*flags)}")
+        say(f"stopped: finished runs stay finished; continue with: {prepared.command()}")
         return 128 + stop.signal
     if changed := driver.changed_code():
         raise code_changed(changed, prepared, "while the sweep ran")

@@ -158,8 +158,9 @@ class SlurmExecutor:
         return submit_array(self._journal, "report", options, [], [task])
 
     def has_report_job(self) -> bool:
-        """Return whether the queue has the report's job."""
-        return REPORT in jobs_in_queue(self._journal.state)
+        """Return whether the queue has the report's job, behind the last runs that were submitted."""
+        *_, last = self._journal.state.submissions.values()
+        return not last and REPORT in jobs_in_queue(self._journal.state)
 
     def _look(self) -> None:
         running = [run for run in self._journal.state.with_state(RunState.RUNNING) if "job" in run.process]
@@ -226,6 +227,7 @@ def run_on_slurm(
     state, folder = journal.state, journal.folder
     quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, 1)
     driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say), look_at)
+    driver.start()
     before = {run.index for run in state.with_state(RunState.RUNNING)}
     submitted = driver.submit_all()
     total = driver.sweep.total() or 0
@@ -248,7 +250,7 @@ def run_on_slurm(
         job = _array_of(state.runs[submitted[0].index])
         parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
         if left > 0:
-            parts.append(f"{left} are left for the same command later")
+            parts.append(f"{left} {'is' if left == 1 else 'are'} left for the same command later")
     else:
         parts.append("nothing new was submitted")
     say(", ".join(parts))
@@ -366,6 +368,7 @@ def submit_array(
         why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no output")
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
+            journal.append("submission", mark=mark, indices=None)
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
         todo = "the same command again submits what is neither done nor in the queue"
         raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
