@@ -232,7 +232,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     put_back(sbatch)
     says("3 waiting or running, nothing new was submitted")
     slurm.cancel("101")
-    place.before = f"import os, {SUBMIT}._array_of = lambda run: {DIES}"
+    place.before = f"import os, ampcompare.sweeps.submission as s; s.array_of = lambda run: {DIES}"
     says("", code=-9)
     place.before = "pass"
     says("3 waiting or running, nothing new was submitted")

@@ -19,6 +19,7 @@ from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
+from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sequential import Look, next_seeds
 from ampcompare.sweeps.stop_request import StopRequest
@@ -223,3 +224,23 @@ class SweepDriver:
         for line in messages:
             self.progress.say(line)
         return bool(more)
+
+
+def recover_local_runs(journal: Journal, say: Callable[[str], None]) -> None:
+    """See what became of the processes that a killed driver has left.
+
+    What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
+    the others are continued.
+    """
+    running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
+    if not running:
+        return
+    end_leftovers(running, journal.folder, say)
+    for run in running:
+        tail = MetricTail(journal.folder, run.run_id)
+        is_finished = tail.exit_code() == 0
+        journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
+
+
+def _is_local(run: SweepRun) -> bool:
+    return not run.is_external and "job" not in run.process
