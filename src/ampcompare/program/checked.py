@@ -94,8 +94,15 @@ def _line(error: ErrorDetails) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float can hold
+        return False
+
+
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         is_text = isinstance(value, str) and value.strip().lower().lstrip("+-")[:1].isdigit()
         raise refused("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
     return value

@@ -12,7 +12,7 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
 from ampcompare.program.checked import Above0, Checked, Number, is_text, refused
@@ -51,16 +51,30 @@ def _beta(s: Settings, u: float) -> float:
     return float(betaincinv(s["a"], s["b"], u))
 
 
+def whole(value: Any) -> Any:
+    """Return a whole number that is written as 27.0 as an int, as JSON Schema's `integer` takes it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _spread(sigma: float) -> float:
+    if sigma == 0:
+        raise refused("a distribution without spread is one value; write value: and that value")
+    if sigma < 0:
+        raise refused("expected a number above 0")
+    return sigma
+
+
+Whole = Annotated[int, BeforeValidator(whole)]
 Plain = Annotated[Any, PlainValidator(_plain)]
 _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
-_NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
+_NORMAL = {"mu": (Number, 0.0), "sigma": (Annotated[Number, AfterValidator(_spread)], 1.0)}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,
     "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
-    "int_uniform": {"min": (int, ...), "max": (int, ...)},
+    "int_uniform": {"min": (Whole, ...), "max": (Whole, ...)},
 }
 # By name the settings of a distribution and its value at a quantile, 0 to 1.
 _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
@@ -72,7 +86,7 @@ _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
     "log_uniform_values": (_POSITIVE, _log_values),
     "normal": (_NORMAL, _normal),
     "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
-    "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
+    "beta": ({"a": (Above0, 1.0), "b": (Above0, 1.0)}, _beta),
 }
 for _name, (_settings, _) in _LAWS.items():
     _SETTINGS[_name] = _settings
@@ -91,9 +105,10 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     s = DISTRIBUTIONS[kind].model_validate(spec).model_dump(exclude={"distribution"})
     if "min" in s and s["min"] > s["max"]:
         raise refused(f"min={s['min']} is above max={s['max']}; swap them")
-    shares = s.get("probabilities")
-    if shares and (len(shares) != len(s["values"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6):
-        raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
+    if shares := s.get("probabilities"):
+        is_whole_sum = math.isclose(sum(shares), 1, rel_tol=1e-5)  # as W&B's code
+        if len(shares) != len(s["values"]) or min(shares) < 0 or not is_whole_sum:
+            raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
     try:
         ends = [Parameter((), kind, s).at(u) for u in (0.0, 1.0)]
     except IndexError:
@@ -158,7 +173,8 @@ class Parameter:
 
     def grid_size(self) -> int:
         """How many values a grid takes."""
-        return len(self._listed)
+        listed = self._listed  # len() has no number for a long range
+        return max(0, listed.stop - listed.start) if isinstance(listed, range) else len(listed)
 
     def grid_value(self, index: int) -> Any:
         """The value at a place of the grid."""
@@ -180,7 +196,8 @@ class Parameter:
                 count = min(max(count, self._listed[0]), self._listed[-1])
             return self._value(count)
         if self.is_listed:
-            return self._listed[min(int(u * len(self._listed)), len(self._listed) - 1)]
+            count = self.grid_size()
+            return self._listed[min(int(u * count), count - 1)]
         return self._law(u)
 
     def _law(self, u: float) -> float:

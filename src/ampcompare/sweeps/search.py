@@ -93,10 +93,10 @@ def _proposed(sweep: Sweep, rows: Sequence[Row]) -> tuple[list[Any], dict[str, A
     return values, drawn
 
 
-def falls_behind(value: float, reached: Iterable[float], eta: int, *, maximize: bool) -> bool:
+def falls_behind(value: float, reached: Iterable[float], eta: float, *, maximize: bool) -> bool:
     """Whether a run is not among the best 1/eta of those that came to a band, its own value among them;
     before there are eta the best goes on (asynchronous successive halving: Li et al. 2020).
     """
     ordered = sorted(reached, reverse=maximize)
-    last = ordered[max(1, len(ordered) // eta) - 1]
+    last = ordered[max(1, int(len(ordered) // eta)) - 1]
     return value < last if maximize else value > last

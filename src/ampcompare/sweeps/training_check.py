@@ -33,6 +33,9 @@ MOST_TRIED = 200  # combinations of backend and precision; of more each is a run
 MOST_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
+COMMAND = (  # as a line to copy
+    'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
+)
 
 Numbers = tuple[int, ...]  # of the values that tell, a point of the grid
 
@@ -45,12 +48,17 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     say. Raises UserError for what the training would not take.
     """
     here = trains_here(sweep)
+    is_told = sweep.unused and not sweep.on_server
+    unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"] if is_told else []
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
+        if Path(named).name == PROGRAM:
+            todo = f"it is no script and needs a command: of its own; add the line {COMMAND}"
+            raise UserError(f"{sweep.path}: program={named!r}: {todo}")
         todo = "start the sweep from the folder that has it, or write the path out"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not here:
-        return _plan_of_others(sweep, words), None, []
+        return _plan_of_others(sweep, words), None, unused
     if lines := [*_wrong_options(sweep)]:
         raise wrong_file(sweep.path, lines)
     telling = _telling(sweep)
@@ -70,7 +78,8 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
     _check_metric(sweep, config)
-    return config.plan, *_same_runs(sweep, telling, configs, refusals)
+    cells, notes = _same_runs(sweep, telling, configs, refusals)
+    return config.plan, cells, [*unused, *notes]
 
 
 def trains_here(sweep: Sweep) -> bool:
