@@ -20,6 +20,7 @@ from ampcompare.program.checked import Above0, Checked, Number, is_text, refused
 Settings = Mapping[str, Any]
 MOST_SHOWN = 1000  # values of a grid that are tried one by one
 OUTER = 1e-12  # quantile of a distribution without ends that counts as its end
+TRIED = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles at which a distribution has to have a finite value
 SLACK = 1e-9  # 0.3 / 0.1 is not quite 3
 
 
@@ -110,12 +111,12 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
         if len(shares) != len(s["values"]) or min(shares) < 0 or not is_whole_sum:
             raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
     try:
-        ends = [Parameter((), kind, s).at(u) for u in (0.0, 1.0)]
+        tried = [Parameter((), kind, s).at(u) for u in TRIED]
     except IndexError:
         raise refused(f"no multiple of q={s['q']} lies in the range") from None
     except (OverflowError, ValueError):
-        ends = [math.inf]
-    if any(isinstance(end, float) and not math.isfinite(end) for end in ends):
+        tried = [math.inf]
+    if any(isinstance(value, float) and not math.isfinite(value) for value in tried):
         raise refused("its values are beyond what a number can hold; narrow it")
     return kind, s
 
