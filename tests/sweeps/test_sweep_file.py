@@ -253,6 +253,7 @@ WORDS = [  # of a file of our training: a word, and what the file then says of i
     ("data.root='a,b',c", {"values": ["a,b", "c"]}),
     ("precision.keep_fp32=layer4.2,*.bn3", NAMES_KEPT),  # one choice: the option is a list of names
     ("precision.keep_fp32=[fc,conv1]", {"values": ["fc", "conv1"]}),
+    ('precision.keep_fp32=["fc","layer4.2,*.bn3"]', {"values": ["fc", "layer4.2,*.bn3"]}),
     ("precision.keep_fp32=*.bn3", {"value": "*.bn3"}),
     ("schedule.milestones=[30,60]", {"value": [30, 60]}),  # one choice: it is a list of numbers
     ("schedule.milestones=[[30,60],[80]]", {"values": [[30, 60], [80]]}),
