@@ -268,6 +268,8 @@ OTHERS = [  # and of somebody else's program
     ("fixed=[1,2]", {"value": [1, 2]}),
     ("fixed=1,2", {"values": [1, 2]}),
     ("backend=a,b", {"values": ["a", "b"]}),
+    ("shapes=3,4", {"value": "3,4"}),  # as the file has it
+    ("shapes=3,5", {"values": [3, 5]}),
 ]
 
 
@@ -276,7 +278,7 @@ def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytes
     ours = dict.fromkeys(("backend", "seed", "data.root", "precision.keep_fp32", "optimizer.lr"), listed)
     fixed = ("epochs", "schedule.milestones", "plan.looks", "model.kwargs.widths", "model.kwargs.width")
     ours |= {key: {"value": 1} for key in fixed}
-    theirs = {"x": listed, "backend": listed, "fixed": {"value": 1}}
+    theirs = {"x": listed, "backend": listed, "fixed": {"value": 1}, "shapes": {"values": ["1,2", "3,4"]}}
     for program, parameters, table in (
         ("run_experiment.py", ours, WORDS),
         ("program.py", theirs, OTHERS),

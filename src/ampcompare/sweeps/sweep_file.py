@@ -216,10 +216,13 @@ def key_of(word: str) -> str:
 def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
     """Return what a word of the command line puts in place of a parameter's distribution.
 
-    An option of our training whose value is itself a list takes `[30,60]` as one value, and a list of names
-    `a,b` too. Of other programs nothing is known: there brackets are one value where the file has one value.
+    A text that is one of the file's values stays one value, commas or not. An option of our training whose
+    value is itself a list takes `[30,60]` as one value, and a list of names `a,b` too. The options of other
+    programs have no known type: there, brackets are one value where the file has one value.
     """
     key, _, text = word.partition("=")
+    if "," in text and text in parameter.settings.get("values", ()):
+        return {"value": text}
     option = find_option(parameter.key) if is_ours else None
     leaf = option[0] if option and not option[0].is_tree else None
     takes_list, takes_names = leaf is not None and leaf.base is list, leaf is not None and leaf.names
