@@ -134,7 +134,7 @@ def ampcompare(*words: str, env: dict[str, str], folder: Path) -> tuple[int, str
     return done.returncode, done.stdout + done.stderr
 
 
-def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(
+def test_what_is_left_of_a_sweep_on_the_server_is_listed_and_run_here_as_its_runs(
     tmp_path: Path, wandb_server: Server
 ):
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -155,16 +155,16 @@ def test_holes_of_a_sweep_on_the_server_are_listed_and_filled_as_runs_of_it(
     agent.wait()
     handed_out = len(sweep.runs)
     source = f"wandb:{ENTITY}/p/{sweep.id}"
-    code, said = ampcompare("sweep", source, "--missing", env=env, folder=tmp_path)
+    code, said = ampcompare("sweep", source, "--status", env=env, folder=tmp_path)
     assert code == 3, said
     assert "2 finished, 1 failed" in said
     assert sweep.runs[2].id in said
     assert len(sweep.runs) == handed_out
     (tmp_path / "fail").unlink()
-    code, said = ampcompare("sweep", source, "--fill", env=env, folder=tmp_path)
+    code, said = ampcompare("sweep", source, "--rerun", env=env, folder=tmp_path)
     assert code == 0, said
-    filled = [run for run in sweep.runs if not run.id.startswith(sweep.id)]
-    assert [run.config["lr"] for run in filled] == [0.01] * len(filled)
-    assert {run.config["optimizer"]["nesterov"] for run in filled} >= {True}
-    code, said = ampcompare("sweep", source, "--missing", env=env, folder=tmp_path)
-    assert (code, "4 finished; whole" in said) == (0, True), said
+    rerun = [run for run in sweep.runs if not run.id.startswith(sweep.id)]
+    assert [run.config["lr"] for run in rerun] == [0.01] * len(rerun)
+    assert {run.config["optimizer"]["nesterov"] for run in rerun} >= {True}
+    code, said = ampcompare("sweep", source, "--status", env=env, folder=tmp_path)
+    assert (code, "4 finished; complete" in said) == (0, True), said

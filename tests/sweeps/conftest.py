@@ -1,11 +1,10 @@
-"""A folder of a sweep, a database that workers share, a stand-in for Slurm."""
+"""A folder of a sweep, and a stand-in for Slurm."""
 
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 from support.place import Place
-from support.postgres import Postgres, started
 from support.quick import ROOT
 from support.slurm import Slurm
 
@@ -13,14 +12,6 @@ from support.slurm import Slurm
 @pytest.fixture
 def place(tmp_path) -> Place:
     return Place(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A server of these tests."""
-    server = started()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ampcompare.sweeps.search import row_at
 from optuna.samplers import TPESampler
 from scipy import stats
 
 from ampcompare.cli import main
 from ampcompare.sweeps.distributions import Parameter, nested
-from ampcompare.sweeps.search import row_at
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 

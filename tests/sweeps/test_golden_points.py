@@ -20,9 +20,9 @@ from support.contract import check
 from support.quick import ROOT
 
 from ampcompare.sweeps.definition import definition, seed_of
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.randomized_blocks import orders
-from ampcompare.sweeps.search import falls_behind, row_at
+from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sweep import Hyperband, Point, Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
 
@@ -59,22 +59,22 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
 
 def draw(sweep: Sweep, index: int, words: Sequence[str] = ()) -> dict[str, Any]:
     """Return the parameters of a run of a random search."""
-    return row_at(sweep, seed_of(sweep, definition(sweep, words)), None, index).parameters
+    return run_at(sweep, seed_of(sweep, definition(sweep, words)), None, index).parameters
 
 
 def ready(sweep: Sweep, words: Sequence[str] = (), control: str | None = None) -> Sweep:
     """Return the sweep with its control, and with points that train the same as one run."""
-    return prepared(sweep, words, control).sweep
+    return prepare_sweep(sweep, words, SweepOptions(control=control)).sweep
 
 
 def combined(sweep: Sweep, words: Sequence[str] = ()) -> dict[str, Any]:
     """Return which points are runs, and what is printed about it."""
-    found = prepared(sweep, words)
+    found = prepare_sweep(sweep, words)
     cells = found.sweep.cells
     return {
         "keys": list(cells.keys) if cells else None,
         "kept": [rendered(numbers) for numbers in sorted(cells.kept)] if cells else None,
-        "notes": list(found.said),
+        "notes": list(found.messages),
     }
 
 

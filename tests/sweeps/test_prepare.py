@@ -7,13 +7,17 @@ from support.quick import ROOT
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.sweeps.prepare import prepare, prepared
-from ampcompare.sweeps.process import planned
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
+from ampcompare.sweeps.run_process import recorded_parameters
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
-from ampcompare.sweeps.table import Row
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
 PLAN = {"margin": {"value": 0.2}, "looks": {"value": [2, 4]}, "control": {"value": "bookends"}}
+
+
+def prepared(sweep: Sweep, words: list[str], control: str | None = None, *, decides=False) -> PreparedSweep:
+    return prepare_sweep(sweep, words, SweepOptions(control=control, until_decided=decides))
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def test_plan_is_that_of_the_file(read, ours, tmp_path, monkeypatch):
         (tmp_path / "theirs.py").touch()
     ready = prepared(sweep, [])
     assert (ready.plan.margin, ready.plan.looks, ready.plan.control) == (0.2, [2, 4], "bookends")
-    assert ready.planned == "margin 0.2, looks [2, 4], control bookends"
+    assert ready.plan_summary == "margin 0.2, looks [2, 4], control bookends"
 
 
 def test_plan_can_stand_in_the_words_and_in_the_command(read):
@@ -90,7 +94,7 @@ def test_a_control_that_cannot_be_is_told_in_a_line(read, changes, asked, said):
 
 def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
     def told(plan, control, decides=False, **changes):
-        return prepared(read(plan, **changes), [], control, decides=decides).told
+        return prepared(read(plan, **changes), [], control, decides=decides).shared_plan
 
     (tmp_path / "theirs.py").touch()
     theirs = {"program": str(tmp_path / "theirs.py"), "command": ["${program}", "${args}"]}
@@ -130,10 +134,11 @@ def test_a_cap_leaves_the_control_at_either_end(read, cap):
 
 def test_what_is_a_runs_own_joins_the_plan_of_the_file():
     given = {"seed": 1, "plan": {"margin": 0.5}}
-    assert planned(Row(0, "r", given, {"arm": "last"})) == {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
-    assert planned(Row(0, "r", {"seed": 1})) == {"seed": 1}
-    somebodys = Row(0, "r", {"plan": "B"}, {"place": 0})
-    assert planned(somebodys) == {"plan": "B", "plan.place": 0}
+    both = {"seed": 1, "plan": {"margin": 0.5, "arm": "last"}}
+    assert recorded_parameters(SweepRun(0, "r", given, {"arm": "last"})) == both
+    assert recorded_parameters(SweepRun(0, "r", {"seed": 1})) == {"seed": 1}
+    somebodys = SweepRun(0, "r", {"plan": "B"}, {"place": 0})
+    assert recorded_parameters(somebodys) == {"plan": "B", "plan.place": 0}
 
 
 KEY = "precision.loss_scale"
@@ -162,14 +167,14 @@ def test_a_backend_without_a_scale_is_one_run_whatever_the_scale(ready):
     assert Counter((b, s) for b, _, s in runs_of(found)) == {
         (backend, seed): count for backend, count in (("none", 1), ("native", 2)) for seed in (1, 2, 3)
     }
-    assert found.said == ("12 points, 9 different runs: those that train the same are one",)
+    assert found.messages == ("12 points, 9 different runs: those that train the same are one",)
 
 
 def test_what_cannot_run_is_left_out_and_said_in_one_line(ready):
     found = ready(backend=["apex_o2", "none", "native_bf16"], seed=[1, 2])
     kinds = {("none", "dynamic"), ("apex_o2", "dynamic"), ("apex_o2", 128), ("native_bf16", "dynamic")}
     assert set(runs_of(found)) == {(*kind, seed) for kind in kinds for seed in (1, 2)}
-    counted, left_out = found.said
+    counted, left_out = found.messages
     assert counted.startswith("12 points, 8 different runs: ")
     why = "precision.loss_scale=128: backend=native_bf16 does not scale the loss"
     assert left_out == f"left out, as they cannot run: {why}"

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from ampcompare import entrypoint, experiment
-from ampcompare.sweeps.process import Guard, Launch
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import RunLauncher
 from ampcompare.sweeps.sweep_file import Sweep
-from ampcompare.sweeps.table import Row
 
 AGENT = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}
 
@@ -41,8 +42,10 @@ def test_first_try_of_a_sweeps_run_does_not_hear_of_the_sweeps_own(monkeypatch, 
     monkeypatch.setenv("AMPCOMPARE_RESUME", "auto")
     (tmp_path / "logs").mkdir()
     tells = ["sh", "-c", 'echo "heard ${AMPCOMPARE_RESUME-nothing}"']
-    launch = Launch(Sweep(tmp_path, "s", "grid", (), command=tells), tmp_path, (), {}, here=False)
-    with contextlib.closing(Guard()) as guard:
-        for starts in (1, 2):
-            assert launch.start(Row(0, "r1", starts=starts), guard).wait(600) == 0
-    assert launch.log("r1").read_text() == "heard nothing\nheard auto\n"
+    launcher = RunLauncher(Sweep(tmp_path, "s", "grid", (), command=tells), tmp_path, (), {}, False)
+    with contextlib.closing(ProcessGuard()) as guard:
+        for starts in (0, 1):
+            process = launcher.start(SweepRun(0, "r1", starts=starts), guard)
+            while process.poll() is None:
+                pass
+    assert launcher.log_file("r1").read_text() == "heard nothing\nheard auto\n"

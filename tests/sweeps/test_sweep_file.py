@@ -61,12 +61,24 @@ def test_file_is_read_whole(tmp_path):
 
 @pytest.mark.parametrize(
     ("early", "bands"),
-    [({"min_iter": 3}, (3, 9, 27)), ({"max_iter": 27, "s": 2}, (3, 9)), ({"max_iter": 2, "s": 2}, (1,))],
+    [
+        ({"min_iter": 3}, (3, 9, 27)),
+        ({"max_iter": 27, "s": 2}, (3, 9)),
+        ({"max_iter": 2, "s": 2}, (1,)),
+        ({"max_iter": 27.0, "s": 2.0, "eta": 3.0}, (3, 9)),
+        # W&B's code rounds each band down and multiplies what was not rounded: 4, 6, 9, 13.5, 20.25, ...
+        ({"min_iter": 4, "eta": 1.5}, (4, 6, 9, 13, 20, 30, 45)),
+        ({"max_iter": 27, "s": 3, "eta": 1.5}, (8, 12, 18)),
+        # max_iter goes before min_iter, and s counts for max_iter alone.
+        ({"min_iter": 5, "max_iter": 27, "s": 2}, (3, 9)),
+        ({"min_iter": 5, "s": 1}, (5, 15, 45)),
+    ],
 )
 def test_bands_of_hyperband(place, early, bands):
     sweep = sweep_of(place, metric={"name": "eval/loss"}, early_terminate={"type": "hyperband", **early})
-    assert sweep.hyperband.bands[: len(bands)] == bands
-    assert len(sweep.hyperband.bands) == (20 if "min_iter" in early else len(bands))
+    found = sweep.hyperband.bands
+    assert found[: len(bands)] == bands
+    assert found == bands if "max_iter" in early else found[-1] > 1e6
 
 
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
@@ -75,7 +87,29 @@ LOG = "distribution: log_uniform"
 HYPERBAND = "early_terminate: {type: hyperband"
 WRONG = [  # in a grid of two backends this, and what is said of it
     ("method: tpe", "method='tpe': expected 'grid', 'random' or 'bayes'"),
-    ("metrics: {name: x}", "metrics: no such key; did you mean metric?"),
+    (
+        "method: custom",
+        "method='custom': only an optimizer of W&B's scheduler can run it; expected",
+    ),
+    ("metrics: [{name: x}, {name: y}]", "a sweep goes by one metric here; write metric: {name: ..., goal"),
+    ("run_caps: 3", "run_caps: no such key; did you mean run_cap?"),
+    (
+        "scheduler: {engine: optuna}",
+        "scheduler: engine 'optuna' runs with W&B's server only; use method",
+    ),
+    ("scheduler: {engine: ray}", "scheduler.engine='ray': expected 'wandb', 'optuna' or 'ax'"),
+    ("controller: {type: remote}", "controller.type='remote': expected 'local' or 'cloud'"),
+    ("kind: run", "kind='run': expected 'sweep'"),
+    (
+        "{program: null, job: a/b/job:v1}",
+        "program: missing; expected the script, such as program: run_",
+    ),
+    ("run_cap: 2.5", "run_cap=2.5: expected a whole number"),
+    (
+        "seed: {distribution: normal, sigma: 0}",
+        "sigma=0: a distribution without spread is one value; write",
+    ),
+    ("seed: {distribution: beta, a: 0}", "parameters.seed.a=0: expected a number above 0"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
     ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot run through uniform; list values"),
     ("seed: {min: 5, max: 1}", "parameters.seed: min=5 is above max=1; swap them"),
@@ -95,6 +129,9 @@ WRONG = [  # in a grid of two backends this, and what is said of it
     ("command: ['--x=${args}']", "command[0]='--x=${args}': a macro has to be a word of its own"),
     (f"{HYPERBAND}, min_iter: 1}}", "metric: missing; early_terminate needs one to go by"),
     (f"{HYPERBAND}}}", "early_terminate: expected min_iter, or max_iter and s"),
+    (f"{HYPERBAND}, max_iter: 9, min_iter: 1}}", "early_terminate: s: missing; max_iter needs it"),
+    (f"{HYPERBAND}, max_iter: 9, s: 1.5}}", "early_terminate.s=1.5: expected a whole number"),
+    (f"{HYPERBAND}, min_iter: 1, eta: 1}}", "early_terminate.eta=1: expected a number above 1"),
 ]
 
 
@@ -169,6 +206,94 @@ def test_what_the_training_would_not_take_is_told_before_anything_starts(check, 
             changes = yaml.safe_load(text)
             is_whole = changes.keys() & {"metric", "program"}
             assert said in check(**(changes if is_whole else {"parameters": changes}))
+
+
+UNUSED = """
+apiVersion: "1"
+kind: sweep
+controller: {type: local}
+scheduler: {engine: wandb}
+job: entity/project/job:v1
+image_uri: python:3.12
+metric: {name: eval/loss, impute: worst}
+early_terminate: {type: hyperband, min_iter: 3, s: 2}
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_keys_without_effect_are_taken_and_named_before_the_first_run(place, monkeypatch, ours):
+    monkeypatch.chdir(ROOT if ours else place.folder)
+    program = "run_experiment.py" if ours else "program.py"
+    keys = "apiVersion, kind, controller, scheduler, job, image_uri, metric.impute, early_terminate.s"
+    ready = prepared(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
+    assert ready.said == (f"no effect in ampcompare sweep: {keys}",)
+    assert not prepared(sweep_of(place, program=program), []).said
+
+
+def test_our_program_without_its_command_is_told_the_line_to_copy(place):
+    for command in (None, ["${program}", "${args}"]):
+        with pytest.raises(UserError) as caught:
+            prepared(sweep_of(place, program="ampcompare", command=command), [])
+        said, line = str(caught.value).split("add the line ")
+        assert "program='ampcompare': it is no script and needs a command: of its own" in said
+        assert not prepared(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).said
+
+
+NAMES_KEPT = {"value": "layer4.2,*.bn3"}
+WORDS = [  # of a file of our training: a word, and what the file then says of its option
+    ("backend=none,native", {"values": ["none", "native"]}),
+    ("backend=[none,native]", {"values": ["none", "native"]}),
+    ("--backend=none, native", {"values": ["none", "native"]}),
+    ("backend=native", {"value": "native"}),
+    ("seed=1,2,3", {"values": [1, 2, 3]}),
+    ("optimizer.lr=1e-3,0.5", {"values": [0.001, 0.5]}),
+    ("epochs=1,2", {"values": [1, 2]}),  # the file fixes it
+    ("epochs=[1,2]", {"values": [1, 2]}),
+    ("data.root='a,b'", {"value": "a,b"}),
+    ("data.root='a,b',c", {"values": ["a,b", "c"]}),
+    ("precision.keep_fp32=layer4.2,*.bn3", NAMES_KEPT),  # one choice: the option is a list of names
+    ("precision.keep_fp32=[fc,conv1]", {"values": ["fc", "conv1"]}),
+    ('precision.keep_fp32=["fc","layer4.2,*.bn3"]', {"values": ["fc", "layer4.2,*.bn3"]}),
+    ("precision.keep_fp32=*.bn3", {"value": "*.bn3"}),
+    ("schedule.milestones=[30,60]", {"value": [30, 60]}),  # one choice: it is a list of numbers
+    ("schedule.milestones=[[30,60],[80]]", {"values": [[30, 60], [80]]}),
+    ("plan.looks=[2,5]", {"value": [2, 5]}),
+    ("model.kwargs.widths=[32,64]", {"value": [32, 64]}),  # of a network's own argument nothing is known
+    ("model.kwargs.width=32,64", {"values": [32, 64]}),
+]
+OTHERS = [  # and of somebody else's program
+    ("x=1,2", {"values": [1, 2]}),
+    ("x=[1,2]", {"values": [1, 2]}),
+    ("x='1,2'", {"value": "1,2"}),
+    ("fixed=[1,2]", {"value": [1, 2]}),
+    ("fixed=1,2", {"values": [1, 2]}),
+    ("backend=a,b", {"values": ["a", "b"]}),
+    ("shapes=3,4", {"value": "3,4"}),  # as the file has it
+    ("shapes=3,5", {"values": [3, 5]}),
+]
+
+
+def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytest.Subtests):
+    listed = {"values": ["a", "b"]}
+    ours = dict.fromkeys(("backend", "seed", "data.root", "precision.keep_fp32", "optimizer.lr"), listed)
+    fixed = ("epochs", "schedule.milestones", "plan.looks", "model.kwargs.widths", "model.kwargs.width")
+    ours |= {key: {"value": 1} for key in fixed}
+    theirs = {"x": listed, "backend": listed, "fixed": {"value": 1}, "shapes": {"values": ["1,2", "3,4"]}}
+    for program, parameters, table in (
+        ("run_experiment.py", ours, WORDS),
+        ("program.py", theirs, OTHERS),
+    ):
+        file = place.file(program=program, parameters=parameters)
+        for word, spec in table:
+            with subtests.test(word=word):
+                key = word.removeprefix("--").partition("=")[0]
+                assert read_sweep(file, [word]).raw["parameters"][key] == spec
+
+
+def test_a_list_that_is_no_yaml_is_told_in_a_line(place):
+    for word in ("backend=none,,native", "backend=a,*b", "backend='a,b"):
+        with pytest.raises(UserError, match=r"^backend=.*not YAML .*write it as YAML does"):
+            read_sweep(place.file(**BASE), [word])
 
 
 @pytest.mark.parametrize("args", ["${args_json}", "${args_json_file}", "${args_no_hyphens}"])

@@ -12,14 +12,14 @@ from support.quick import ROOT
 from ampcompare import load_runs
 from ampcompare.cli import main
 from ampcompare.precision.backends import REGISTRY
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 
 TEXT = (ROOT / "docs" / "sweeps.md").read_text()
 BASH = "".join(re.findall(r"^```bash\n(.*?)^```", TEXT, re.M | re.S))
 COMMANDS = re.findall(r"^(?:srun )?ampcompare (.*?)(?:\s+# .*)?$", BASH, re.M)
 ONLINE = "ENTITY/PROJECT"  # such are run by tests/online
-AT_ONCE = ("reproduce", "--show", "--missing", "--write-sweep")  # what trains nothing
+AT_ONCE = ("reproduce", "--show", "--status", "--write-sweep")  # what trains nothing
 SMALL = """device=cpu wandb.mode=offline data.source=synthetic data.train_limit=32 data.test_limit=16 epochs=1
     batch_size=16 log.warmup_steps=0 diagnostics.every=null""".split()
 OF_A_SWEEP = ["model.name=tiny", "backend=[none]", "seed=[1]"]
@@ -54,7 +54,7 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
         words += [word for word in [*SMALL, *own] if word.partition("=")[0] not in named]
     with pytest.raises(SystemExit) as end:
         main([verb, *words])
-    assert (end.value.code or 0) == (3 if "--missing" in words else 0)
+    assert (end.value.code or 0) == (3 if "--status" in words else 0)
     if trains:
         runs = load_runs([str(path.parent) for path in tmp_path.glob("**/wandb")])
         group = "reproduce-" if verb == "reproduce" else "compare_backends"
@@ -77,7 +77,7 @@ def test_a_sweep_that_comes_along_validates_and_says_how_to_run_it(
 ):
     monkeypatch.chdir(ROOT)
     sweep = read_sweep(path)
-    prepared(sweep, [])
+    prepare_sweep(sweep, [])
     for program in ("wandb", "ampcompare"):
         assert f"{program} sweep sweeps/{path.name}" in path.read_text().partition("program:")[0]
     if path.stem == "compare_all":  # on a CPU too: W&B's agents end where runs are refused

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from ampcompare.errors import UserError, did_you_mean
 
 LONGEST = 400  # characters of what is said of one thing
+MAX_VALUE = 100  # characters of a value in a message
 SAID = "said"  # pydantic's errors have a type; ours is this one
 EXPECTED = {
     "missing": "missing; it has to be given",
@@ -90,12 +91,21 @@ def _line(error: ErrorDetails) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)[1:]
     why, value = error["msg"], error["input"]
     is_shown = not (isinstance(value, Mapping) or why.startswith(("missing", "no such key")))
-    line = f"{path}{f'={value!r}' if is_shown else ''}: {why}" if path else why
+    # Of a long value the beginning, so that the line still says what is allowed.
+    shown = text if len(text := repr(value)) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+    line = f"{path}{f'={shown}' if is_shown else ''}: {why}" if path else why
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float can hold
+        return False
+
+
 def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         is_text = isinstance(value, str) and value.strip().lower().lstrip("+-")[:1].isdigit()
         raise refused("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
     return value

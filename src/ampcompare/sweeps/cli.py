@@ -63,7 +63,7 @@ def sweep(
         raise UserError("--status --rerun: one lists what is left, the other runs it; leave one out")
 
     console = Console(highlight=False)
-    options = SweepOptions(workers, name, control, until_decided, cluster, wait, changed_code)
+    options = SweepOptions(workers, name, control, until_decided, cluster, wait, again, changed_code)
     if status or again:
         from ampcompare.sweeps.status import rerun, show_status
 

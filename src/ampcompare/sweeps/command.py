@@ -1,4 +1,4 @@
-"""The command of a run: W&B's command macros, filled as `wandb agent` fills them."""
+"""Builds the command of a run: W&B's command macros, filled in as `wandb agent` does."""
 
 import json
 import os
@@ -16,7 +16,11 @@ _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 
 def checked_word(word: Any) -> str:
-    """One word of a command in a file. Raises pydantic's error for what no agent could fill."""
+    """Return one word of a command in a sweep file.
+
+    Raises:
+        PydanticCustomError: The word is no text, or has a macro that no agent could fill in.
+    """
     if isinstance(word, bool) or not isinstance(word, str | int | float) or "\0" in str(word):
         raise refused("expected a text")
     macros = _MACRO.findall(_ENVIRONMENT.sub("", str(word)))
@@ -31,10 +35,15 @@ def checked_word(word: Any) -> str:
 def build_command(
     template: Sequence[str], program: str | None, parameters: Mapping[str, Any], json_file: Path
 ) -> list[str]:
-    """The words to run. Values are written with `str()`, as W&B's agent does.
+    """Return the words of a run's command. Values are written with `str()`, as W&B's agent does.
 
-    `${interpreter}` is the Python that runs this sweep, where W&B's agent takes whatever `python` is on PATH.
-    `json_file` is written where the template has `${args_json_file}`.
+    `${interpreter}` is the Python that runs this sweep. W&B's agent takes the `python` on PATH.
+
+    Args:
+        template: The `command:` of the sweep file.
+        program: What `${program}` stands for.
+        parameters: The run's parameters, groups as dictionaries.
+        json_file: The file to write where the template has `${args_json_file}`.
     """
     forms = _forms(parameters)
     if "${args_json_file}" in template:

@@ -1,6 +1,7 @@
-"""What a sweep varies: W&B's eighteen distributions, as lists of values and as quantile functions.
+"""The parameters of a sweep: W&B's eighteen distributions, as lists of values and as quantile functions.
 
-Names and meaning follow W&B's documentation of sweep configurations.
+Names, settings and defaults follow W&B's package `sweeps` 0.3.0 (config/schema.json, params.py). One default
+differs: `q` is the integer 1 instead of 1.0, so that draws of a distribution without `q` are integers.
 """
 
 import math
@@ -12,14 +13,15 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
 from ampcompare.program.checked import Above0, Checked, Number, is_text, refused
 
 Settings = Mapping[str, Any]
-MOST_SHOWN = 1000  # values of a grid that are tried one by one
-OUTER = 1e-12  # quantile of a distribution without ends that counts as its end
+MAX_EXAMPLES = 1000  # values of a grid that are tried one by one
+OUTER = 1e-12  # the quantile that counts as the end of a distribution without ends
+TRIED = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles at which a distribution has to have a finite value
 SLACK = 1e-9  # 0.3 / 0.1 is not quite 3
 
 
@@ -51,18 +53,32 @@ def _beta(s: Settings, u: float) -> float:
     return float(betaincinv(s["a"], s["b"], u))
 
 
+def whole(value: Any) -> Any:
+    """Return a whole number that is written as 27.0 as an int, as JSON Schema's `integer` takes it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _spread(sigma: float) -> float:
+    if sigma == 0:
+        raise refused("a distribution without spread is one value; write value: and that value")
+    if sigma < 0:
+        raise refused("expected a number above 0")
+    return sigma
+
+
+Whole = Annotated[int, BeforeValidator(whole)]
 Plain = Annotated[Any, PlainValidator(_plain)]
 _VALUES = {"values": (Annotated[list[Plain], Field(min_length=1)], ...)}
 _RANGE = {"min": (Number, ...), "max": (Number, ...)}
 _POSITIVE = {"min": (Above0, ...), "max": (Number, ...)}
-_NORMAL = {"mu": (Number, 0.0), "sigma": (Above0, 1.0)}
+_NORMAL = {"mu": (Number, 0.0), "sigma": (Annotated[Number, AfterValidator(_spread)], 1.0)}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "constant": {"value": (Plain, ...)},
     "categorical": _VALUES,
     "categorical_w_probabilities": _VALUES | {"probabilities": (list[Number], ...)},
-    "int_uniform": {"min": (int, ...), "max": (int, ...)},
+    "int_uniform": {"min": (Whole, ...), "max": (Whole, ...)},
 }
-# By name the settings of a distribution and its value at a quantile, 0 to 1.
+# Of each distribution its settings, and its value at a quantile from 0 to 1.
 _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
     # log(1/x) is uniform between min and max; or between log(1/max) and log(1/min), as log(x) is.
     "inv_log_uniform": (_RANGE, lambda s, u: math.exp(-_between(s, u))),
@@ -72,13 +88,13 @@ _LAWS: dict[str, tuple[dict[str, Any], Callable[[Settings, float], float]]] = {
     "log_uniform_values": (_POSITIVE, _log_values),
     "normal": (_NORMAL, _normal),
     "log_normal": (_NORMAL, lambda s, u: math.exp(_normal(s, u))),
-    "beta": ({"a": (Above0, ...), "b": (Above0, ...)}, _beta),
+    "beta": ({"a": (Above0, 1.0), "b": (Above0, 1.0)}, _beta),
 }
 for _name, (_settings, _) in _LAWS.items():
     _SETTINGS[_name] = _settings
     if not _name.startswith("inv"):
         _SETTINGS[f"q_{_name}"] = _settings | {"q": (Above0, 1)}
-# By name a model of what it has to be given.
+# The settings of each distribution as a model.
 DISTRIBUTIONS: dict[str, type[Checked]] = {
     name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)
     for name, settings in _SETTINGS.items()
@@ -86,21 +102,27 @@ DISTRIBUTIONS: dict[str, type[Checked]] = {
 
 
 def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
-    """The distribution that a file names or implies, and all its settings. Raises pydantic's errors."""
+    """Return the distribution that a sweep file names or implies, and its settings with their defaults.
+
+    Raises:
+        ValidationError: pydantic's, for settings that are missing, unknown or out of range.
+        PydanticCustomError: For settings that do not fit together.
+    """
     kind = _kind_of(spec)
     s = DISTRIBUTIONS[kind].model_validate(spec).model_dump(exclude={"distribution"})
     if "min" in s and s["min"] > s["max"]:
         raise refused(f"min={s['min']} is above max={s['max']}; swap them")
-    shares = s.get("probabilities")
-    if shares and (len(shares) != len(s["values"]) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6):
-        raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
+    if shares := s.get("probabilities"):
+        is_whole_sum = math.isclose(sum(shares), 1, rel_tol=1e-5)  # as W&B's code
+        if len(shares) != len(s["values"]) or min(shares) < 0 or not is_whole_sum:
+            raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
     try:
-        ends = [Parameter((), kind, s).at(u) for u in (0.0, 1.0)]
+        tried = [Parameter((), kind, s).at(u) for u in TRIED]
     except IndexError:
         raise refused(f"no multiple of q={s['q']} lies in the range") from None
     except (OverflowError, ValueError):
-        ends = [math.inf]
-    if any(isinstance(end, float) and not math.isfinite(end) for end in ends):
+        tried = [math.inf]
+    if any(isinstance(value, float) and not math.isfinite(value) for value in tried):
         raise refused("its values are beyond what a number can hold; narrow it")
     return kind, s
 
@@ -123,13 +145,19 @@ def _kind_of(spec: Any) -> str:
 
 
 def is_whole(value: Any, low: int | None = None) -> bool:
-    """Whether it is an integer (true and false are none), of at least `low`."""
+    """Return whether a value is an integer of at least `low`; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool) and (low is None or value >= low)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One varied option: its names from the top of the file, its distribution and all its settings."""
+    """One parameter of a sweep.
+
+    Attributes:
+        path: Its names from the top of the file, groups first: `("optimizer", "lr")`.
+        kind: The name of its distribution.
+        settings: All settings of the distribution.
+    """
 
     path: tuple[str, ...]
     kind: str
@@ -137,17 +165,17 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """Its dotted name, `optimizer.lr`."""
+        """The dotted name, such as `optimizer.lr`."""
         return ".".join(self.path)
 
     @property
     def is_listed(self) -> bool:
-        """Whether it has a list of values, which a grid can run through."""
+        """Whether a grid can run through its values."""
         return self.kind in ("constant", "categorical", "int_uniform", "q_uniform")
 
     @cached_property
     def _listed(self) -> Sequence[Any]:
-        """The values, of a distribution with a q the whole numbers that it is taken by."""
+        """The values; with `q`, the integers that `q` is multiplied with."""
         s = self.settings
         if "q" in s:
             low, high = self._law(0.0) / s["q"], self._law(1.0) / s["q"]
@@ -157,19 +185,20 @@ class Parameter:
         return [s["value"]] if "value" in s else s["values"]
 
     def grid_size(self) -> int:
-        """How many values a grid takes."""
-        return len(self._listed)
+        """Return the number of values in a grid."""
+        listed = self._listed  # len() fails for a range of 2**63 and more
+        return max(0, listed.stop - listed.start) if isinstance(listed, range) else len(listed)
 
     def grid_value(self, index: int) -> Any:
-        """The value at a place of the grid."""
+        """Return the value at an index of the grid."""
         return self._value(self._listed[index])
 
     def values(self) -> list[Any]:
-        """Those that a grid takes."""
+        """Return the values of a grid."""
         return [self._value(listed) for listed in self._listed]
 
     def at(self, u: float) -> Any:
-        """The value at quantile u, 0 to 1."""
+        """Return the value at the quantile `u`, from 0 to 1."""
         s = self.settings
         if "probabilities" in s:
             reached = [*accumulate(s["probabilities"])]
@@ -180,27 +209,28 @@ class Parameter:
                 count = min(max(count, self._listed[0]), self._listed[-1])
             return self._value(count)
         if self.is_listed:
-            return self._listed[min(int(u * len(self._listed)), len(self._listed) - 1)]
+            count = self.grid_size()
+            return self._listed[min(int(u * count), count - 1)]
         return self._law(u)
 
     def _law(self, u: float) -> float:
-        """Of the distribution without its q."""
+        """Return the value of the distribution without its `q`."""
         return _LAWS[self.kind.removeprefix("q_")][1](self.settings, u)
 
     def _value(self, listed: Any) -> Any:
-        """Multiples of q without the noise of the last digits, whole where q is."""
+        """Return a multiple of `q`: an integer if `q` is one, else without the noise of the last digits."""
         q = self.settings.get("q")
         return listed if q is None else listed * q if isinstance(q, int) else float(f"{listed * q:.12g}")
 
     def examples(self) -> list[Any]:
-        """Values that show whether an option would take them all: those of a short list, or the ends."""
-        if self.is_listed and self.grid_size() <= MOST_SHOWN:
+        """Return values that show whether an option takes all: a short list, or the ends of a range."""
+        if self.is_listed and self.grid_size() <= MAX_EXAMPLES:
             return self.values()
         return [self.at(u) for u in ((0.0, 1.0) if "min" in self.settings else (0.5,))]
 
 
 def nested(parameters: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:
-    """The values of the parameters as the tree that W&B hands to the program: groups are dictionaries."""
+    """Return the values as W&B passes them to the program: a group is a dictionary."""
     tree: dict[str, Any] = {}
     for parameter, value in zip(parameters, values, strict=True):
         inner = tree

@@ -19,6 +19,7 @@ from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
+from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sequential import Look, next_seeds
 from ampcompare.sweeps.stop_request import StopRequest
@@ -61,9 +62,7 @@ class SweepDriver:
         self._stopped_early: set[int] = set()
         self._cancelled: set[int] = set()
         self._killed: set[int] = set()
-        self._waiting: deque[SweepRun] = deque(
-            run for run in self._runs if run.is_startable and not run.is_external
-        )
+        self._waiting: deque[SweepRun] = deque()
 
     def _sweep_now(self) -> Sweep:
         """Return the sweep with the seeds that were added so far."""
@@ -82,6 +81,7 @@ class SweepDriver:
         Raises:
             UserError: If the journal cannot be written.
         """
+        self.start()
         while True:
             submitted = self._submit_free()
             if not submitted and not self._in_flight():
@@ -91,6 +91,12 @@ class SweepDriver:
             for event in self.executor.poll(POLL_SECONDS):
                 self.handle(event)
             self._watch_runs()
+
+    def start(self) -> None:
+        """Hear what became of the runs that an earlier driver started, and queue those that are left."""
+        for event in self.executor.poll(0):
+            self.handle(event)
+        self._waiting = deque(run for run in self._runs if run.is_startable and not run.is_external)
 
     def changed_code(self) -> list[str]:
         """Return the user's files that have changed since the driver began, where it stopped for that."""
@@ -218,3 +224,29 @@ class SweepDriver:
         for line in messages:
             self.progress.say(line)
         return bool(more)
+
+
+def recover_local_runs(journal: Journal, say: Callable[[str], None], *, except_ray: bool = False) -> None:
+    """See what became of the processes that a killed driver has left.
+
+    What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
+    the others are continued.
+
+    Args:
+        journal: The sweep's journal.
+        say: Prints a line for the user.
+        except_ray: Leave tasks of Ray to its executor, which looks on every node of the cluster.
+    """
+    running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
+    running = [run for run in running if not (except_ray and "ray" in run.process)]
+    if not running:
+        return
+    end_leftovers(running, journal.folder, say)
+    for run in running:
+        tail = MetricTail(journal.folder, run.run_id)
+        is_finished = tail.exit_code() == 0
+        journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
+
+
+def _is_local(run: SweepRun) -> bool:
+    return not run.is_external and "job" not in run.process

@@ -157,6 +157,13 @@ class SweepState:
                 self.code_versions.append(CodeVersion(event["hashes"], event["modified"]))
             case "submission":
                 self.submissions[event["mark"]] = event["indices"]
+                if event["indices"] is None:  # it was refused
+                    del self.submissions[event["mark"]]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a run was started or submitted. A sweep without any binds nobody to its definition."""
+        return bool(self.submissions) or any(run.starts for run in self.runs.values())
 
     @property
     def added_seeds(self) -> list[tuple[Any, ...]]:
@@ -177,6 +184,8 @@ class Journal:
 
     def __init__(self, folder: Path, name: str, definition: Mapping[str, Any]) -> None:
         """Lock the folder, and read or begin the journal in it.
+
+        A journal without any run that was started is begun again.
 
         Args:
             folder: The sweep's output folder.
@@ -202,8 +211,9 @@ class Journal:
         self._file: BinaryIO | None = None
         try:
             state = read_journal(folder)
-            if state is None:
+            if state is None or not state.has_begun:
                 content = {"format": FORMAT, "name": name, "sweep": definition}
+                (folder / EVENTS_FILE).unlink(missing_ok=True)
                 with replacing(folder / DEFINITION_FILE) as file:
                     file.write(json.dumps(content, indent=1).encode())
                 state = SweepState(name, definition)

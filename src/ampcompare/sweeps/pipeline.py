@@ -14,15 +14,13 @@ from ampcompare.records.run_state import RunState
 from ampcompare.report.words import plural
 from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
 from ampcompare.sweeps.definition import continued_sweep, definition
-from ampcompare.sweeps.driver import SweepDriver
+from ampcompare.sweeps.driver import SweepDriver, recover_local_runs
 from ampcompare.sweeps.executors import Executor
 from ampcompare.sweeps.executors.local import LocalExecutor, visible_gpus
 from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
-from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, prepare
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
-from ampcompare.sweeps.run_process import end_leftovers
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.sequential import Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.stop_request import StopRequest
@@ -88,12 +86,11 @@ def run_prepared(
             check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
             fill_first_look(_with_seeds(prepared, journal), journal, prepared.looks)
         prepared = before(prepared, journal)
-        if options.cluster == "slurm":
-            from ampcompare.sweeps.executors.slurm import run_on_slurm
-
-            status = run_on_slurm(prepared, journal, make_executor, console)
-        else:
+        if options.cluster != "slurm":
             _refuse_jobs_in_queue(journal)
+        if options.cluster == "slurm" and not options.wait:
+            status = _submit_and_leave(prepared, journal, make_executor, console)
+        else:
             status = see_through(prepared, journal, make_executor, console)
         return status if status is not None else finish(prepared, journal, console)
 
@@ -103,7 +100,6 @@ def see_through(
     journal: Journal,
     make_executor: Callable[[Journal], Executor],
     console: Console,
-    flags: Sequence[str] = (),
 ) -> int | None:
     """Run all that is left, until it has ended or somebody asks to stop.
 
@@ -130,11 +126,26 @@ def see_through(
         finally:
             executor.close()
     if stop.signal:
-        say(f"stopped: finished runs stay finished; continue with: {prepared.command(*flags)}")
+        say(f"stopped: finished runs stay finished; continue with: {prepared.command()}")
         return 128 + stop.signal
     if changed := driver.changed_code():
         raise code_changed(changed, prepared, "while the sweep ran")
     return None
+
+
+def _submit_and_leave(
+    prepared: PreparedSweep,
+    journal: Journal,
+    make_executor: Callable[[Journal], Executor],
+    console: Console,
+) -> int | None:
+    from ampcompare.sweeps.executors.slurm import SlurmExecutor
+    from ampcompare.sweeps.submission import submit_and_leave
+
+    recover_local_runs(journal, lambda line: print_line(console, one_line(line)))
+    executor = make_executor(journal)
+    assert isinstance(executor, SlurmExecutor)
+    return submit_and_leave(prepared, journal, executor, look_at, console)
 
 
 def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
@@ -182,32 +193,6 @@ def opened_journal(prepared: PreparedSweep, folder: Path) -> Iterator[tuple[Jour
         yield journal, replace(prepared, sweep=sweep)
     finally:
         journal.close()
-
-
-def recover_local_runs(journal: Journal, say: Callable[[str], None], *, except_ray: bool = False) -> None:
-    """See what became of the processes that a killed driver has left.
-
-    What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
-    the others are continued.
-
-    Args:
-        journal: The sweep's journal.
-        say: Prints a line for the user.
-        except_ray: Leave tasks of Ray to its executor, which looks on every node of the cluster.
-    """
-    running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
-    running = [run for run in running if not (except_ray and "ray" in run.process)]
-    if not running:
-        return
-    end_leftovers(running, journal.folder, say)
-    for run in running:
-        tail = MetricTail(journal.folder, run.run_id)
-        is_finished = tail.exit_code() == 0
-        journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
-
-
-def _is_local(run: SweepRun) -> bool:
-    return not run.is_external and "job" not in run.process
 
 
 def _check_code(prepared: PreparedSweep, journal: Journal) -> None:

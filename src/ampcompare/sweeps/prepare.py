@@ -32,6 +32,7 @@ class SweepOptions:
         until_decided: Whether seeds are added until each claim is decided.
         cluster: `slurm` or `ray`; None runs on this machine.
         wait: Whether the driver stays until a job array has ended.
+        rerun: Whether to make new runs of what is neither finished nor running.
         changed_code: Whether to continue although the user's code has changed.
         report: Whether to make the report at the end.
     """
@@ -42,6 +43,7 @@ class SweepOptions:
     until_decided: bool = False
     cluster: str | None = None
     wait: bool = False
+    rerun: bool = False
     changed_code: bool = False
     report: bool = True
 
@@ -108,7 +110,12 @@ class PreparedSweep:
             "--control": options.control,
             "--cluster": options.cluster,
         }
-        given_flags = {"--until-decided": options.until_decided, "--wait": options.wait}
+        given_flags = {
+            "--rerun": options.rerun,
+            "--until-decided": options.until_decided,
+            "--wait": options.wait,
+            "--changed-code": options.changed_code,
+        }
         words = [*flags, *(flag for flag, is_given in given_flags.items() if is_given)]
         words += [f"{key}={value}" for key, value in values.items() if value is not None]
         return as_typed("ampcompare", "sweep", self.file, *words, *self.given)

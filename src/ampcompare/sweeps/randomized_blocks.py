@@ -1,14 +1,13 @@
-"""The order of runs: in blocks, drawn within each, so that neither time nor place passes for a difference.
+"""Orders the runs of a grid in randomised complete blocks, so that drift is not taken for a difference.
 
-Machines drift: they get warm, others come and go. Where all runs of one backend come first, drift counts as a
-difference between backends. A block holds each compared value once, at one seed and one combination of all
-else; the order within it is drawn (randomised complete blocks: Fisher 1935, The Design of Experiments). Each
-draw is a hash of a name and of the block's number, so that every worker, every start and every job of an
-array gets the same without asking.
+A machine drifts: it gets warm, and other jobs come and go. If all runs of one backend came first, drift
+would count as a difference between backends. A block holds each compared value once, at one seed and one
+combination of all other parameters. The order within a block is random (Fisher 1935, The Design of
+Experiments). It is a hash of the sweep's name and the block's number, so that every start has the same order.
 
-Several workers take the runs in turn. Where these last equally long, run p is on GPU p modulo G, and a value
-that is always at one place of its block would be measured on one GPU alone. So a draw is changed, by as few
-swaps as it takes, where it would leave a value on the GPU it has been on all along, for G of 2, 3 and 4.
+Several workers take the runs in turn. If runs last equally long, run p is on GPU p modulo G, and a value that
+has the same index in every block would be measured on one GPU only. So an order is changed, by as few swaps
+as possible, where it would leave a value on the GPU of all its earlier runs, for G of 2, 3 and 4.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 
 GPUS = (2, 3, 4)
 DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
-LONGEST = 250  # values; a longer list is a range that is run through as it is
+MAX_VALUES = 250  # a longer list is a range, which keeps its order
 MOVED = -1
 
 Value = TypeVar("Value")
@@ -27,15 +26,20 @@ Repeat = TypeVar("Repeat")
 
 
 def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[int]]:
-    """The order of `values` compared values, as their numbers, of one block after the other, without end.
+    """Yield the order of the compared values, as their indices, for one block after another, without end.
 
-    `name` is the sweep's. Blocks are: first every one of the `combinations` of what else is varied, then all
-    of them again with the next seed. Longer lists than LONGEST stay in their order.
+    The first blocks are the combinations of the other parameters at the first seed, then come those at the
+    next seed. Lists of more than MAX_VALUES values stay in their order.
+
+    Args:
+        name: The sweep's name.
+        values: The number of compared values.
+        combinations: The number of combinations of the other parameters at one seed.
 
     >>> sorted(next(orders("mine", 3)))
     [0, 1, 2]
     """
-    return repeat(range(values)) if values > LONGEST else _orders(name, values, combinations)
+    return repeat(range(values)) if values > MAX_VALUES else _orders(name, values, combinations)
 
 
 def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]]:
@@ -43,17 +47,17 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
     only: dict[tuple[int, int | None, int], int] = {}
 
     def gpus(value: int, place: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
-        """By count of GPUs the one that the value would be on, of all combinations and of this one."""
+        """Yield the GPU of the value, by number of GPUs, for all combinations and for this one."""
         for within in (None,) if combinations == 1 else (None, block % combinations):
             for count_of in GPUS:
                 yield (value, within, count_of), (block * values + place) % count_of
 
     def stays(value: int, place: int, block: int) -> int:
-        """For how many counts of GPUs the value would stay at this place where all its runs were."""
+        """Return for how many numbers of GPUs the value would stay on the GPU of all its runs."""
         return sum(only.get(key) == gpu for key, gpu in gpus(value, place, block))
 
     def drawn(block: int, draw: int) -> list[int]:
-        """An order, with two values swapped wherever fewer stay on the GPU that all their runs were on."""
+        """Return an order, with two values swapped wherever fewer then stay on the GPU of all their runs."""
         order = sorted(range(values), key=lambda value: _hash([name, block, draw, value]))
         for one in range(values):
             for other in range(values) if stays(order[one], one, block) else ():
@@ -85,7 +89,7 @@ def _hash(of: list[Any]) -> bytes:
 def in_blocks(
     name: str, values: Sequence[Value], repeats: Sequence[Repeat]
 ) -> Iterator[tuple[Value, Repeat]]:
-    """Every value with every repeat (a seed), block by block: `repeats` outermost, values as drawn."""
+    """Yield every value with every repeat (a seed), block by block: repeats outermost, values random."""
     for order, at in zip(orders(name, len(values)), repeats, strict=False):
         for number in order:
             yield values[number], at

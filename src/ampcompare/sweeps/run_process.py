@@ -30,6 +30,8 @@ from ampcompare.sweeps.sweep import Sweep
 STOP_SECONDS = 30.0  # from SIGTERM to SIGKILL, as W&B's agent waits
 LEFTOVER_SECONDS = 5.0  # for processes that a program leaves running when it ends
 POLL_SECONDS = 0.1
+# A scheduler that ends all processes of a job may reach the run before the process that started the run.
+SAME_SIGNAL_SECONDS = 2.0
 MAX_SIGNAL_ENDS = 3  # starts of a run that signals end, before it counts as failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how W&B's client begins what it prints

@@ -12,28 +12,47 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ampcompare.program.checked import Checked, Number, Text, refused
 from ampcompare.sweeps.command import DEFAULT_COMMAND
-from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
 from ampcompare.sweeps.randomized_blocks import orders
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
 FIRST, LAST = "first", "last"
 HYPERBANDS = 20  # of min_iter, which has no last one
+FRACTIONAL_BANDS = 100  # the same with a fractional eta, whose bands lie closer
+MAX_FRACTIONAL = 1000  # s, with a fractional eta
 
-Count = Annotated[int, Field(ge=1)]
+MAX_COUNT = 10**15
+
+
+Count = Annotated[Whole, Field(ge=1, le=MAX_COUNT)]
+
+
+def _factor(value: Any) -> Any:
+    if value <= 1:
+        raise refused("expected a number above 1")
+    return whole(value)
 
 
 class Objective(Checked):
-    """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
+    """The metric that a sweep goes by.
+
+    Attributes:
+        name: The key under which runs log it.
+        goal: Which way is better.
+        target: The value that is good enough: no run is started once a finished one has reached it.
+        impute: For W&B's own search. TPE learns from finished runs alone, so that it changes nothing here.
+        impute_while_running: As `impute`.
+    """
 
     name: Text
     goal: Literal["minimize", "maximize"] = "minimize"
     target: Number | None = None
-    impute: Any = None  # for W&B's own search; TPE learns from finished runs alone
+    impute: Any = None
     impute_while_running: Any = None
 
     @property
@@ -41,37 +60,88 @@ class Objective(Checked):
         """Whether more is better."""
         return self.goal == "maximize"
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The keys that the file has and that change nothing here."""
+        return tuple(key for key in ("impute", "impute_while_running") if getattr(self, key) is not None)
+
     def is_reached(self, value: float) -> bool:
-        """Whether the value is as good as the target; never where there is none."""
+        """Return whether the value is as good as the target; False where there is none."""
         return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
 
 
 class Hyperband(Checked):
-    """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
+    """Early termination by hyperband: at each band, only the best 1/eta of the runs continue.
 
-    Unless `strict`, a run is judged by its best value so far rather than by its newest.
+    W&B's code (package `sweeps` 0.3.0, hyperband_stopping.py) decides what the keys mean: `max_iter` goes
+    before `min_iter`, and `s` counts for `max_iter` alone.
+
+    Attributes:
+        min_iter: The first band, in values of the metric.
+        max_iter: As many values as a run logs: the bands are `max_iter` divided by `eta`, `s` times.
+        s: The number of bands below `max_iter`.
+        eta: The factor between bands, above 1.
+        strict: Judge a run by its newest value instead of by its best so far. False by default, as in W&B's
+            documentation; the schema in `sweeps` 0.3.0 says true.
     """
 
     type: Literal["hyperband"]
     min_iter: Count | None = None
     max_iter: Count | None = None
     s: Count | None = None
-    eta: Annotated[int, Field(ge=2)] = 3
+    eta: Annotated[Number, AfterValidator(_factor)] = 3
     strict: bool = False
 
     @model_validator(mode="after")
-    def _one_of_two_ways(self) -> Self:
-        if (self.min_iter is None) == (self.max_iter is None) or (self.max_iter is None) != (self.s is None):
+    def _has_bands(self) -> Self:
+        if self.max_iter is None and self.min_iter is None:
             raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
+        if self.max_iter is not None and self.s is None:
+            raise refused("s: missing; max_iter needs it, the number of bands, such as s: 2")
+        if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL:
+            raise refused(f"s={self.s}: expected at most {MAX_FRACTIONAL} with eta={self.eta}")
         return self
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """The keys that the file has and that change nothing."""
+        key = "s" if self.max_iter is None else "min_iter"
+        return (key,) if getattr(self, key) is not None else ()
+
+    @property
     def bands(self) -> tuple[int, ...]:
-        """In their order."""
-        if self.min_iter is not None:
-            return tuple(self.min_iter * self.eta**i for i in range(HYPERBANDS))
-        found = {(self.max_iter or 0) // self.eta**i for i in range(1, (self.s or 0) + 1)}
-        return tuple(sorted(found - {0})) or (1,)
+        """After how many values of the metric runs are compared, ascending."""
+        eta = self.eta
+        if self.max_iter is not None:
+            bands = _divided(self.max_iter, eta, self.s or 0)
+        elif isinstance(eta, int):
+            bands = {(self.min_iter or 0) * eta**i for i in range(HYPERBANDS)}
+        else:
+            bands = _multiplied(self.min_iter or 0, eta)
+        return tuple(sorted(bands)) or (1,)
+
+
+def _divided(max_iter: int, eta: float, count: int) -> set[int]:
+    bands: set[int] = set()
+    band: float = max_iter
+    for _ in range(count):
+        band = band // eta if isinstance(eta, int) else band / eta
+        if band < 1:
+            break
+        bands.add(int(band))
+    return bands
+
+
+def _multiplied(min_iter: int, eta: float) -> set[int]:
+    """Return the bands of a fractional `eta`, as many as W&B counts."""
+    bands: set[int] = set()
+    band: float = min_iter
+    for _ in range(FRACTIONAL_BANDS):
+        if band > MAX_COUNT:  # never reached
+            break
+        bands.add(int(band))
+        band *= eta
+    return bands
 
 
 @dataclass(frozen=True)
@@ -124,6 +194,7 @@ class Sweep:
     added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
     cells: Cells | None = None  # which points are runs, where not each is one of its own
     on_server: bool = False  # whether W&B's server knows it under its name
+    unused: tuple[str, ...] = ()  # keys of its file that change nothing here
 
     @property
     def is_grid(self) -> bool:

@@ -1,4 +1,8 @@
-"""A sweep file as a Sweep: W&B's schema as pydantic models, whatever breaks it told at once."""
+"""Reads a sweep file: W&B's schema as pydantic models, and the words of a command line that change values.
+
+Every file that W&B's schema accepts (`sweeps/config/schema.json` of the package `sweeps`, 0.3.0) becomes a
+Sweep, or a UserError that says why it cannot run here. Keys that change nothing here are in `Sweep.unused`.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -7,8 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    model_validator,
+)
 
+from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
@@ -16,61 +29,108 @@ from ampcompare.program.yaml_file import read_word, read_yaml
 from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
+from ampcompare.sweeps.training_check import trains_here
 
-MOST_POINTS = 100_000  # of a grid
+MAX_POINTS = 100_000  # of a grid
+METHODS = "expected one of grid, random, bayes (Optuna's TPE)"
 
 
-def _option(name: str) -> str:
+def _check_option_name(name: str) -> str:
     if "=" in name:
         raise refused("expected the name of an option")
     return name
 
 
-def _spec(spec: Any) -> tuple[Parameter, ...]:
-    """A group as what is in it, an option as its distribution and settings."""
+def _parse_parameter(spec: Any) -> tuple[Parameter, ...]:
+    """Return the parameters of a group, or the one parameter of a distribution."""
     if isinstance(spec, Mapping) and "parameters" in spec:
         return _Group.model_validate(spec).parameters
     return (Parameter((), *parse_spec(spec)),)
 
 
-_OPTIONS = dict[Annotated[Text, AfterValidator(_option)], Annotated[Any, PlainValidator(_spec)]]
-_TREE: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[_OPTIONS, Field(min_length=1)])
+_PARAMETERS = dict[
+    Annotated[Text, AfterValidator(_check_option_name)], Annotated[Any, PlainValidator(_parse_parameter)]
+]
+_TREE: TypeAdapter[dict[str, Any]] = TypeAdapter(Annotated[_PARAMETERS, Field(min_length=1)])
 
 
-def _flat(tree: Any) -> tuple[Parameter, ...]:
-    within = _TREE.validate_python(tree).items()
-    return tuple(replace(p, path=(name, *p.path)) for name, found in within for p in found)
+def _flatten(tree: Any) -> tuple[Parameter, ...]:
+    groups = _TREE.validate_python(tree).items()
+    return tuple(replace(p, path=(name, *p.path)) for name, parameters in groups for p in parameters)
 
 
-Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flat)]
+Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flatten)]
+
+
+def _check_method(method: Any) -> Any:
+    if method == "custom":
+        raise refused(f"only an optimizer of W&B's scheduler can run it; {METHODS}")
+    return method
+
+
+def _refuse_objectives(_: Any) -> None:
+    raise refused("a sweep goes by one metric here; write metric: {name: ..., goal: ...}")
 
 
 class _Group(Checked):
     parameters: Parameters
 
 
+class _Controller(Checked):
+    """Who proposes the points: W&B's server (`cloud`), or a process of its client (`local`)."""
+
+    model_config = ConfigDict(extra="allow")
+    type: Literal["local", "cloud"]
+
+
+class _Scheduler(Checked):
+    engine: Literal["wandb", "optuna", "ax"]
+    source: str | None = None
+    optimizer: str | None = None
+    search_space: str | None = None
+
+    @model_validator(mode="after")
+    def _is_the_default(self) -> Self:
+        """Refuse the engines that propose points by code of the user's own."""
+        if self.engine != "wandb":
+            todo = "use method: bayes (Optuna's TPE), or wandb sweep-scheduler"
+            raise refused(f"engine {self.engine!r} runs with W&B's server only; {todo}")
+        return self
+
+
 class _File(Checked):
-    method: Literal["grid", "random", "bayes"]
+    method: Annotated[Literal["grid", "random", "bayes"], BeforeValidator(_check_method)]
     parameters: Parameters
     metric: Objective | None = None
-    command: Annotated[list[Annotated[str, PlainValidator(checked_word)]], Field(min_length=1)] | None = None
+    command: list[Annotated[str, PlainValidator(checked_word)]] | None = None
     run_cap: Count | None = None
     early_terminate: Hyperband | None = None
     name: Text | None = None
-    description: Text | None = None
+    description: str | None = None
     project: Text | None = None
     entity: Text | None = None
     program: Text | None = None
+    # Keys of W&B's schema that change nothing here.
+    apiVersion: str | None = None
+    kind: Literal["sweep"] | None = None
+    controller: _Controller | None = None
+    scheduler: _Scheduler | None = None
+    job: str | None = None
+    image_uri: str | None = None
+    # What W&B's schema has and cannot run here.
+    metrics: Annotated[None, PlainValidator(_refuse_objectives)] = None
 
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:
-        """That its parts, each in order, fit together."""
+        """Check what several keys have to agree on."""
         if not self.metric and (self.method == "bayes" or self.early_terminate):
             who = "bayes" if self.method == "bayes" else "early_terminate"
             such = "such as metric: {name: eval/accuracy, goal: maximize}"
             raise refused(f"metric: missing; {who} needs one to go by, {such}")
-        if not self.program and (self.command is None or "${program}" in self.command):
-            raise refused("program: missing; expected the script, such as program: run_experiment.py")
+        if not self.program and (not self.command or "${program}" in self.command):
+            launch = "job" if self.job else "image_uri" if self.image_uri else ""
+            why = f" ({launch} is for W&B Launch, which is not used here)" if launch else ""
+            raise refused(f"program: missing; expected the script, such as program: run_experiment.py{why}")
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:
             raise refused(f"parameters: {twice[0]} is in there twice; leave one out")
@@ -78,18 +138,37 @@ class _File(Checked):
             for p in (p for p in self.parameters if not p.is_listed):
                 todo = "list values without probabilities, use int_uniform or q_uniform, or method random"
                 raise refused(f"parameters.{p.key}: a grid cannot run through {p.kind}; {todo}")
-            if (count := count_of(self.parameters)) > MOST_POINTS:
-                most = f"a grid has at most {MOST_POINTS:,}, use method random or bayes"
-                raise refused(f"parameters: {count:,} points; {most}")
+            if (count := count_of(self.parameters)) > MAX_POINTS:
+                most = f"a grid has at most {MAX_POINTS:,}, use method random or bayes"
+                number = f"{count:,}" if count < 10**15 else "10^15 or more"
+                raise refused(f"parameters: {number} points; {most}")
         return self
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The keys that the file has and that change nothing here."""
+        within = {"metric": self.metric, "early_terminate": self.early_terminate}
+        keys = [key for key in UNUSED_KEYS if getattr(self, key) is not None]
+        return (*keys, *(f"{key}.{name}" for key, part in within.items() if part for name in part.unused))
 
-KEYS = tuple(_File.model_fields)
+
+UNUSED_KEYS = ("apiVersion", "kind", "controller", "scheduler", "job", "image_uri")
+KEYS = tuple(key for key in _File.model_fields if key not in (*UNUSED_KEYS, "metrics"))
 
 
 def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file, or that of this name which comes along. `words` (`seed=[1,2]`) that name one
-    of its parameters change its values. Raises UserError with a line for each thing that breaks W&B's schema.
+    """Read a sweep file.
+
+    Args:
+        path: A YAML file, or the name of a sweep that comes along (`compare_backends`).
+        words: Words of a command line. Those that name a parameter of the file change its values:
+            `seed=1,2` or `seed=[1,2]` varies it, `seed=1` fixes it. Others are ignored.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UserError: The file cannot be read, or breaks W&B's schema: a line for each thing that is wrong.
     """
     file = None
     with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
@@ -102,27 +181,64 @@ def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
         todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', file)}"
         raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
     sweep, changed = sweep_of(file, content), copy.deepcopy(content)
+    is_ours = trains_here(sweep)
     for word in words:
-        key, _, text = word.partition("=")
-        for varied in (p for p in sweep.parameters if p.key == key_of(word)):
-            spec, value = changed, read_word(key, text)
-            for name in varied.path:
+        for parameter in (p for p in sweep.parameters if p.key == key_of(word)):
+            spec = changed
+            for name in parameter.path:
                 spec = spec["parameters"][name]
             spec.clear()
-            spec["values" if isinstance(value, list) and varied.kind != "constant" else "value"] = value
+            spec.update(_spec_of_word(word, parameter, is_ours))
     return sweep_of(file, changed)
 
 
 def sweep_of(path: Path, content: Any) -> Sweep:
-    """The sweep in what such a file holds, wherever it was kept; `path` is what messages call it. Raises
-    UserError as `read_sweep`.
+    """Return the sweep in the content of a sweep file, wherever that was kept.
+
+    Args:
+        path: What messages call it. Its stem is the name of a sweep that has none.
+        content: The content, as YAML or JSON give it.
+
+    Raises:
+        UserError: As `read_sweep`.
     """
     file = checked(_File, content, path)
     shared = {key: value for key, value in file if key in Sweep.__dataclass_fields__}
     shared |= {"name": file.name or path.stem, "command": tuple(file.command or DEFAULT_COMMAND)}
-    return Sweep(path=path, hyperband=file.early_terminate, raw=content, **shared)
+    return Sweep(path=path, hyperband=file.early_terminate, unused=file.unused, raw=content, **shared)
 
 
 def key_of(word: str) -> str:
-    """The option of a word of a command line, however it is written."""
+    """Return the option that a word of a command line names, however it is written."""
     return word.removeprefix("--").lstrip("+").partition("=")[0]
+
+
+def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
+    """Return what a word of the command line puts in place of a parameter's distribution.
+
+    A text that is one of the file's values stays one value, commas or not. An option of our training whose
+    value is itself a list takes `[30,60]` as one value, and a list of names `a,b` too. The options of other
+    programs have no known type: there, brackets are one value where the file has one value.
+    """
+    key, _, text = word.partition("=")
+    if "," in text and text in parameter.settings.get("values", ()):
+        return {"value": text}
+    option = find_option(parameter.key) if is_ours else None
+    leaf = option[0] if option and not option[0].is_tree else None
+    takes_list, takes_names = leaf is not None and leaf.base is list, leaf is not None and leaf.names
+    has_brackets = text.startswith(("[", "{"))
+    if takes_names and not has_brackets:
+        return {"value": text}
+    value = read_word(key, text) if has_brackets or takes_list or "," not in text else _split(key, text)
+    is_one = not isinstance(value, list)
+    if takes_list and not takes_names:
+        is_one = is_one or not any(isinstance(part, list) for part in value)
+    elif leaf is None and has_brackets:
+        is_one = is_one or parameter.kind == "constant"
+    return {"value" if is_one else "values": value}
+
+
+def _split(key: str, text: str) -> Any:
+    """Return the values between commas, of a text in quotes the text."""
+    values = read_word(key, f"[{text}]")
+    return values[0] if isinstance(values, list) and len(values) == 1 else values

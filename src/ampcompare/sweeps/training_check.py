@@ -29,34 +29,49 @@ from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
 
-MOST_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
-MOST_NAMED = 3
+MAX_TRIED = 200  # combinations of backend and precision; of more each is a run of its own
+MAX_NAMED = 3
 GROUP = "plan."
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
+COMMAND = (  # as a line to copy
+    'command: ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto", "${args_no_hyphens}"]'
+)
 
 Numbers = tuple[int, ...]  # of the values that tell, a point of the grid
 
 
 def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None, list[str]]:
-    """The plan that all runs have, which points of the grid are runs (None: each of them), and what is to be
-    said of that. `words` are the `key=value` words behind every command.
+    """Check that the program of a sweep exists and, if it is our training, takes the sweep's options.
 
-    Of a program that is not ours nothing is known but that it is there, and the plan is what file and words
-    say. Raises UserError for what the training would not take.
+    Args:
+        sweep: The sweep.
+        words: The `key=value` words behind every command.
+
+    Returns:
+        The plan that all runs have, which points of the grid are runs (None: all of them), and the messages
+        to print before the first run. For another program the plan is what the file and the words say.
+
+    Raises:
+        UserError: The program is not there, or the training does not take an option or log the metric.
     """
     here = trains_here(sweep)
+    is_told = sweep.unused and not sweep.on_server
+    unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"] if is_told else []
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
+        if Path(named).name == PROGRAM:
+            todo = f"it is no script and needs a command: of its own; add the line {COMMAND}"
+            raise UserError(f"{sweep.path}: program={named!r}: {todo}")
         todo = "start the sweep from the folder that has it, or write the path out"
         raise UserError(f"{sweep.path}: program={named!r}: no such file in {Path.cwd()}; {todo}")
     if not here:
-        return _plan_of_others(sweep, words), None, []
+        return _plan_of_others(sweep, words), None, unused
     if lines := [*_wrong_options(sweep)]:
         raise wrong_file(sweep.path, lines)
     telling = _telling(sweep)
     configs: dict[Numbers, Config] = {}
     refusals: dict[Numbers, UserError] = {}
-    for numbers in islice(product(*(range(p.grid_size()) for p in telling)), MOST_TRIED):
+    for numbers in islice(product(*(range(p.grid_size()) for p in telling)), MAX_TRIED):
         try:
             configs[numbers] = parse(_words_of(sweep, _point(sweep, telling, numbers), words))
         except UserError as problem:
@@ -70,17 +85,20 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     except UserError as problem:
         raise UserError(f"{sweep.path}: the first run would end at once: {problem}") from None
     _check_metric(sweep, config)
-    return config.plan, *_same_runs(sweep, telling, configs, refusals)
+    cells, notes = _same_runs(sweep, telling, configs, refusals)
+    return config.plan, cells, [*unused, *notes]
 
 
 def trains_here(sweep: Sweep) -> bool:
-    """Whether the sweep runs our own training, whose options and metrics are known."""
+    """Return whether the sweep runs our own training, whose options and metrics are known."""
     return _options_start(sweep) is not None
 
 
 def _options_start(sweep: Sweep) -> int | None:
-    """Where in the sweep's command the training's words begin: behind `run_experiment.py`, or behind
-    `ampcompare run` however that is started; None where it runs something else.
+    """Return the index in the sweep's command at which the options of the training begin.
+
+    That is behind `run_experiment.py`, or behind `ampcompare run` however that is started. None for another
+    program.
     """
     words = [sweep.program if word == "${program}" else word for word in sweep.command]
     for place, (word, behind) in enumerate(pairwise([*words, None])):
@@ -92,7 +110,7 @@ def _options_start(sweep: Sweep) -> int | None:
 
 
 def _is_our_script(path: Path) -> bool:
-    """Whether it is our script or a copy of it; another project may have a file of that name."""
+    """Return whether a file is our script or a copy of it; another project may have a file of that name."""
     with suppress(OSError, ValueError):
         return path.name == SCRIPT and (
             not path.exists() or "ampcompare.entrypoint" in path.read_text(errors="replace")
@@ -101,20 +119,20 @@ def _is_our_script(path: Path) -> bool:
 
 
 def _telling(sweep: Sweep) -> list[Parameter]:
-    """Those that can make two points one run, or a point none."""
+    """Return the parameters that decide whether two points train the same, or a point cannot run."""
     found = [p for p in sweep.parameters if p.key == BACKEND or p.key.startswith("precision.")]
     return [p for p in found if sweep.is_grid and p.is_listed and p.grid_size() > 1]
 
 
 def _point(sweep: Sweep, telling: Sequence[Parameter], numbers: Numbers) -> dict[str, Any]:
-    """The parameters of a run with these values of what tells, and the first value of all else."""
+    """Return a run's parameters: these values of `telling`, and the first value of all others."""
     at = dict(zip((p.key for p in telling), numbers, strict=True))
     values = [p.grid_value(at[p.key]) if p.key in at else p.examples()[0] for p in sweep.parameters]
     return nested(sweep.parameters, values)
 
 
 def _words_of(sweep: Sweep, parameters: Mapping[str, Any], words: Sequence[str]) -> list[str]:
-    """The words of our training in the command of such a run."""
+    """Return the options of our training in the command of a run."""
     # What a file of them says, the words can say.
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
@@ -122,7 +140,7 @@ def _words_of(sweep: Sweep, parameters: Mapping[str, Any], words: Sequence[str])
 
 
 def _wrong_options(sweep: Sweep) -> Iterator[str]:
-    """Of each parameter the first value that the training would not take, whatever the others are."""
+    """Yield a line for each parameter with a value that the training never takes."""
     for p in sweep.parameters:
         if p.key.startswith(GROUP) and p.kind != "constant":
             yield f"parameters.{p.key}: a sweep has one plan; write value: and what it is"
@@ -134,7 +152,7 @@ def _wrong_options(sweep: Sweep) -> Iterator[str]:
 
 
 def _check_metric(sweep: Sweep, config: Config) -> None:
-    """Raises UserError for a metric by which a sweep of our training cannot go."""
+    """Raise UserError for a metric that our training does not log, or that has no goal."""
     if sweep.metric is None:
         return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
@@ -154,7 +172,7 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
 
 
 def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
-    """What file and words say, as far as it is a plan: the program may have options that are called so."""
+    """Return the plan in the file and the words; another program may have options of that name."""
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
     found |= dict(split_override(word) for word in words)
     keys = [key for key in LEAVES if key.startswith(GROUP) and key in found]
@@ -170,12 +188,13 @@ def _same_runs(
     configs: Mapping[Numbers, Config],
     refusals: Mapping[Numbers, UserError],
 ) -> tuple[Cells | None, list[str]]:
+    """Return which points are runs where several train the same or cannot run, and the messages about it."""
     kept: dict[str, Numbers] = {}  # the first point of those that train the same
     for numbers, config in configs.items():
         effect = json.dumps(canonical(config.to_dict()), sort_keys=True, default=str)
         kept.setdefault(effect, numbers)
     points = count_of(telling)
-    if len(kept) == points or points > MOST_TRIED or sweep.on_server:  # which runs them all
+    if len(kept) == points or points > MAX_TRIED or sweep.on_server:  # which runs them all
         return None, []
     cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
@@ -183,5 +202,5 @@ def _same_runs(
     said = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:
         reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())
-        said.append(f"left out, as they cannot run: {some([*reasons], MOST_NAMED)}")
+        said.append(f"left out, as they cannot run: {some([*reasons], MAX_NAMED)}")
     return cells, said

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ampcompare.sweeps.answer import report
 from rich.console import Console
 from support.fakes import plan
 from support.wandb_files import write_runs
@@ -17,7 +18,6 @@ from ampcompare.entrypoint import main as train
 from ampcompare.published.publication import load, names
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
-from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.prepare import prepared
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep

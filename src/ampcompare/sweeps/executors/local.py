@@ -15,11 +15,16 @@ from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_process import SIGNAL_CODES, STOP_SECONDS, RunLauncher, RunProcess, end_state
+from ampcompare.sweeps.run_process import (
+    SAME_SIGNAL_SECONDS,
+    SIGNAL_CODES,
+    STOP_SECONDS,
+    RunLauncher,
+    RunProcess,
+    end_state,
+)
 
 POLL_SECONDS = 0.02
-# A scheduler that ends this machine's work may reach the runs before this process hears of it.
-SAME_SIGNAL_SECONDS = 2.0
 
 
 @dataclass

@@ -118,14 +118,23 @@ class RayExecutor:
             _on_every_node(end_leftovers_here, left, folder, seconds=PROBE_SECONDS + STOP_SECONDS)
         for run in left:
             is_finished = MetricTail(folder, run.run_id).exit_code() == 0
-            self._journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
+            state = RunState.FINISHED if is_finished else RunState.PREEMPTED
+            self._news.append(RunEvent(run.index, state))
 
     def submit(self, runs: Sequence[SweepRun]) -> None:
         """Give these runs to Ray, which starts them when their resources are free."""
         code = dict(changed_code_dates(self._journal.state))
         needs_shared_folder = self._launcher.sweep.hyperband is not None
         for run in runs:
-            task = RayTask(self._launcher, run, self._token, self._working_folder, needs_shared_folder, code)
+            task = RayTask(
+                self._launcher,
+                run,
+                self._token,
+                secrets.token_hex(16),
+                self._working_folder,
+                needs_shared_folder,
+                code,
+            )
             reference = self._function.remote(task)
             self._runs[reference] = run
             process = {"ray": reference.task_id().hex()}
@@ -138,7 +147,7 @@ class RayExecutor:
         self._kill_again()
         if self._runs and not self._news:
             ray.wait([*self._runs], num_returns=1, timeout=seconds)
-        elif not self._news:
+        elif not self._news and seconds:
             time.sleep(seconds)
         if self._runs:
             ready, _ = ray.wait([*self._runs], num_returns=len(self._runs), timeout=0)

@@ -68,6 +68,8 @@ class RayTask:
         launcher: Starts the run.
         run: The run.
         token: Content of the file by which a node sees that the output folder is the driver's.
+        submission: Distinguishes this task from those of the run's other starts. Where Ray starts the task
+            again, it is the same.
         working_folder: Where the run's relative paths begin.
         needs_shared_folder: Whether the driver has to read the record while the run goes on.
         code: Dates of the user's files, for the record, where they changed since the sweep began.
@@ -76,6 +78,7 @@ class RayTask:
     launcher: RunLauncher
     run: SweepRun
     token: str
+    submission: str
     working_folder: WorkingFolder
     needs_shared_folder: bool = False
     code: Mapping[str, str] = field(default_factory=dict)
@@ -135,20 +138,17 @@ def _run_where_possible(task: RayTask, stop: _StopCount) -> TaskResult:
 
 
 def _run_in_shared_folder(task: RayTask, stop: _StopCount) -> RunEvent:
-    import ray
-
     launcher, run = task.launcher, task.run
     # A worker that was killed on this machine has left the run to its guard, which may be ending it now.
     end_leftovers([run], launcher.folder, lambda line: None)
-    note, task_id = launcher.folder / NOTES / run.run_id, ray.get_runtime_context().get_task_id() or ""
-    with suppress(OSError):
-        if note.read_text() == task_id:  # Ray has started this task before, and its node died
-            if MetricTail(launcher.folder, run.run_id).exit_code() == 0:
-                return RunEvent(run.index, RunState.FINISHED, 0)
-            run = replace(run, starts=max(1, run.starts))
-            with launcher.log_file(run.run_id).open("a") as log:
-                print(f"started again on {socket.gethostname()}: Ray lost its node or worker", file=log)
-    note.write_text(task_id)
+    note = launcher.folder / NOTES / run.run_id
+    if sees_token(note, task.submission):  # Ray has started this task before, and lost its node or worker
+        if MetricTail(launcher.folder, run.run_id).exit_code() == 0:
+            return RunEvent(run.index, RunState.FINISHED, 0)
+        run = replace(run, starts=max(1, run.starts))
+        with launcher.log_file(run.run_id).open("a") as log:
+            print(f"started again on {socket.gethostname()}: Ray lost its node or worker", file=log)
+    note.write_text(task.submission)
     return _run_process(launcher, task, run, stop)
 
 

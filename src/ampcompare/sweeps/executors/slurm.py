@@ -23,16 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from ampcompare.errors import UserError, one_line, reason
-from ampcompare.program.console import print_line
+from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder
 from ampcompare.program.yaml_file import read_word
 from ampcompare.records.run_state import RunState
-from ampcompare.report.words import plural
 from ampcompare.sweeps.code_version import changed_code_dates
-from ampcompare.sweeps.executors import Executor, RunEvent
+from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report, read_end
 from ampcompare.sweeps.journal import Journal, SweepRun, SweepState
 from ampcompare.sweeps.prepare import PreparedSweep
@@ -158,8 +154,9 @@ class SlurmExecutor:
         return submit_array(self._journal, "report", options, [], [task])
 
     def has_report_job(self) -> bool:
-        """Return whether the queue has the report's job."""
-        return REPORT in jobs_in_queue(self._journal.state)
+        """Return whether the queue has the report's job, behind the last runs that were submitted."""
+        *_, last = self._journal.state.submissions.values()
+        return not last and REPORT in jobs_in_queue(self._journal.state)
 
     def _look(self) -> None:
         running = [run for run in self._journal.state.with_state(RunState.RUNNING) if "job" in run.process]
@@ -193,71 +190,6 @@ class SlurmExecutor:
             and read_end(self._folder, run) is None
         ]
         return jobs_in_queue(self._journal.state) if unknown else {}
-
-
-def run_on_slurm(
-    prepared: PreparedSweep,
-    journal: Journal,
-    make_executor: Callable[[Journal], Executor],
-    console: Console,
-) -> int | None:
-    """Submit what is left and leave, or wait for it with `--wait`.
-
-    Returns:
-        The exit code; None where all has ended and the report is to be made here.
-
-    Raises:
-        UserError: If something cannot be submitted.
-    """
-    from ampcompare.sweeps.driver import SweepDriver
-    from ampcompare.sweeps.pipeline import look_at, recover_local_runs, see_through
-    from ampcompare.sweeps.progress import SweepProgress
-    from ampcompare.sweeps.stop_request import StopRequest
-
-    if prepared.options.wait:
-        return see_through(prepared, journal, make_executor, console)
-
-    def say(line: str) -> None:
-        print_line(console, one_line(line))
-
-    recover_local_runs(journal, say)
-    executor = make_executor(journal)
-    assert isinstance(executor, SlurmExecutor)
-    state, folder = journal.state, journal.folder
-    quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, 1)
-    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say), look_at)
-    before = {run.index for run in state.with_state(RunState.RUNNING)}
-    submitted = driver.submit_all()
-    total = driver.sweep.total() or 0
-    parts = [f"{driver.sweep.name}: {driver.sweep.method}, {plural(total, 'run')}"]
-    for run_state in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED):
-        if count := len(state.with_state(run_state)):
-            parts.append(f"{count} {run_state}")
-    jobs = sorted({_array_of(run) for run in state.with_state(RunState.RUNNING)})
-    if before:
-        parts.append(f"{len(before)} waiting or running")
-    if not jobs:
-        say(f"{', '.join(parts)}; nothing is left to run")
-        return None
-    if submitted:
-        options = executor.options
-        left = total - len(state.runs)
-        most = options.get("array_parallelism", len(submitted))
-        at_a_time = f", {most} at a time" if most < len(submitted) else ""
-        time_limit = f"time limit {options['additional_parameters'].get('time')}"
-        job = _array_of(state.runs[submitted[0].index])
-        parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
-        if left > 0:
-            parts.append(f"{left} are left for the same command later")
-    else:
-        parts.append("nothing new was submitted")
-    say(", ".join(parts))
-    say(f"logs: {folder / 'logs'}, those of the jobs in {jobs_folder(folder)}")
-    say(f"to look: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}")
-    if submitted or not executor.has_report_job():
-        job = executor.submit_report(jobs)
-        say(f"report: job {job}, behind the last of them, into {folder / 'report'}")
-    return 0
 
 
 def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable[[Journal], SlurmExecutor]:
@@ -366,6 +298,7 @@ def submit_array(
         why = next((line for line in lines if "error" in line.lower()), lines[0] if lines else "no output")
         is_refused = isinstance(problem, FailedJobError) and lines
         if is_refused and not re.search(CONNECTION_TROUBLE, str(problem), re.I):
+            journal.append("submission", mark=mark, indices=None)
             raise UserError(f"--cluster slurm: sbatch refused it: {why}") from None
         todo = "the same command again submits what is neither done nor in the queue"
         raise UserError(f"--cluster slurm: sbatch's answer was lost ({why}); {todo}") from None
@@ -395,7 +328,7 @@ def _submitit_executor(folder: Path, options: Mapping[str, Any]) -> Any:
     return executor
 
 
-def _array_of(run: SweepRun) -> str:
+def array_of(run: SweepRun) -> str:
     return str(run.process["job"]).partition("_")[0]
 
 

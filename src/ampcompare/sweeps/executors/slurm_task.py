@@ -21,7 +21,13 @@ from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
-from ampcompare.sweeps.run_process import POLL_SECONDS, RunLauncher, end_state
+from ampcompare.sweeps.run_process import (
+    POLL_SECONDS,
+    SAME_SIGNAL_SECONDS,
+    SIGNAL_CODES,
+    RunLauncher,
+    end_state,
+)
 from ampcompare.sweeps.sweep import Sweep
 
 REQUEUE_SECONDS = 120.0  # for Slurm to end a job that it has sent SIGTERM
@@ -120,8 +126,18 @@ class SlurmTask:
             if self._stop_signal:
                 process.stop(self._stop_signal, self.patience)
             time.sleep(POLL_SECONDS)
-        state, by_signal = end_state(launcher, run, exit_code, was_asked=process.was_asked_to_stop)
+        was_asked = process.was_asked_to_stop
+        if exit_code in SIGNAL_CODES and not was_asked:
+            was_asked = self._is_stopped_within(SAME_SIGNAL_SECONDS)
+        state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)
         return RunEvent(run.index, state, exit_code, by_signal)
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        """Return whether Slurm ends this job: its signal may reach the run before it reaches this process."""
+        deadline = time.monotonic() + seconds
+        while not self._stop_signal and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return bool(self._stop_signal)
 
     def _on_sigterm(self, number: int, frame: object) -> None:
         self._stop_signal = self._stop_signal or signal.SIGTERM

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import threading
 
 import pytest
 import yaml
@@ -17,11 +16,14 @@ from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps import run
-from ampcompare.sweeps.answer import look_at, request_of
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps import pipeline, stop_request
+from ampcompare.sweeps.executors import local
+from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.sweep_file import read_sweep
-from ampcompare.sweeps.table import Row
+from ampcompare.sweeps.sweep_report import look_at, request_of
 
 
 def values(events):
@@ -79,7 +81,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first, to
     assert "failed" not in said
     assert not is_alive(second["pid"])
     place.release()
-    command = said.rpartition("go on with: ")[2].splitlines()[0]
+    command = said.rpartition("continue with: ")[2].splitlines()[0]
     assert paste(command, place.folder).returncode == 0
     assert values(place.events("ended")) == ["1", "2", "3"]
     began = [(event["given"]["x"], event["run"]) for event in place.events("began")]
@@ -89,16 +91,15 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first, to
 
 def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
     """Slurm warns with one signal and ends with another; the runs need the time in between."""
-    monkeypatch.setattr(run, "SAME_REQUEST_SECONDS", 0)
-    stop, kill = threading.Event(), threading.Event()
-    with run.stopped_by_signals(stop, kill, lambda line: None) as received:
+    monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
+    with stop_request.StopRequest(lambda line: None) as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
             signal.raise_signal(number)
-        assert stop.is_set()
-        assert not kill.is_set()
+        assert stop.is_requested
+        assert not stop.is_at_once
         signal.raise_signal(signal.SIGINT)
-        assert kill.is_set()
-    assert received[0] == signal.SIGUSR1
+        assert stop.is_at_once
+    assert stop.signal == signal.SIGUSR1
 
 
 @pytest.mark.slow
@@ -107,7 +108,8 @@ def test_second_interrupt_ends_at_once(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
     place.before = (
-        "from ampcompare.sweeps import run, worker; worker.STOP_SECONDS = 9000; run.SAME_REQUEST_SECONDS = 0"
+        "from ampcompare.sweeps import stop_request; from ampcompare.sweeps.executors import local;"
+        "local.STOP_SECONDS = 9000; stop_request.SAME_REQUEST_SECONDS = 0"
     )
     process = place.start()
     place.wait_for("began", 1)
@@ -121,57 +123,70 @@ def test_second_interrupt_ends_at_once(place):
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_stopped_beyond_its_grace_and_goes_on_loses_its_run(place):
-    storage = f"sqlite:///{place.folder / 'shared.db'}"
-    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_killed_drivers_runs_are_ended_and_continued_by_the_same_command(place, orderly):
+    """Each point ends once, whether its program ends in order or not."""
+    place.begins_with(QUITS if orderly else "")
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
     place.hold()
-    words, other = ("--storage", storage, "--grace", "10"), place.folder / "other"
-    stopped = place.start(*words, out=other)
-    place.wait_for("began", 1, other)
-    (first,) = place.events("began", other)
-    stopped.send_signal(signal.SIGSTOP)
-    survivor = place.start(*words, "--workers", "2")
+    driver = place.start("--workers", "2")
     place.wait_for("began", 2)
-    assert first["run"] in [event["run"] for event in place.events("began")]
-    stopped.send_signal(signal.SIGCONT)
-    wait_until(lambda: not is_alive(first["pid"]))
+    driver.kill()
+    driver.communicate()
+    runs = {event["run"]: event["pid"] for event in place.events("began")}
     place.release()
-    said = [process.communicate()[0] for process in (survivor, stopped)]
-    assert (survivor.returncode, stopped.returncode) == (0, 0), said
-    assert "run 0 taken over after" in said[1]
-    assert values(place.events("ended")) == ["1", "2"]
-    assert not place.events("ended", other)
-    assert all(text.count("2 of 2 done") >= 1 for text in said)
+    code, said = place.sweep("--workers", "2")
+    assert code == 0, said
+    assert not any(map(is_alive, runs.values()))
+    assert values(place.events("ended")) == ["1", "2", "3"]
+    began = place.events("began")
+    assert len(began) == 5
+    assert len({event["run"] for event in began}) == 3  # continued under their ids
 
 
 @pytest.mark.slow
-def test_what_ended_before_its_worker_could_say_so_is_not_run_again(place):
-    place.file(parameters={"x": {"value": 1}})
+def test_a_run_that_finished_while_the_driver_was_dead_counts(place):
+    """Its record says so."""
+    place.file(program="logger.py", parameters={"x": {"values": [1]}, "steps": {"value": 3}})
     dies = "lambda *words, **named: os.kill(os.getpid(), signal.SIGKILL)"
-    place.before = f"import os, signal; from ampcompare.sweeps.queue import Queue; Queue.end = {dies}"
+    place.before = f"import os, signal; from ampcompare.sweeps.journal import Journal; Journal.end = {dies}"
     assert place.sweep()[0] == -signal.SIGKILL
     place.before = "pass"
-    code, said = place.sweep("--grace", "10")
-    assert (code, len(place.events("began"))) == (0, 1), said
-    assert "run 0 started, attempt 2" in said
-    assert "1 of 1 done" in said
+    code, said = place.sweep()
+    assert (code, "1 of them done before" in said) == (0, True), said
+    (run,) = read_journal(place.out).runs.values()
+    assert (run.state, run.starts) == (RunState.FINISHED, 1)
 
 
 @pytest.mark.slow
-def test_run_that_a_signal_ends_alone_is_made_once_more(place):
+def test_a_second_command_for_a_running_sweep_is_told_so(place):
+    place.file(parameters={"x": {"values": [1]}, "hold": {"value": "all"}})
+    place.hold()
+    first = place.start()
+    place.wait_for("began", 1)
+    code, said = place.sweep()
+    assert (code, said.count("\n")) == (2, 1), said
+    assert f"this sweep is running here ({os.uname().nodename}, pid {first.pid})" in said
+    place.release()
+    assert first.wait() == 0
+    first.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_run_that_a_signal_ends_is_started_three_times(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
     process = place.start()
-    for count in (1, 2):
+    for count in (1, 2, 3):
         place.wait_for("began", count)
         os.kill(place.events("began")[-1]["pid"], signal.SIGTERM)
     said, _ = process.communicate()
-    assert process.returncode == 1  # twice is enough
-    (first, second) = place.events("began")
-    assert first["run"] == second["run"]
-    heard = [event["environment"]["AMPCOMPARE_RESUME"] for event in (first, second)]
-    assert heard == [None, "auto"]  # any program hears that it is tried again
-    assert said.count("lost after") == 2
+    assert process.returncode == 1
+    began = place.events("began")
+    assert len({event["run"] for event in began}) == 1
+    heard = [event["environment"]["AMPCOMPARE_RESUME"] for event in began]
+    assert heard == [None, "auto", "auto"]  # any program is told that it is tried again
+    assert "run 0 ended by a signal (1 of 3)" in said
     assert "1 of 1 done" in said
 
 
@@ -189,22 +204,8 @@ def test_run_whose_record_has_ended_is_finished_by_any_signal_and_what_it_left_i
     process.terminate()
     said, _ = process.communicate()
     assert "1 of 1 done" in said
-    assert "interrupted" not in said
+    assert "preempted" not in said
     assert not is_alive(int((place.folder / "behind").read_text()))
-
-
-@pytest.mark.slow
-def test_lost_database_is_one_line(place):
-    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
-    place.hold()
-    process = place.start()
-    place.wait_for("began", 1)
-    (place.out / "sweep.db").write_bytes(b"no database" * 1000)
-    place.release()
-    said, _ = process.communicate()
-    assert process.returncode == 2
-    assert "cannot be used (" in said.splitlines()[-1]
-    assert "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -259,13 +260,13 @@ def test_bayes_takes_the_metric_from_the_records_and_ends_at_its_target(place):
 
 @pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
-    monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
+    monkeypatch.setattr(pipeline, "visible_gpus", lambda: ["0", "GPU-abc"])
     monkeypatch.chdir(place.folder)
     place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
-    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console(), run.Request()) == 0
+    assert pipeline.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console(), SweepOptions()) == 0
     seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")}
     assert seen == {"0", "GPU-abc"}
-    assert "2 workers" in capsys.readouterr().out
+    assert "2 runs at a time" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -281,11 +282,11 @@ def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, cap
     ],
 )
 def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
-    monkeypatch.setattr(run, "_gpu_count", lambda: there)
+    monkeypatch.setattr(local, "_gpu_count", lambda: there)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    assert run.visible_gpus() == expected
+    assert local.visible_gpus() == expected
 
 
 def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
@@ -301,7 +302,7 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
     sweep = read_sweep(file)
     look = look_at(sweep, tmp_path, [])
-    decided, of_native, of_fp16 = sorted(look.said, key=lambda line: "nothing is claimed" in line)
+    decided, of_native, of_fp16 = sorted(look.messages, key=lambda line: "nothing is claimed" in line)
     assert "quality" not in decided
     assert decided.endswith(", which is all that can be")
     assert "the quality of native" in of_native
@@ -314,6 +315,8 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     write_runs(tmp_path / "noisy", noisy)
     undecided = look_at(sweep, tmp_path / "noisy", [])
     assert not undecided.is_over
-    assert any(re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.said)
+    assert any(
+        re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.messages
+    )
     with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
-        look_at(sweep, tmp_path, [Row(0, "elsewhere", state="finished")])
+        look_at(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])

@@ -14,10 +14,11 @@ from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 
 from ampcompare import load_runs
+from ampcompare.sweeps.journal import read_journal
 
 XS = {"x": {"values": [1, 2, 3]}}
 DIES = "os.kill(os.getpid(), 9)"
-SUBMIT = "ampcompare.sweeps.cluster.submit as s; s"
+SUBMIT = "ampcompare.sweeps.executors.slurm as s; s"
 
 
 def xs(place: Place, kind: str) -> list[str]:
@@ -54,12 +55,12 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(plac
     says("3 submitted as job 101, 1 at a time", "--workers", "1")
     place.before = "pass"
     place.wait_for("began", 1)
-    says("3 waiting or running as job 101; nothing new was submitted")
+    says("3 waiting or running, nothing new was submitted")
     slurm.cancel(slurm.jobs[1].name)
     place.release()
     slurm.wait_until_ended()
     assert len(xs(place, "ended")) == 2
-    says("2 of them done before: 1 submitted")
+    says("2 finished, 1 submitted")
     slurm.wait_until_ended()
     assert once_each(place)
     says("nothing is left to run")
@@ -102,17 +103,16 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(
 
 BAYES = {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2}
 NO_ARRAY = [  # of this file, with this word
-    ({}, "--cluster=local", "expected slurm"),
+    ({}, "--cluster=local", "expected one of slurm, ray"),
     ({}, "slurm.partitoin=a", "Unavailable parameter(s): ['partitoin']"),
     ({}, "slurm.comment=a\nrm", "expected a printable word"),
     ({}, 'slurm.additional_parameters={1: 2, "job_name": "x"}', "goes without job_name"),
     ({}, "slurm.setup=a", "expected JSON or a number, such as slurm.setup="),
-    ({}, "--missing", "leave --cluster out"),
     ({}, "output_dir=a\\b", "expected a printable path without % and \\"),
-    ({}, "output_dir=was", "a sweep was run there without --cluster; name another folder, or leave"),
+    ({}, "output_dir=was", "sweep.db: is of an earlier version of AMP Compare"),
     ({}, "slurm.nodes=2", "a run of the array is one process"),
     ({"method": "random"}, "x=1", "needs run_cap"),
-    (BAYES, "x=1", "goes without method bayes"),
+    (BAYES, "x=1", "method bayes needs a driver that stays; add --wait"),
 ]
 
 
@@ -176,7 +176,7 @@ def test_what_sbatchs_controller_may_have_heard_stays_noted(
             told = capsys.readouterr().err
             assert (ended.value.code, told.count("\n")) == (2, 1), told
             assert ("answer was lost" in told, "refused it" in told) == (is_unheard, not is_unheard)
-            assert any(out.glob("cluster/ampcompare-*.json")) is is_unheard
+            assert bool(read_journal(out).submissions) is is_unheard
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_the_report_needs_no_gpu_however_the_words_for_one_are_written(place: Pl
 
 
 @pytest.mark.slow
-def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill(
+def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_rerun(
     place: Place, slurm: Slurm, says
 ):
     place.file(parameters={**XS, "fail": {"value": 2}})
@@ -206,12 +206,12 @@ def test_a_run_that_failed_stays_so_until_it_is_submitted_as_a_new_one_with_fill
     assert len(xs(place, "began")) == 3
     program = place.folder / "program.py"
     program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
-    says("2 of them done before: 1 submitted", "--fill")
+    says("2 finished, 1 submitted", "--rerun", "--changed-code")
     slurm.wait_until_ended()
     assert xs(place, "began") == ["1", "2", "2", "3"]
     assert len({event["run"] for event in place.events("began")}) == 4
-    code, said = place.sweep("--missing")
-    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said
+    code, said = place.sweep("--status")
+    assert (code, "3 points: 3 finished; complete" in said) == (0, True), said
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     place: Place, slurm: Slurm, says
 ):
     """It is refused, its answer is lost, the command dies behind it: what may be queued nevertheless is known
-    by its mark. Where squeue does not know of it, the second of two jobs with one run does nothing.
+    by its mark.
     """
     place.file(parameters={"y": {"values": [1]}})
     slurm.slots = 0
@@ -230,15 +230,12 @@ def test_whatever_happens_between_the_command_and_sbatch_each_run_is_made_once(
     todo = "the same command again submits what is neither done nor in the queue"
     says(f'lost (Could not make sense of sbatch output "queued, my friend"); {todo}', code=2)
     put_back(sbatch)
-    says("3 waiting or running as job 101; nothing new was submitted")
+    says("3 waiting or running, nothing new was submitted")
     slurm.cancel("101")
-    place.before = f"import os, {SUBMIT}.of_report = lambda words: {DIES}"
+    place.before = f"import os, ampcompare.sweeps.submission as s; s.array_of = lambda run: {DIES}"
     says("", code=-9)
     place.before = "pass"
-    says("3 waiting or running as job 105; nothing new was submitted")
-    squeue = in_front(slurm, "squeue", "true")
-    says("3 submitted as job 108")
-    put_back(squeue)
+    says("3 waiting or running, nothing new was submitted")
     run_all(slurm)
     assert once_each(place)
     assert {job.state for job in slurm.jobs} == {"CANCELLED", "COMPLETED"}
@@ -255,7 +252,7 @@ def test_the_queue_is_asked_for_everybodys_jobs_whatever_squeue_is_set_to(place:
     squeue = in_front(slurm, "squeue", 'echo "$SLURM_CLUSTERS"; echo "CLUSTER: far"; $0.own "$@"')
     says("nothing new", SBATCH_CLUSTERS="far")
     squeue.write_text("#!/bin/sh\necho down >&2; exit 1\n")
-    says("cannot be asked (down); nothing was submitted", code=2)
+    says("squeue cannot be asked (down); run this where squeue answers", code=2)
     put_back(squeue)
     place.file(parameters={"y": {"values": [1]}})
     says("differs in parameters", code=2)
@@ -266,10 +263,11 @@ def test_of_a_sweep_that_is_too_large_for_one_array_the_rest_is_submitted_later(
     place: Place, slurm: Slurm, says
 ):
     place.file(parameters=XS)
-    place.before = f"import {SUBMIT}.MOST_TASKS = 2"
+    place.before = f"import {SUBMIT}.SlurmExecutor.slots = 2"
     slurm.slots = 0
-    says("2 of 3 submitted as job 101, 1 at a time", "--workers", "1")
-    says("2 waiting or running as job 101: 1 submitted as job 104")
-    says("3 waiting or running as job 101, 104; nothing new")
+    says("2 submitted as job 101, 1 at a time, time limit 4:00:00, 1 is left for the same", "--workers", "1")
+    place.before = "pass"
+    says("2 waiting or running, 1 submitted as job 104")
+    says("3 waiting or running, nothing new")
     run_all(slurm)
     assert once_each(place)

@@ -1,0 +1,75 @@
+"""A sweep that is submitted to Slurm and left there: `--cluster slurm` without `--wait`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ampcompare.errors import one_line
+from ampcompare.program.console import print_line
+from ampcompare.records.run_state import RunState
+from ampcompare.report.words import plural
+from ampcompare.sweeps.driver import SweepDriver
+from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
+from ampcompare.sweeps.journal import Journal, SweepRun
+from ampcompare.sweeps.prepare import PreparedSweep
+from ampcompare.sweeps.progress import SweepProgress
+from ampcompare.sweeps.sequential import Look
+from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.sweep import Sweep
+
+
+def submit_and_leave(
+    prepared: PreparedSweep,
+    journal: Journal,
+    executor: SlurmExecutor,
+    look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
+    console: Console,
+) -> int | None:
+    """Submit what is left, and the report's job behind it.
+
+    Returns:
+        0 where jobs wait or run; None where all has ended and the report is to be made here.
+
+    Raises:
+        UserError: If something cannot be submitted.
+    """
+
+    def say(line: str) -> None:
+        print_line(console, one_line(line))
+
+    state, folder = journal.state, journal.folder
+    quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
+    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say), look)
+    driver.start()
+    waiting = len(state.with_state(RunState.RUNNING))
+    submitted = driver.submit_all()
+    jobs = sorted({array_of(run) for run in state.with_state(RunState.RUNNING) if "job" in run.process})
+    total = driver.sweep.total() or 0
+    parts = [f"{driver.sweep.name}: {driver.sweep.method}, {plural(total, 'run')}"]
+    for run_state in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED):
+        if count := len(state.with_state(run_state)):
+            parts.append(f"{count} {run_state}")
+    if waiting:
+        parts.append(f"{waiting} waiting or running")
+    if not jobs:
+        say(f"{', '.join(parts)}; nothing is left to run")
+        return None
+    if submitted:
+        options = executor.options
+        most = options.get("array_parallelism", len(submitted))
+        at_a_time = f", {most} at a time" if most < len(submitted) else ""
+        time_limit = f"time limit {options['additional_parameters'].get('time')}"
+        job = array_of(state.runs[submitted[0].index])
+        parts.append(f"{len(submitted)} submitted as job {job}{at_a_time}, {time_limit}")
+        if (left := total - len(state.runs)) > 0:
+            parts.append(f"{left} {'is' if left == 1 else 'are'} left for the same command later")
+    else:
+        parts.append("nothing new was submitted")
+    say(", ".join(parts))
+    say(f"logs: {folder / 'logs'}, those of the jobs in {jobs_folder(folder)}")
+    say(f"to look: squeue -j {','.join(jobs)}, or: {prepared.command('--status')}")
+    if submitted or not executor.has_report_job():
+        job = executor.submit_report(jobs)
+        say(f"report: job {job}, behind the last of them, into {folder / 'report'}")
+    return 0

@@ -1,0 +1,72 @@
+"""docs/sweeps.md, "Your own network in a sweep": its files and commands, without a server and with one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support.quick import ONLINE, ROOT
+from support.wandb_server import ENTITY, Server
+from support.wandb_server.clients import create_sweep, environment
+
+from ampcompare import load_runs
+
+pytestmark = pytest.mark.slow
+
+TEXT = (ROOT / "docs" / "sweeps.md").read_text()
+FILES = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", TEXT, re.M | re.S))
+COMMANDS = re.findall(r"^(ampcompare sweep own.*?|wandb .*? ?(?:own.yaml|own-network/ID)) +#", TEXT, re.M)
+REFUSED = "model.name='./net.py:build': ./net.py is not there (looked for from"  # as the page has it
+TRAINED = {("finished", "./net.py:build", backend, 1) for backend in ("none", "native_bf16")}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("net.py", "data.py", "own.yaml"):
+        (mine / name).write_text(FILES[name])
+    return mine
+
+
+def test_the_commands_are_those_that_are_tested_here():
+    names = ["ampcompare sweep own.yaml", "wandb sweep own.yaml", "wandb agent ENTITY/own-network/ID"]
+    assert names == COMMANDS
+    assert f"`{REFUSED} ...)`" in TEXT
+
+
+def sweep(where: Path, *words: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "ampcompare", "sweep", *words]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_runs_without_a_server_where_its_files_are_and_nowhere_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    code, said = sweep(folder, "own.yaml", "seed=1", "device=cpu", "wandb.mode=offline")
+    assert code == 0, said
+    runs = load_runs([str(folder / "runs" / "own")])
+    assert {(run.state, *map(run.option, ("model.name", "backend", "seed"))) for run in runs} == TRAINED
+    assert (folder / "runs" / "own" / "report" / "index.html").is_file()
+    code, said = sweep(folder.parent, "mine/own.yaml", "device=cpu", "wandb.mode=offline")
+    assert code == 2, said
+    assert f"parameters.{REFUSED} {folder.parent})" in said
+    assert not (folder.parent / "runs").exists()
+
+
+def test_it_runs_by_agents_where_its_files_are_and_nowhere_else(wandb_server: Server, folder: Path):
+    definition = yaml.safe_load(FILES["own.yaml"])
+    definition["parameters"]["seed"] = {"values": [1]}
+    definition["command"][-1:-1] = [*ONLINE, "device=cpu", f"output_dir={folder / 'out'}"]
+    env = environment(wandb_server, folder)
+    for where, state, code in ((folder, "finished", 0), (folder.parent, "failed", 2)):
+        made = create_sweep(wandb_server, definition, env, folder)
+        name = f"{ENTITY}/own-network/{made.id}"
+        agent = [sys.executable, "-m", "wandb", "agent", name]
+        done = subprocess.run(agent, cwd=where, env=env, capture_output=True, text=True)
+        assert [(run.state, run.exit_code) for run in made.runs] == [(state, code)] * 2, done.stderr
+        assert (f"error: {REFUSED} {where})" in done.stdout + done.stderr) is (code == 2)

@@ -1,0 +1,154 @@
+"""A sweep that gets longer, by its file or until each claim is decided, or has a control: each run once."""
+
+import dataclasses
+
+import pytest
+from support.scripted_executor import ScriptedExecutor, drive
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.journal import read_journal
+from ampcompare.sweeps.prepare import SweepOptions
+from ampcompare.sweeps.sequential import Look, check_can_be_decided, next_seeds
+from ampcompare.sweeps.sweep_file import Sweep, read_sweep
+
+BACKENDS = ["none", "native"]
+LOOKS = (2, 4, 5)
+
+
+@pytest.fixture
+def read(place, monkeypatch):
+    """The sweep of a file with lists of values."""
+    monkeypatch.chdir(place.folder)
+
+    def made(**changes) -> Sweep:
+        lists = {"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})
+        parameters = {key: {"values": values} for key, values in lists.items() if values}
+        return read_sweep(place.file(parameters=parameters, **changes))
+
+    return made
+
+
+@pytest.fixture
+def take(tmp_path, read):
+    """Make the runs of such a sweep that are left, in one folder: (backend, seed, arm)."""
+
+    def made(words=(), control=False, decided_at=None, seen=None, **changes) -> list[tuple]:
+        executor = ScriptedExecutor()
+        options = SweepOptions(control="bookends" if control else None)
+
+        def look(sweep: Sweep) -> Look:
+            seen.append(sweep.seeds)
+            return Look(sweep.seeds >= decided_at, (f"looked at {sweep.seeds}",))
+
+        looks = () if decided_at is None else LOOKS
+        drive(tmp_path / "out", read(**changes), executor, words, options, looks, look)
+        runs = executor.submitted
+        return [(r.parameters["backend"], r.parameters["seed"], r.plan.get("arm")) for r in runs]
+
+    return made
+
+
+def every(seeds) -> list[tuple]:
+    """Every backend with each of the seeds, sorted."""
+    return sorted((backend, seed, None) for seed in seeds for backend in BACKENDS)
+
+
+def test_more_seeds_in_the_file_continue_the_sweep(take):
+    assert sorted(take()) == every([1, 2])
+    assert sorted(take(parameters={"seed": [1, 2, 3, 4]})) == every([3, 4])
+    assert take(parameters={"seed": [1, 2, 3, 4]}) == []
+    assert take() == []  # the file from before is the same sweep
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"parameters": {"seed": [1, 3]}}, "differs in parameters.seed (2 is gone; it can only get more)"),
+        ({"parameters": {"backend": ["none", "fp16"]}}, "differs in parameters.backend; set output_dir"),
+        (
+            {"parameters": {"seed": [1, 2, 3], "lr": [0.1]}},
+            "differs in parameters.seed, parameters.lr; set output_dir",
+        ),
+        ({"method": "random", "parameters": {"seed": [1, 2, 3]}}, "differs in method, parameters.seed; set"),
+        ({"control": True}, "differs in control; set output_dir"),
+        ({"words": ["epochs=3"]}, "differs in words of the command line (epochs=3); set output_dir"),
+    ],
+)
+def test_any_other_change_is_refused_and_named(take, changes, said):
+    take()
+    with pytest.raises(UserError) as caught:
+        take(**changes)
+    assert said in str(caught.value)
+
+
+def test_added_seeds_have_a_control_of_their_own(take):
+    first = take(control=True)
+    assert [arm for _, _, arm in first] == ["first"] * 2 + [None] * 4 + ["last"] * 2
+    rest = take(control=True, parameters={"seed": [1, 2, 3]})
+    assert (rest[0], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
+    assert sorted(rest[1:3]) == every([3])
+
+
+def test_seeds_come_in_the_groups_of_the_plan_until_each_claim_is_decided(take, tmp_path):
+    seen: list[int] = []
+    assert sorted(take(decided_at=4, seen=seen)) == every([1, 2, 3, 4])
+    assert seen == [2, 4]
+    messages = [line for group in read_journal(tmp_path / "out").seed_groups for line in group.messages]
+    assert messages == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
+    assert take(decided_at=99, seen=seen) == []  # started once more: what was decided stays so
+    assert seen == [2, 4]
+
+
+def test_the_last_look_of_the_plan_ends_the_sweep(take, tmp_path):
+    seen: list[int] = []
+    assert sorted(take(decided_at=99, seen=seen)) == every([1, 2, 3, 4, 5])
+    assert seen == [2, 4, 5]
+    last = read_journal(tmp_path / "out").seed_groups[-1]
+    assert last.messages[-1] == "this was the last look of the plan: what is undecided stays undecided"
+
+
+def test_seeds_that_are_missing_for_the_first_look_are_added(take):
+    seen: list[int] = []
+    assert sorted(take(decided_at=1, seen=seen, parameters={"seed": [1, 2, 3]})) == every([1, 2, 3, 4])
+    assert seen == [4]
+
+
+def test_new_seeds_continue_the_last_one_and_none_comes_twice(read):
+    sweep = read(parameters={"seed": [1, 5, 2]})
+    assert next_seeds(sweep, 3) == (3, 4, 6)
+    assert next_seeds(dataclasses.replace(sweep, added=((8, 9), (20,))), 2) == (21, 22)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "random"}, "method='random': --until-decided needs a grid; use method: grid"),
+        ({"parameters": {"seed": []}}, "--until-decided adds seeds, the file has none"),
+        ({"parameters": {"backend": ["none"]}}, "--until-decided needs a comparison"),
+        (
+            {"parameters": {"seed": ["a"]}},
+            "parameters.seed='a': --until-decided counts on from the last; use whole",
+        ),
+        (
+            {"parameters": {"seed": [*range(6)]}},
+            "parameters.seed: 6 seeds: more than the 5 of the last look; set plan.looks",
+        ),
+        ({"run_cap": 3}, "run_cap: --until-decided looks at whole groups of seeds"),
+        ({"metric": {"name": "x", "target": 0.9}}, "metric.target: --until-decided looks at whole groups"),
+        (
+            {"early_terminate": {"type": "hyperband", "min_iter": 3}, "metric": {"name": "x"}},
+            "early_terminate: --until-decided looks at whole groups",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(read, changes, said):
+    with pytest.raises(UserError) as caught:
+        check_can_be_decided(read(**changes), LOOKS)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_search_through_a_range_cannot_be_decided_either(tmp_path):
+    (tmp_path / "s.yaml").write_text("program: p\nmethod: random\nparameters: {x: {min: 0.0, max: 1.0}}\n")
+    with pytest.raises(UserError, match="needs a grid; use method: grid"):
+        check_can_be_decided(read_sweep(tmp_path / "s.yaml"), LOOKS)

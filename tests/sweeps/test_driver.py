@@ -1,0 +1,103 @@
+"""What the driver of a sweep decides: which run comes next, what becomes of one that was interrupted."""
+
+import pytest
+from support.place import grid
+from support.scripted_executor import ScriptedExecutor, drive, finishes
+
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.journal import SweepRun, read_journal
+from ampcompare.sweeps.randomized_blocks import orders
+from ampcompare.sweeps.samplers import falls_behind
+from ampcompare.sweeps.sweep import Objective
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """A grid of so many points, of somebody's program."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    return grid
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_every_point_is_run_once_in_the_order_of_the_blocks(tmp_path, sweep, slots):
+    executor = ScriptedExecutor(slots=slots)
+    runs = drive(tmp_path / "out", sweep(5), executor)
+    assert [run.parameters["x"] for run in executor.submitted] == [*next(orders("s", 5))]
+    assert {run.state for run in runs} == {RunState.FINISHED}
+    again = ScriptedExecutor()
+    assert drive(tmp_path / "out", sweep(5), again) == runs
+    assert again.submitted == []
+
+
+def test_a_run_that_signals_end_is_started_three_times_under_its_id_and_has_failed_then(tmp_path, sweep):
+    def ending(run: SweepRun) -> RunEvent:
+        state = RunState.FAILED if run.signal_ends == 2 else RunState.PREEMPTED
+        return RunEvent(run.index, state, -9, by_signal=True) if run.index == 0 else finishes(run)
+
+    executor = ScriptedExecutor(ending)
+    first, second = drive(tmp_path / "out", sweep(2), executor)
+    assert (first.state, first.starts, first.signal_ends) == (RunState.FAILED, 3, 3)
+    assert (second.state, second.starts) == (RunState.FINISHED, 1)
+    assert len({run.run_id for run in executor.submitted}) == 2
+
+
+def test_a_run_that_was_preempted_is_handed_out_again_as_often_as_that_happens(tmp_path, sweep):
+    def ending(run: SweepRun) -> RunEvent:
+        return RunEvent(run.index, RunState.PREEMPTED, 1) if run.starts < 5 else finishes(run)
+
+    executor = ScriptedExecutor(ending)
+    (run,) = drive(tmp_path / "out", sweep(1), executor)
+    assert (run.state, run.starts, run.signal_ends) == (RunState.FINISHED, 6, 0)
+    assert {one.run_id for one in executor.submitted} == {run.run_id}
+
+
+def test_a_failed_run_stays_failed_and_the_others_are_made(tmp_path, sweep):
+    def ending(run: SweepRun) -> RunEvent:
+        return RunEvent(run.index, RunState.FAILED, 3) if run.index == 1 else finishes(run)
+
+    states = [run.state for run in drive(tmp_path / "out", sweep(3), ScriptedExecutor(ending))]
+    assert states == [RunState.FINISHED, RunState.FAILED, RunState.FINISHED]
+    again = ScriptedExecutor()
+    drive(tmp_path / "out", sweep(3), again)
+    assert again.submitted == []
+
+
+def test_every_event_is_in_the_journal_before_the_next_run_is_submitted(tmp_path, sweep):
+    folder, seen = tmp_path / "out", []
+
+    def ending(run: SweepRun) -> RunEvent:
+        seen.append([known.state for known in read_journal(folder).runs.values()])
+        return finishes(run)
+
+    drive(folder, sweep(3), ScriptedExecutor(ending))
+    done = RunState.FINISHED
+    assert seen == [[RunState.QUEUED], [done, RunState.QUEUED], [done, done, RunState.QUEUED]]
+
+
+def test_a_search_ends_at_its_target(tmp_path, sweep, monkeypatch):
+    """The value comes from the record of the run."""
+    from ampcompare.sweeps.metric_tail import MetricTail
+
+    values = iter([3.0, 2.0, 1.0, 0.5])
+    monkeypatch.setattr(MetricTail, "values", lambda self, now=False: [next(values)])
+    search = sweep(5, method="random", metric=Objective(name="score", goal="minimize", target=1.5))
+    runs = drive(tmp_path / "out", search, ScriptedExecutor())
+    assert [run.value for run in runs] == [3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "maximize", "expected"),
+    [
+        (0.5, [], True, False),
+        (0.5, [0.6], True, True),
+        (0.7, [0.6], True, False),
+        (0.5, [0.6, 0.4, 0.3, 0.2, 0.1], True, False),  # the second of six
+        (0.5, [0.6, 0.7, 0.3, 0.2, 0.1], True, True),
+        (0.5, [0.4, 0.7, 0.8, 0.9, 1.0], False, False),
+        (float("inf"), [0.4], False, True),
+    ],
+)
+def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
+    assert falls_behind(value, [*others, value], 3, maximize=maximize) is expected

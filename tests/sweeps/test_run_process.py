@@ -1,0 +1,151 @@
+"""The process of a run: it ends with the process that started it, and what its end means."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from support.place import Place, is_alive
+from support.quick import ROOT
+from support.wandb_server.clients import wait_until
+from support.zygote import children_of, of_process
+
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, end_state, offline_environment
+from ampcompare.sweeps.sweep_file import Sweep
+
+# Two runs; then the process dies without a word. The first run needs a moment to end in order.
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import RunProcess
+guard = ProcessGuard()
+orderly = "signal.signal(15, lambda *a: (time.sleep(1), print('saved', flush=True), sys.exit()))"
+code = "import os, signal, sys, time; {}; print(os.getpid(), flush=True); time.sleep(600)"
+for first in (orderly, "pass"):
+    RunProcess([sys.executable, "-c", code.format(first)], os.environ, Path(sys.argv[1]), guard)
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_runs_of_a_killed_process_are_ended_in_order(tmp_path: Path):
+    log = tmp_path / "log"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen([sys.executable, "-c", DIES, str(log)], stdin=subprocess.PIPE, env=env)
+    wait_until(lambda: log.exists() and len(log.read_text().split()) == 2)
+    runs = [int(word) for word in log.read_text().split()]
+    process.communicate()
+    wait_until(lambda: not any(map(is_alive, runs)))
+    assert "saved" in log.read_text()
+
+
+def launcher(folder: Path, *command: str, trains_here: bool = False) -> RunLauncher:
+    sweep = Sweep(folder, "s", "grid", (), command=command or ("true",))
+    return RunLauncher(sweep, folder, (), {}, trains_here)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "was_asked", "trains_here", "signal_ends", "expected"),
+    [
+        (0, False, False, 0, (RunState.FINISHED, False)),
+        (0, True, True, 0, (RunState.FINISHED, False)),
+        (0, True, False, 0, (RunState.PREEMPTED, False)),  # any program may end well when it is interrupted
+        (3, False, False, 0, (RunState.FAILED, False)),
+        (143, True, True, 0, (RunState.PREEMPTED, False)),
+        (-15, True, False, 2, (RunState.PREEMPTED, False)),
+        (-9, False, False, 0, (RunState.PREEMPTED, True)),
+        (137, False, False, 1, (RunState.PREEMPTED, True)),
+        (-9, False, False, 2, (RunState.FAILED, True)),
+        (-11, False, False, 0, (RunState.FAILED, False)),  # a crash of its own
+    ],
+)
+def test_the_end_of_a_process_has_one_meaning(
+    tmp_path, exit_code, was_asked, trains_here, signal_ends, expected
+):
+    run = SweepRun(0, "r1", signal_ends=signal_ends)
+    made = launcher(tmp_path, trains_here=trains_here)
+    assert end_state(made, run, exit_code, was_asked=was_asked) == expected
+
+
+PREEMPTS = """
+import sys, wandb
+with_end = sys.argv[1] == "failed"
+run = wandb.init(mode="offline")
+run.log({"a": 1})
+run.mark_preempting()
+run.finish(exit_code=1)
+sys.exit(1)
+"""
+
+
+def test_a_program_that_is_marked_preempting_and_ends_above_0_is_to_be_continued(tmp_path):
+    """As W&B's documentation of `mark_preempting` has it for its own sweeps."""
+    (tmp_path / "wandb").mkdir()
+    environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path), "WANDB_PROJECT": "p"}
+    done = subprocess.run([sys.executable, "-c", PREEMPTS, "failed"], env=environment, capture_output=True)
+    assert done.returncode == 1, done.stderr
+    state = end_state(launcher(tmp_path), SweepRun(0, "r1"), 1, was_asked=False)
+    assert state == (RunState.PREEMPTED, False)
+
+
+def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
+    """By its pid and start time, or by the run's id in its environment: a grandchild in another session."""
+    environment = os.environ | {"WANDB_RUN_ID": "r1", "WANDB_DIR": str(tmp_path)}
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    named, marked, other = (
+        subprocess.Popen(sleeps, env=env, start_new_session=True)
+        for env in (os.environ, environment, environment | {"WANDB_RUN_ID": "r2"})
+    )
+    try:
+        wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(marked.pid).environ())
+        known = {"pid": named.pid, "process_started": psutil.Process(named.pid).create_time()}
+        messages: list[str] = []
+        end_leftovers([SweepRun(0, "r1", process=known)], tmp_path, messages.append)
+        assert messages == ["waiting for 2 processes of runs that a killed driver has left"]
+        assert not is_alive(named.pid)
+        assert not is_alive(marked.pid)
+        assert other.poll() is None
+        gone = {**known, "process_started": 1.0}  # the pid belongs to another process by now
+        end_leftovers([SweepRun(0, "r9", process={**gone, "pid": other.pid})], tmp_path, messages.append)
+        assert other.poll() is None
+        assert len(messages) == 1
+    finally:
+        for process in (named, marked, other):
+            process.kill()
+            process.wait()
+
+
+def test_programs_of_others_are_told_to_stay_offline_where_there_is_no_account(tmp_path, monkeypatch):
+    netrc = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(netrc))
+    assert offline_environment() == {"WANDB_MODE": "offline"}
+    netrc.write_text(f"machine api.wandb.ai login user password {'a' * 40}\n")
+    assert offline_environment() == {}
+
+
+def test_what_cannot_be_started_says_why_in_its_log(tmp_path):
+    made = launcher(tmp_path, "no-such-program")
+    with closing(ProcessGuard()) as guard:
+        assert made.start(SweepRun(0, "r1"), guard) is None
+    assert "cannot be started: " in made.log_file("r1").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start("--workers", "2")
+    place.wait_for("began", 2)
+    (guard,) = [int(pid) for pid in children_of(process.pid) if b"\0-S\0" in of_process(int(pid), "cmdline")]
+    os.kill(guard, signal.SIGKILL)
+    place.release()
+    said, _ = process.communicate()
+    assert (process.returncode, len(place.events("began"))) == (0, 3), said
