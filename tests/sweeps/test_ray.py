@@ -1,0 +1,253 @@
+"""Sweeps on Ray: real clusters of this machine, nodes and drivers that are killed."""
+
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+from rich.console import Console
+from support.quick import ROOT
+from support.wandb_server.clients import wait_until
+
+from ampcompare import load_runs
+from ampcompare.errors import UserError
+from ampcompare.records.run_state import RunState
+from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.sweeps import pipeline
+from ampcompare.sweeps.definition import definition
+from ampcompare.sweeps.executors import ray_task
+from ampcompare.sweeps.executors.ray import ray_factory
+from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
+from ampcompare.sweeps.prepare import SweepOptions, make_output, prepare
+
+NODE = {"num_cpus": 1, "include_dashboard": False}
+
+# Notes SIGTERM as a training with a checkpoint does, and ends.
+NOTES_SIGTERM = """
+import signal, sys
+def save(number, frame):
+    note(event="saved", given=given)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Two nodes for one run each, as the cluster of RAY_ADDRESS."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    cluster.add_node(num_cpus=1)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield cluster
+    cluster.shutdown()
+
+
+def write_soak_sweep(place, points: int, seconds: float) -> Path:
+    """Write a sweep of the program that writes a W&B record within so many seconds."""
+    shutil.copy(ROOT / "benchmarks" / "soak_program.py", place.folder / "program.py")
+    return place.file(parameters={"x": {"values": list(range(points))}, "seconds": {"value": seconds}})
+
+
+def records(place) -> list[Path]:
+    return [*place.out.glob("wandb/offline-run-*/run-*.wandb")]
+
+
+def programs(place) -> list[psutil.Process]:
+    """Every process that a run of the sweep has started and that still lives."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_program = process.status() != psutil.STATUS_ZOMBIE and "program.py" in process.cmdline()
+            if is_program and process.environ().get("WANDB_DIR") == str(place.out):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def check_each_point_finished_once(place, points: int) -> None:
+    runs = load_runs([str(place.out)])
+    assert sorted(run.config["x"] for run in runs) == [*range(points)]
+    assert {run.state for run in runs} == {"finished"}
+    ends = Counter(file.stem for file in records(place) if read_wandb_file(file).exit_code == 0)
+    assert set(ends.values()) == {1}
+    state = read_journal(place.out)
+    assert state
+    assert [run.state for run in state.runs.values()] == [RunState.FINISHED] * points
+    assert programs(place) == []
+
+
+@pytest.mark.slow
+def test_node_that_dies_loses_no_point_and_none_is_run_twice(place, cluster):
+    write_soak_sweep(place, points=5, seconds=3)
+    process = place.start("--cluster", "ray")
+    wait_until(lambda: len(records(place)) == 2)
+    (node,) = cluster.worker_nodes
+    cluster.remove_node(node, allow_graceful=False)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "5 of 5 done" in said
+    assert "raylet" not in said  # Ray's own dozens of lines
+    check_each_point_finished_once(place, 5)
+    logs = "".join(file.read_text() for file in place.out.glob("logs/*.log"))
+    assert logs.count("Ray lost its node or worker") == 1
+
+
+@pytest.mark.slow
+def test_same_command_continues_after_a_killed_driver(place, cluster):
+    write_soak_sweep(place, points=4, seconds=3)
+    process = place.start("--cluster", "ray")
+    wait_until(lambda: len(records(place)) == 3)
+    process.kill()
+    process.communicate()
+    code, said = place.sweep("--cluster", "ray")
+    assert code == 0, said
+    assert "4 of 4 done" in said
+    check_each_point_finished_once(place, 4)
+
+
+@pytest.mark.slow
+def test_ctrl_c_lets_runs_save_and_leaves_nothing_of_the_local_cluster(place, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("def waits", NOTES_SIGTERM + "def waits"))
+    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
+    place.wait_for("began", 1)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+    assert process.returncode == 130, said
+    assert "--cluster=ray" in said
+    assert "ray.num_cpus=1" in said
+    assert len(place.events("saved")) == 1
+    assert psutil.wait_procs(below, timeout=60)[1] == []
+    (run,) = read_journal(place.out).runs.values()
+    assert run.state is RunState.PREEMPTED
+    place.release()
+    code, said = place.sweep("--cluster", "ray", "ray.num_cpus=1", "--workers", "1")
+    assert code == 0, said
+    assert sorted(event["given"]["x"] for event in place.events("ended")) == ["1", "2"]
+
+
+@pytest.mark.slow
+def test_records_come_back_from_a_node_that_does_not_see_the_folder(place, cluster, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    file = write_soak_sweep(place, points=2, seconds=0.5)
+    program = place.folder / "program.py"
+    program.write_text(f"import os\nprint('in', os.environ['WANDB_DIR'])\n{program.read_text()}")
+    prepared = prepare(str(file), [f"output_dir={place.out}"], SweepOptions(cluster="ray"))
+    make = ray_factory(prepared, {})
+    journal = Journal(make_output(place.out), "sweep", definition(prepared.sweep, ()))
+    executor = make(journal)
+    try:
+        assert (executor.slots, executor.has_live_records) == (2, True)
+        token = place.out / ray_task.NOTES / "token"
+        token.rename(token.with_name("hidden"))
+        run = journal.propose(SweepRun(0, parameters={"x": 0, "seconds": 0.5}))
+        assert run_to_end(executor, run) is RunState.FINISHED
+        (record,) = load_runs([str(place.out)])
+        assert (record.id, record.config["x"], record.state) == (run.run_id, 0, "finished")
+        log = (place.out / "logs" / f"{run.run_id}.log").read_text()
+        assert log.startswith("in /")
+        assert str(place.out) not in log
+        program.unlink()
+        run = journal.propose(SweepRun(1, parameters={"x": 1, "seconds": 0.5}))
+        assert run_to_end(executor, run) is RunState.FAILED
+        log = (place.out / "logs" / f"{run.run_id}.log").read_text()
+        assert "program.py is not there" in log
+        assert "working_dir" in log
+    finally:
+        executor.close()
+        journal.close()
+
+
+def run_to_end(executor, run: SweepRun) -> RunState:
+    executor.submit([run])
+    (started,) = executor.poll(0)
+    assert started.state is RunState.RUNNING
+    events = []
+    wait_until(lambda: events.extend(executor.poll(0.2)) or events)
+    return events[0].state
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../out.log", "/tmp/out.log", "logs/other.log", "wandb/latest-run", "wandb/run-1-abc/../../../x"],
+)
+def test_files_of_a_node_are_written_nowhere_else(tmp_path, name):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="not a file of run abc"):
+        ray_task.write_files(folder, "abc", {"wandb/run-1-abc/run-abc.wandb": b"a", name: b"b"})
+    assert [*tmp_path.rglob("*")] == [folder]
+
+
+def test_files_of_a_node_do_not_follow_links(tmp_path):
+    folder = tmp_path / "out"
+    (folder / "wandb").mkdir(parents=True)
+    (folder / "wandb" / "run-1-abc").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="not a file of run abc"):
+        ray_task.write_files(folder, "abc", {"wandb/run-1-abc/run-abc.wandb": b"a"})
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ray.num_gpu=1", "did you mean num_gpus?"),
+        ("ray.queue=long", "expected one of num_gpus, num_cpus"),
+        ("ray.num_gpus=much", "expected GPUs of a run"),
+        ("ray.num_gpus=1.5", "expected GPUs of a run"),
+        ("ray.num_cpus=-1", "expected CPUs of a run"),
+        ("ray.num_cpus=true", "expected CPUs of a run"),
+        ("ray.memory=0.5", "expected bytes"),
+        ("ray.resources=3", "expected amounts by name"),
+        ('ray.resources={"GPU": 1}', "expected amounts by name"),
+        ("ray.max_retries=1.5", "expected how often"),
+        ("ray.max_retries=-2", "expected how often"),
+        ("ray.runtime_env=.", "expected a mapping"),
+        ('ray.runtime_env={"workingdir": "."}', "did you mean working_dir?"),
+        ('ray.runtime_env={"working_dir": "/no/such/folder"}', "not a valid path"),
+        ('ray.runtime_env={"env_vars": {"A": 1}}', "env_vars"),
+        ("slurm.time=60", "is an option of --cluster slurm"),
+    ],
+)
+def test_wrong_word_is_refused_before_anything_is_started(place, monkeypatch, word, message):
+    file = write_soak_sweep(place, points=2, seconds=1)
+    monkeypatch.chdir(place.folder)
+    words = [word, f"output_dir={place.out}"]
+    with pytest.raises(UserError) as refusal:
+        pipeline.run_sweep(str(file), words, Console(quiet=True), SweepOptions(cluster="ray"))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not place.out.exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody", "ray://127.0.0.1:10001"])
+def test_cluster_that_does_not_answer_is_refused_in_a_line(place, monkeypatch, address):
+    file = write_soak_sweep(place, points=2, seconds=1)
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UserError, match=f"^RAY_ADDRESS={address}: ") as refusal:
+        pipeline.run_sweep(
+            str(file), [f"output_dir={place.out}"], Console(quiet=True), SweepOptions(cluster="ray")
+        )
+    assert "\n" not in str(refusal.value)
+    assert not place.out.exists()
+
+
+@pytest.mark.slow
+def test_run_that_no_node_can_hold_is_refused(place, cluster, monkeypatch):
+    file = write_soak_sweep(place, points=2, seconds=1)
+    monkeypatch.chdir(place.folder)
+    words = ["ray.num_gpus=0.5", f"output_dir={place.out}"]
+    with pytest.raises(UserError, match=r"no node has what a run needs \(CPU 1, GPU 0.5\)"):
+        pipeline.run_sweep(str(file), words, Console(quiet=True), SweepOptions(cluster="ray"))
+    assert not place.out.exists()
