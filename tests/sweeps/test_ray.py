@@ -1,8 +1,8 @@
 """Sweeps on Ray: real clusters of this machine, nodes and drivers that are killed."""
 
-import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,6 +230,17 @@ def test_wrong_word_is_refused_before_anything_is_started(place, monkeypatch, wo
     assert not place.out.exists()
 
 
+def test_ray_that_is_not_installed_is_named_with_its_extra(place, monkeypatch):
+    file = write_soak_sweep(place, points=2, seconds=1)
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'ampcompare\[ray\]'"):
+        pipeline.run_sweep(
+            str(file), [f"output_dir={place.out}"], Console(quiet=True), SweepOptions(cluster="ray")
+        )
+    assert not place.out.exists()
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody", "ray://127.0.0.1:10001"])
 def test_cluster_that_does_not_answer_is_refused_in_a_line(place, monkeypatch, address):
     file = write_soak_sweep(place, points=2, seconds=1)
@@ -241,6 +252,23 @@ def test_cluster_that_does_not_answer_is_refused_in_a_line(place, monkeypatch, a
         )
     assert "\n" not in str(refusal.value)
     assert not place.out.exists()
+
+
+@pytest.mark.slow
+def test_two_runs_with_half_a_gpu_share_the_gpu_of_the_task(place, monkeypatch):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    place.file(parameters={"x": {"values": [1, 2]}, "together": {"value": 2}})
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 4, "num_gpus": 1})
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    try:
+        code, said = place.sweep("--cluster", "ray", "ray.num_gpus=0.5")
+    finally:
+        cluster.shutdown()
+    assert code == 0, said
+    assert "2 runs at a time" in said
+    assert len(place.events("ended")) == 2
+    devices = [event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")]
+    assert devices == ["0", "0"]
 
 
 @pytest.mark.slow

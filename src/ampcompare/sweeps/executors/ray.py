@@ -125,6 +125,8 @@ class RayExecutor:
         """Give these runs to Ray, which starts them when their resources are free."""
         code = dict(changed_code_dates(self._journal.state))
         needs_shared_folder = self._launcher.sweep.hyperband is not None
+        # Ray leaves all GPUs visible to a task that asks for none.
+        gpu = "" if self._cluster.task_options["num_gpus"] == 0 else None
         for run in runs:
             task = RayTask(
                 self._launcher,
@@ -133,6 +135,7 @@ class RayExecutor:
                 secrets.token_hex(16),
                 self._working_folder,
                 needs_shared_folder,
+                gpu,
                 code,
             )
             reference = self._function.remote(task)
@@ -394,7 +397,9 @@ def _slots(prepared: PreparedSweep, options: dict[str, Any], *, is_own: bool) ->
     workers = prepared.options.workers
     if not held and (is_own or not workers):
         asked = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
-        todo = "ask for less" if is_own else "ask for less, or say --workers N where nodes are added on demand"
+        todo = (
+            "ask for less" if is_own else "ask for less, or say --workers N where nodes are added on demand"
+        )
         raise UserError(f"--cluster ray: no node has what a run needs ({asked}); {todo}")
     return workers or max(1, held)
 

@@ -72,6 +72,7 @@ class RayTask:
             again, it is the same.
         working_folder: Where the run's relative paths begin.
         needs_shared_folder: Whether the driver has to read the record while the run goes on.
+        gpu: Value of CUDA_VISIBLE_DEVICES; None leaves what Ray has set for the task.
         code: Dates of the user's files, for the record, where they changed since the sweep began.
     """
 
@@ -81,6 +82,7 @@ class RayTask:
     submission: str
     working_folder: WorkingFolder
     needs_shared_folder: bool = False
+    gpu: str | None = None
     code: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -107,7 +109,10 @@ class _StopCount:
 
 
 def run_task(task: RayTask) -> TaskResult:
-    """Run, and return how the run ended. A first KeyboardInterrupt ends it in order, a second one kills it."""
+    """Run, and return how the run ended.
+
+    A first KeyboardInterrupt ends the run in order, a second one kills it.
+    """
     # A cluster that was started in the background of a shell ignores SIGINT, and Python raises nothing then.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stop = _StopCount()
@@ -157,7 +162,7 @@ def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: _Sto
         return RunEvent(run.index, RunState.PREEMPTED)
     with closing(ProcessGuard()) as guard:
         with _sigint_unblocked():
-            process = launcher.start(run, guard, code=task.code)
+            process = launcher.start(run, guard, task.gpu, task.code)
         if process is None:
             return RunEvent(run.index, RunState.FAILED)
         while (exit_code := process.poll()) is None:
