@@ -238,7 +238,7 @@ def ray_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable[[
     is_connected_here = not ray.is_initialized()
     is_own = is_connected_here and not os.environ.get("RAY_ADDRESS")
     if is_connected_here:
-        _connect(environment)
+        _connect(environment, options["max_retries"])
     else:
         options["runtime_env"] = environment
     folder = None if "working_dir" in environment else os.getcwd()
@@ -332,8 +332,12 @@ def _runtime_environment(given: Mapping[str, Any], output: Path) -> dict[str, An
         raise UserError(f"{PREFIX}runtime_env: {one_line(str(problem))}") from None
 
 
-def _connect(environment: Mapping[str, Any]) -> None:
+def _connect(environment: Mapping[str, Any], max_retries: int) -> None:
     """Connect to the cluster of RAY_ADDRESS, or start one on this machine.
+
+    Args:
+        environment: Ray's runtime environment of the tasks.
+        max_retries: How often a task is started again that Ray ends because its node's memory is full.
 
     Raises:
         UserError: If the cluster does not answer.
@@ -353,6 +357,7 @@ def _connect(environment: Mapping[str, Any]) -> None:
             todo = "expected HOST:PORT of a running cluster, or auto; without RAY_ADDRESS one is started here"
             raise UserError(f"{what}: no cluster answers ({reason(problem)}); {todo}") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_task_oom_retries", str(max_retries))  # Ray's own default has no end
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
