@@ -69,7 +69,7 @@ class SlurmExecutor:
         journal: The sweep's journal, in which each submission is noted.
     """
 
-    slots = MAX_TASKS
+    slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
     has_live_records = True
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
@@ -214,6 +214,10 @@ def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable
         raise UserError(
             "--cluster slurm: a random search needs run_cap, the number of its runs; or add --wait"
         )
+    is_stepwise = sweep.learns or sweep.total() is None
+    if is_stepwise and options.workers is None:
+        why = "the search goes by the runs that have ended, or has no end"
+        raise UserError(f"--cluster slurm: {why}; add --workers N, the number of runs at a time")
     text, place = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in place or "\\" in place or not place.isprintable():
         raise UserError(f"{text}: expected a printable path without % and \\, which mean something to sbatch")
@@ -222,6 +226,8 @@ def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable
 
     def make(journal: Journal) -> SlurmExecutor:
         executor = SlurmExecutor(prepared.launcher(journal.folder), parameters, journal)
+        if is_stepwise:
+            executor.slots = options.workers or 1
         executor.recover()
         return executor
 
