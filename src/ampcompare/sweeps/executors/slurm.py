@@ -78,6 +78,7 @@ class SlurmExecutor:
         self._folder = journal.folder
         self._news: list[RunEvent] = []
         self._not_in_queue: set[int] = set()
+        self._cancelled: set[int] = set()
         self._next_queue_look = 0.0
         for folder in (jobs_folder(self._folder), self._folder / "cluster" / "ends"):
             make_folder(folder, str(folder))
@@ -137,6 +138,7 @@ class SlurmExecutor:
     def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
         """Cancel the job. Slurm sends it SIGTERM, and SIGKILL after its own KillWait."""
         if "job" in run.process:
+            self._cancelled.add(run.index)
             subprocess.run(["scancel", str(run.process["job"])], check=False, timeout=SQUEUE_SECONDS)
             self._next_queue_look = 0.0
 
@@ -174,9 +176,10 @@ class SlurmExecutor:
         for run in running:
             # Twice: the note of a run that has just ended may come a moment later on a shared drive.
             if run.index in gone & self._not_in_queue:
-                is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
+                by_signal = run.index not in self._cancelled
+                is_last = by_signal and run.signal_ends + 1 >= MAX_SIGNAL_ENDS
                 state = RunState.FAILED if is_last else RunState.PREEMPTED
-                self._news.append(RunEvent(run.index, state, by_signal=True))
+                self._news.append(RunEvent(run.index, state, by_signal=by_signal))
         self._not_in_queue = gone
 
     def _jobs_if_needed(self, runs: Any, submitted: set[int]) -> dict[int, str]:
