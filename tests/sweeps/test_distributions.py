@@ -58,6 +58,7 @@ def test_a_grid_runs_through_all_values_and_a_search_draws_them(sweep_of, spec, 
         ("normal", {"mu": 3, "sigma": 0.5}, stats.norm(3, 0.5)),
         ("log_normal", {"mu": 0.5, "sigma": 0.7}, stats.lognorm(0.7, scale=math.exp(0.5))),
         ("beta", {"a": 2, "b": 5}, stats.beta(2, 5)),
+        ("beta", {}, stats.uniform()),
     ],
 )
 def test_draws_follow_the_distribution(sweep_of, kind, settings, reference):

@@ -11,6 +11,7 @@ from support.quick import ROOT
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BASE: dict[str, Any] = {
@@ -68,7 +69,7 @@ def test_file_is_read_whole(tmp_path):
         ({"max_iter": 27.0, "s": 2.0, "eta": 3.0}, (3, 9)),
         # W&B's code rounds each band down and multiplies what was not rounded: 4, 6, 9, 13.5, 20.25, ...
         ({"min_iter": 4, "eta": 1.5}, (4, 6, 9, 13, 20, 30, 45)),
-        ({"max_iter": 27, "s": 3, "eta": 1.5}, (8, 12, 18)),
+        ({"max_iter": 40, "s": 5, "eta": 1.5}, (5, 7, 11, 17, 26)),
         # max_iter goes before min_iter, and s counts for max_iter alone.
         ({"min_iter": 5, "max_iter": 27, "s": 2}, (3, 9)),
         ({"min_iter": 5, "s": 1}, (5, 15, 45)),
@@ -79,6 +80,14 @@ def test_bands_of_hyperband(place, early, bands):
     found = sweep.hyperband.bands
     assert found[: len(bands)] == bands
     assert found == bands if "max_iter" in early else found[-1] > 1e6
+
+
+def test_of_a_fractional_eta_the_best_go_on():
+    """Of six runs four, of seven four."""
+    for count in (6, 7):
+        values = [*range(count)]
+        stopped = [value for value in values if falls_behind(value, values, 1.5, maximize=False)]
+        assert stopped == values[4:]
 
 
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
@@ -109,6 +118,8 @@ WRONG = [  # in a grid of two backends this, and what is said of it
         "seed: {distribution: normal, sigma: 0}",
         "sigma=0: a distribution without spread is one value; write",
     ),
+    ("{program: null, command: []}", "program: missing; expected the script"),
+    ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {distribution: beta, a: 0}", "parameters.seed.a=0: expected a number above 0"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
     ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot run through uniform; list values"),
@@ -292,8 +303,9 @@ def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytes
 
 def test_a_list_that_is_no_yaml_is_told_in_a_line(place):
     for word in ("backend=none,,native", "backend=a,*b", "backend='a,b"):
-        with pytest.raises(UserError, match=r"^backend=.*not YAML .*write it as YAML does"):
+        with pytest.raises(UserError, match=r"not YAML .*write it as YAML does") as caught:
             read_sweep(place.file(**BASE), [word])
+        assert str(caught.value).startswith(f"backend={word.removeprefix('backend=')!r}: ")
 
 
 @pytest.mark.parametrize("args", ["${args_json}", "${args_json_file}", "${args_no_hyphens}"])
