@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ampcompare.sweeps.search import falls_behind
 from support.place import Place
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.prepare import prepared
-from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BASE: dict[str, Any] = {

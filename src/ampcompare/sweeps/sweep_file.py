@@ -26,7 +26,7 @@ from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_word, read_yaml
-from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
+from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
 from ampcompare.sweeps.training_check import trains_here

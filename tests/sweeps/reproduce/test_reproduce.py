@@ -18,7 +18,7 @@ from ampcompare.entrypoint import main as train
 from ampcompare.published.publication import load, names
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
-from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.prepare import prepared
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
