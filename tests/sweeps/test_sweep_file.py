@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
-from ampcompare.sweeps.search import falls_behind
 from support.place import Place
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.prepare import prepare_sweep
+from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BASE: dict[str, Any] = {
@@ -190,7 +190,7 @@ def check(place, monkeypatch):
 
     def said(words=(), **changes: Any) -> str:
         try:
-            prepared(sweep_of(place, **changes), words)
+            prepare_sweep(sweep_of(place, **changes), words)
         except UserError as problem:
             return str(problem)
         return ""
@@ -236,18 +236,18 @@ def test_keys_without_effect_are_taken_and_named_before_the_first_run(place, mon
     monkeypatch.chdir(ROOT if ours else place.folder)
     program = "run_experiment.py" if ours else "program.py"
     keys = "apiVersion, kind, controller, scheduler, job, image_uri, metric.impute, early_terminate.s"
-    ready = prepared(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
-    assert ready.said == (f"no effect in ampcompare sweep: {keys}",)
-    assert not prepared(sweep_of(place, program=program), []).said
+    ready = prepare_sweep(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
+    assert ready.messages == (f"no effect in ampcompare sweep: {keys}",)
+    assert not prepare_sweep(sweep_of(place, program=program), []).messages
 
 
 def test_our_program_without_its_command_is_told_the_line_to_copy(place):
     for command in (None, ["${program}", "${args}"]):
         with pytest.raises(UserError) as caught:
-            prepared(sweep_of(place, program="ampcompare", command=command), [])
+            prepare_sweep(sweep_of(place, program="ampcompare", command=command), [])
         said, line = str(caught.value).split("add the line ")
         assert "program='ampcompare': it is no script and needs a command: of its own" in said
-        assert not prepared(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).said
+        assert not prepare_sweep(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).messages
 
 
 NAMES_KEPT = {"value": "layer4.2,*.bn3"}
