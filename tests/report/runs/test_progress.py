@@ -30,7 +30,7 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
     assert claim.why == "fp32 came to step 400 and amp came to step 160"
-    assert any("Fp32 came to step 400 and amp came to step 160" in remark for remark in analysis.remarks)
+    assert any(": fp32 came to step 400 and amp came to step 160." in remark for remark in analysis.remarks)
     assert "same accuracy" not in analysis.headline
 
 

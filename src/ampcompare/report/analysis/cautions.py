@@ -101,7 +101,7 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
     for labels, why in words.by_reason(known, MOST_NAMED):
-        yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
+        yield f"{metric.title} says nothing about {labels}: {why}."
 
 
 def _lengths(of: Findings) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _lengths(of: Findings) -> Iterator[str]:
     for comparison in (c for c in of.comparisons if not (c.is_control or of.metric.is_best)):
         base = comparison.baseline
         if base is not None and (told := unequal_lengths((base, comparison.group))):
-            yield f"{words.capital(told)}: no verdict on quality. --best compares the best value of each run."
+            yield f"No verdict on quality: {told}. --best compares the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
@@ -223,7 +223,7 @@ def _agreeing(of: Findings) -> Iterator[str]:
     by = f"one answer of {int(images.min()):,} test images" if metric.is_share and len(images) else ""
     size = metric.with_unit(f"{metric.floor:.3g}")
     yield (
-        f"{words.capital(metric.name)} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
+        f"{metric.title} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
         f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
         f"{by or 'the last decimal that was logged'}."
     )

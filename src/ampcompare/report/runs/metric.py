@@ -10,6 +10,7 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.numbers import amount, in_percent, number
+from ampcompare.report.words import capital
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -59,8 +60,10 @@ class ComparedMetric:
         self.falls = self.goal == MINIMIZE
         self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_share and not self.falls
-        # What it is, beside speed and memory.
-        self.noun = f"{best}accuracy" if self.is_accuracy else self.name
+        # What it is, beside speed and memory. Another share may be an F1 score, so it keeps its name.
+        self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
+        # Above a chart and at the beginning of a sentence: a logged key stays as it is.
+        self.title = capital(self.name) if best or listed else self.name
         self.axis = f"{self.name}, %" if self.is_share else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.SHARE else ""
