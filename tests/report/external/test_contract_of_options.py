@@ -84,6 +84,7 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
         ({"memory": "gpu_mem:MB"}, "expected KEY:MiB, KEY:GiB or KEY:bytes"),
         ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "name one of them"),
         ({"metric": "val_ac:max"}, "--metric 'val_ac"),
+        ({"metric": "val_acc:max:share"}, "expected one of min, max, fraction, percent, plain after the key"),
         ({"metric": "gpu_mem:max:percent"}, "--metric gpu_mem:percent: it is logged as"),
         ({"metric": "train_loss:min:percent"}, "a loss is no share"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),

@@ -16,7 +16,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.progress import unequal_lengths
+from ampcompare.report.runs.progress import has_early_stopping, unequal_lengths
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.statistics.family import wilson
 from ampcompare.report.words import listed, plural, some
@@ -105,11 +105,16 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
 
 
 def _lengths(of: Findings) -> Iterator[str]:
-    """Say how far the groups came whose quality is not compared because they did not come equally far."""
-    for comparison in (c for c in of.comparisons if not (c.is_control or of.metric.is_best)):
+    """Say how far groups came that did not come equally far, and what that means for their quality."""
+    for comparison in (c for c in of.comparisons if not c.is_control):
         base = comparison.baseline
         if base is not None and (told := unequal_lengths((base, comparison.group))):
-            yield f"No verdict on quality: {told}. --best compares the best value of each run."
+            if of.metric.is_best:
+                yield f"Runs of different length: {told}. The best value of each run is compared."
+            elif has_early_stopping((base, comparison.group)):
+                yield f"Runs of different length: {told}. Early stopping is recorded: quality is compared."
+            else:
+                yield f"No verdict on quality: {told}. --best compares the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:

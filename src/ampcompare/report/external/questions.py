@@ -70,7 +70,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
-            if key[:1] != "_" and key not in NO_CANDIDATES and (count := len(run.values(key))):
+            if key[:1] != "_" and key.lower() not in NO_CANDIDATES and (count := len(run.values(key))):
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[int, bool, float, str]:

@@ -155,6 +155,11 @@ def choose_metric(
         names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
         near, known = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
+        if (head := _logged_head(key, runs)) != key:
+            words = ("min", "max", *UNIT_WORDS)
+            given = key.removeprefix(f"{head}:").split(":")
+            odd, known = next(word for word in given if word not in words), ", ".join(words)
+            raise UserError(f"--metric {key!r}: expected one of {known} after the key, not {odd!r}")
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
     every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in every if value is not None and math.isfinite(value)]
@@ -172,6 +177,14 @@ def choose_metric(
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
     direction = goal or says_direction(key) or ""
     return ComparedMetric(key, default if margin is None else margin, scale, direction)
+
+
+def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
+    """Return the logged key that `KEY:WORD:WORD` begins with, the text itself where there is none."""
+    head = text
+    while ":" in head and not is_logged(head, runs):
+        head = head.rpartition(":")[0]
+    return head if is_logged(head, runs) else text
 
 
 def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
