@@ -64,9 +64,10 @@ def _text(record: Any, field: str) -> str:
 
 def _step(record: Mapping[str, Any], records: list[Any]) -> str:
     """Return the key of the steps, which is written as the place of its own definition, counted from 1."""
+    if step := _text(record, STEP):
+        return step
     place = record.get(STEP_INDEX)
-    is_place = isinstance(place, int) and 0 < place <= len(records)
-    return _text(record, STEP) or (_text(records[place - 1], NAME) if is_place else "")
+    return _text(records[place - 1], NAME) if isinstance(place, int) and 0 < place <= len(records) else ""
 
 
 def definition_of(key: str, definitions: dict[str, MetricDefinition]) -> MetricDefinition:
