@@ -296,6 +296,14 @@ class Endless(torch.utils.data.IterableDataset):
             yield {"input_ids": torch.full((8,), number % 30), "labels": number % 2}
 
 
+def test_the_metric_of_hugging_faces_best_model_is_recorded(tmp_path: Path):
+    rows = [{"input_ids": torch.full((8,), number), "labels": number % 2} for number in range(8)]
+    named = hugging_face(tmp_path / "f1", rows, metric_for_best_model="eval_f1", greater_is_better=True)
+    assert named.environment["task"]["metric"] == "eval/f1"
+    assert named.environment["task"]["metrics"]["eval/f1"]["better"] == "higher"
+    assert "task" not in hugging_face(tmp_path / "none", rows).environment
+
+
 def test_hugging_faces_samples_are_counted_and_not_assumed(tmp_path: Path):
     """The last step is short, and nobody knows of it beforehand."""
     run = hugging_face(tmp_path, Endless(), max_steps=2, per_device_train_batch_size=8)

@@ -13,6 +13,7 @@ from support.a_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
 from ampcompare.errors import UserError
+from ampcompare.report.external.questions import MissingInput
 from ampcompare.wandb_client.client import end_service
 
 QUIET: dict[str, Any] = {"batch_size": 8, "quiet": True}
@@ -60,6 +61,37 @@ def test_the_metric_that_a_loop_names_is_compared_without_an_option(
             record.evaluate(f1=0.5, wer=0.25, loss=1.0)
     analysis = analyse_runs(load_runs([tmp_path]))
     assert (analysis.metric.key, analysis.metric.goal) == (key, goal)
+
+
+@pytest.mark.parametrize(
+    ("scores", "question"),
+    [
+        ({"dice": 0.5}, "which way eval/dice is better: --metric eval/dice:max or eval/dice:min"),
+        ({"wrong_loss": 0.5, "loss": 1.0}, "which way eval/wrong_loss is better"),
+        ({"accuracy": 0.5, "f1": 0.25}, "eval/accuracy (last 0.500) and eval/f1 (last 0.250)"),
+    ],
+)
+def test_a_score_without_a_direction_and_several_scores_are_asked_for(tmp_path: Path, scores, question: str):
+    for backend in ("none", "native"):
+        with Recorder(backend=backend, seed=1, output_dir=tmp_path, **QUIET) as record:
+            record.step(loss=1.0, samples=8)
+            record.evaluate(**scores)
+    runs = load_runs([tmp_path])
+    with pytest.raises(MissingInput) as missing:
+        analyse_runs(runs)
+    (asked,) = missing.value.questions
+    assert question in asked
+    option, value = missing.value.arguments
+    assert option == "--metric"
+    assert analyse_runs(runs, metric=value).metric.key == value.partition(":")[0]
+
+
+def test_an_accuracy_that_is_the_only_score_beside_the_loss_is_compared(tmp_path: Path):
+    for backend in ("none", "native"):
+        with Recorder(backend=backend, seed=1, output_dir=tmp_path, **QUIET) as record:
+            record.step(loss=1.0, samples=8)
+            record.evaluate(accuracy=0.5, loss=1.0)
+    assert analyse_runs(load_runs([tmp_path])).metric.key == metrics.EVAL_ACCURACY
 
 
 @pytest.mark.parametrize(
@@ -143,6 +175,7 @@ import atexit, os, signal, sys, time
 import torch
 from ampcompare import Recorder, load_runs
 from ampcompare.errors import UserError
+from ampcompare.report.external.questions import MissingInput
 
 how, name = sys.argv[1:]
 run = None

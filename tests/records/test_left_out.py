@@ -113,6 +113,23 @@ def test_json_lines_are_rows_with_nested_keys_joined(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("a.csv", "step;acc\n1;0,5\n", "its columns are separated by semicolons; only commas are read"),
+        ("a.csv", "step\tacc\n1\t0.5\n", "its columns are separated by tabs; only commas are read"),
+        ("a.jsonl", '{"loss": 1}\n', "none of its first lines is a JSON object with a step and a value"),
+    ],
+)
+def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, text, why):
+    write(tmp_path / name, text)
+    with pytest.raises(UserError, match=why):
+        load_runs([tmp_path])
+    write(tmp_path / "run" / "metrics.csv", TABLE)
+    (run,) = load_runs([tmp_path])
+    assert run.paths[0].name == "metrics.csv"
+
+
+@pytest.mark.parametrize(
     ("source", "words"),
     [
         ("absent.csv", "absent.csv: no such file"),

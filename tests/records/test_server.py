@@ -16,6 +16,7 @@ from support.wandb_server.clients import asking, environment
 
 from ampcompare import load_runs
 from ampcompare.errors import UserError
+from ampcompare.records.definitions import definition_of
 
 SOURCE = "wandb:tester/p"
 
@@ -120,6 +121,54 @@ def test_the_server_is_asked_for_the_machine_of_other_programs_runs(server: Serv
     assert (machine.facts["device_name"], machine.facts["platform"]) == (NAME, "Linux")
     assert found["ours"].machine.facts == {}
     assert found["theirs"].problems == []
+
+
+DEFINING = """
+import wandb
+with wandb.init(project="p", entity="tester", id="defined") as run:
+    run.define_metric("epoch")
+    run.define_metric("val/acc", step_metric="epoch", summary="max")
+    run.define_metric("val/loss", step_metric="epoch", summary="min,last")
+    run.define_metric("train/*", step_metric="epoch")
+    run.define_metric("hidden", hidden=True)
+    run.define_metric("mean", step_metric="pass", summary="mean")
+    for epoch in range(3):
+        run.log({"epoch": epoch, "val/acc": epoch / 10, "val/loss": 1 - epoch / 10, "train/a": 1, "mean": 1})
+"""
+
+
+@pytest.mark.slow
+def test_what_define_metric_declares_is_the_same_from_the_server_and_from_the_file(server: Server, tmp_path):
+    """W&B's own client writes both."""
+    env = environment(server, tmp_path / "writer")
+    subprocess.run([sys.executable, "-c", DEFINING], env=env, check=True, capture_output=True)
+    (on_disk,) = load_runs([tmp_path / "writer"])
+    (on_server,) = load_runs([SOURCE])
+    keys = on_disk.definitions.keys() | on_server.definitions.keys()
+    found = {key: definition_of(key, on_server.definitions) for key in keys}
+    assert found == {key: definition_of(key, on_disk.definitions) for key in keys}
+    told = {key: (one.step, one.goal) for key, one in found.items()}
+    assert told["val/acc"] == ("epoch", "maximize")
+    assert told["val/loss"] == ("epoch", "minimize")
+    assert told["train/*"] == ("epoch", "")
+    assert told["mean"] == ("pass", "")
+    assert on_server.summary["val/acc"] == {"max": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("kept", "declared"),
+    [
+        ([{"1": "a", "8": 1}, {"1": "b", "4": "a", "7": [4], "8": 2}], {"a": "minimize", "b": "maximize"}),
+        ([{"1": "a", "5": 9, "7": "max", "8": "up"}, {"2": 7}, 5, None], {"a": ""}),
+        ({"1": "a"}, {}),
+        ("a", {}),
+    ],
+)
+def test_definitions_of_older_clients_and_of_no_known_form(server: Server, kept, declared):
+    add_run(server, "one", config={"_wandb": {"m": kept}})
+    (run,) = load_runs([SOURCE])
+    assert {key: one.goal for key, one in run.definitions.items()} == declared
+    assert not run.problems
 
 
 def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: Server, monkeypatch):

@@ -16,6 +16,8 @@ from rich.console import Console
 from support.fakes import full, make
 
 from ampcompare import analyse_runs
+from ampcompare.report.charts import charts_of
+from ampcompare.report.charts.draw import picture
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.outputs import write_report
 from ampcompare.report.text import print_table, to_markdown
@@ -133,6 +135,26 @@ def test_pictures_are_for_paper_whatever_the_names(tmp_path):
     for path in written:
         if path.suffix == ".svg":
             ElementTree.fromstring(path.read_text())
+
+
+@pytest.mark.slow
+def test_pictures_from_the_cache_are_those_that_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
+    one, other = (
+        analyse_runs([make("none", seed, edit=full) for seed in seeds]) for seeds in ((1, 2), (3, 4))
+    )
+
+    def pictures(analysis, name):
+        written = write_report(analysis, tmp_path / name, ("png", "svg"))
+        return {path.name: path.read_bytes() for path in written}
+
+    first = pictures(one, "first")
+    assert first == pictures(one, "second")
+    assert first["train-loss.png"] == picture(charts_of(one)["train-loss"], "png")
+    assert first["train-loss.svg"] != pictures(other, "other")["train-loss.svg"]
+    for path in (tmp_path / "cache" / "pictures").rglob("*.pkl"):
+        path.write_bytes(b"torn")
+    assert first == pictures(one, "third")
 
 
 @pytest.mark.slow

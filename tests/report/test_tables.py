@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import full, make
 from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
+from support.training import task_of
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.precision.backends import REGISTRY
@@ -187,3 +188,27 @@ def test_the_terminals_table_fits_80_columns_and_cuts_no_figure_and_no_name():
         assert "…" not in "".join(lines)
     assert any(line.startswith("native_bf16 ") for line in lines)
     assert max(len(name) for name in REGISTRY) <= LONGEST_WORD
+
+
+def test_a_score_and_data_from_outside_are_named_whole(tmp_path):
+    """As our own training records them, the folder left out."""
+    score = f"{tmp_path}/bad.py:labels_high"
+    (tmp_path / "bad.py").write_text("def labels_high(o, t):\n    return o\nlabels_high.better = 'lower'\n")
+    recorded = task_of(f"task.metrics=[{score}]").record()
+
+    def edit(plan):
+        plan["summary"]["environment"] |= recorded
+        plan["rows"] = [row | {"eval/labels_high": 0.25} for row in plan["rows"]]
+
+    task, data = {"metrics": [score]}, {"source": f"{tmp_path}/my_data.py:build"}
+    runs = [
+        make(backend, seed, edit=edit, config={"task": task, "data": data})
+        for backend in ("none", "native")
+        for seed in (1, 2, 3)
+    ]
+    analysis = analyse_runs(runs)
+    text = "\n".join(printed(analysis, 120))
+    assert comparison_table(analysis).columns[2].head == "bad.py:labels_high"
+    assert "my_data.py:build" in text
+    assert "labels high" not in text
+    assert str(tmp_path) not in text

@@ -1,7 +1,8 @@
 """A stand-in for Slurm: its commands on PATH, its signals and its environment, on this machine alone.
 
 `with Slurm(folder) as slurm:` begins a controller in this process; programs that are started with
-`slurm.environment()` find `sbatch`, `srun`, `scontrol requeue` and `squeue`: this file, run as a program. A
+`slurm.environment()` find `sbatch`, `srun`, `scontrol requeue`, `scancel` and `squeue`: this file, run as a
+program. A
 test says when a job is warned that it loses its machine (`slurm.warn`), and waits for what comes of it.
 
 As in Slurm's documentation (from memory of its pages; nothing was compared with a real Slurm):
@@ -116,7 +117,7 @@ class Slurm:
 
     def __enter__(self) -> Slurm:
         (self.folder / "bin").mkdir(parents=True)
-        for name in ("sbatch", "srun", "scontrol", "squeue"):
+        for name in ("sbatch", "srun", "scontrol", "scancel", "squeue"):
             command, port = self.folder / "bin" / name, self._listener.address[1]
             command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" {port} {name} "$@"\n')
             command.chmod(0o755)
@@ -282,6 +283,16 @@ class Slurm:
             job.is_requeued = True
             job.history.append("SIGTERM")
             self._send(job, signal.SIGCONT, signal.SIGTERM)
+        return ""
+
+    def _scancel(self, words: list[str], cwd: str, env: dict[str, str]) -> str:
+        """`ID`: SIGCONT and SIGTERM to all processes of a job that runs; one that waits is gone."""
+        for job in self.find(words[0]):
+            if job.state == "PENDING":
+                job.history.append("CANCELLED")
+            elif job.state == "RUNNING":
+                job.history.append("SIGTERM")
+                self._send(job, signal.SIGCONT, signal.SIGTERM)
         return ""
 
     def _squeue(self, words: list[str], cwd: str, env: dict[str, str]) -> str:

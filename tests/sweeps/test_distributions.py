@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ampcompare.sweeps.search import row_at
 from optuna.samplers import TPESampler
 from scipy import stats
 
 from ampcompare.cli import main
+from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 
@@ -27,7 +28,7 @@ def sweep_of(place):
 
 
 def draws(sweep: Sweep, count: int = 400) -> list[Any]:
-    return [row_at(sweep, "s", None, place).parameters["x"] for place in range(count)]
+    return [run_at(sweep, "s", None, place).parameters["x"] for place in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_a_grid_runs_through_all_values_and_a_search_draws_them(sweep_of, spec, 
         ("normal", {"mu": 3, "sigma": 0.5}, stats.norm(3, 0.5)),
         ("log_normal", {"mu": 0.5, "sigma": 0.7}, stats.lognorm(0.7, scale=math.exp(0.5))),
         ("beta", {"a": 2, "b": 5}, stats.beta(2, 5)),
+        ("beta", {}, stats.uniform()),
     ],
 )
 def test_draws_follow_the_distribution(sweep_of, kind, settings, reference):
@@ -92,7 +94,7 @@ def test_probabilities_are_followed(sweep_of):
 
 
 def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, monkeypatch):
-    """By the last of 40 proposals, each made with all that were tried before in the queue's rows."""
+    """By the last of 40 proposals, each made with all that were tried before."""
     monkeypatch.setattr("optuna.samplers.TPESampler", partial(TPESampler, seed=3))
     for spec, cost, near in (
         ({"min": 0.0, "max": 1.0}, lambda x: (x - 0.3) ** 2, 0.12),
@@ -101,8 +103,8 @@ def test_bayes_comes_near_the_optimum_and_prefers_the_better_value(sweep_of, mon
     ):
         sweep, rows = sweep_of(spec, "bayes"), []
         for place in range(40):
-            row = row_at(sweep, "s", None, place, rows)
-            rows.append(dataclasses.replace(row, state="finished", value=cost(row.parameters["x"])))
+            row = run_at(sweep, "s", None, place, rows)
+            rows.append(dataclasses.replace(row, state=RunState.FINISHED, value=cost(row.parameters["x"])))
         found = [row.parameters["x"] for row in rows[20:]]
         if near is None:
             assert found.count("near") > 10

@@ -10,7 +10,8 @@ from support.place import Place
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.prepare import prepare_sweep
+from ampcompare.sweeps.samplers import falls_behind
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
 
 BASE: dict[str, Any] = {
@@ -68,7 +69,7 @@ def test_file_is_read_whole(tmp_path):
         ({"max_iter": 27.0, "s": 2.0, "eta": 3.0}, (3, 9)),
         # W&B's code rounds each band down and multiplies what was not rounded: 4, 6, 9, 13.5, 20.25, ...
         ({"min_iter": 4, "eta": 1.5}, (4, 6, 9, 13, 20, 30, 45)),
-        ({"max_iter": 27, "s": 3, "eta": 1.5}, (8, 12, 18)),
+        ({"max_iter": 40, "s": 5, "eta": 1.5}, (5, 7, 11, 17, 26)),
         # max_iter goes before min_iter, and s counts for max_iter alone.
         ({"min_iter": 5, "max_iter": 27, "s": 2}, (3, 9)),
         ({"min_iter": 5, "s": 1}, (5, 15, 45)),
@@ -79,6 +80,14 @@ def test_bands_of_hyperband(place, early, bands):
     found = sweep.hyperband.bands
     assert found[: len(bands)] == bands
     assert found == bands if "max_iter" in early else found[-1] > 1e6
+
+
+def test_of_a_fractional_eta_the_best_go_on():
+    """Of six runs four, of seven four."""
+    for count in (6, 7):
+        values = [*range(count)]
+        stopped = [value for value in values if falls_behind(value, values, 1.5, maximize=False)]
+        assert stopped == values[4:]
 
 
 FORMS = "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
@@ -109,6 +118,8 @@ WRONG = [  # in a grid of two backends this, and what is said of it
         "seed: {distribution: normal, sigma: 0}",
         "sigma=0: a distribution without spread is one value; write",
     ),
+    ("{program: null, command: []}", "program: missing; expected the script"),
+    ("seed: {distribution: beta, a: 1.5, b: 1.0e+232}", BEYOND),
     ("seed: {distribution: beta, a: 0}", "parameters.seed.a=0: expected a number above 0"),
     ("seed: {}", f"parameters.seed: {FORMS}"),
     ("seed: {min: 0.1, max: 0.2}", "parameters.seed: a grid cannot run through uniform; list values"),
@@ -179,7 +190,7 @@ def check(place, monkeypatch):
 
     def said(words=(), **changes: Any) -> str:
         try:
-            prepared(sweep_of(place, **changes), words)
+            prepare_sweep(sweep_of(place, **changes), words)
         except UserError as problem:
             return str(problem)
         return ""
@@ -225,18 +236,18 @@ def test_keys_without_effect_are_taken_and_named_before_the_first_run(place, mon
     monkeypatch.chdir(ROOT if ours else place.folder)
     program = "run_experiment.py" if ours else "program.py"
     keys = "apiVersion, kind, controller, scheduler, job, image_uri, metric.impute, early_terminate.s"
-    ready = prepared(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
-    assert ready.said == (f"no effect in ampcompare sweep: {keys}",)
-    assert not prepared(sweep_of(place, program=program), []).said
+    ready = prepare_sweep(sweep_of(place, **yaml.safe_load(UNUSED), program=program), [])
+    assert ready.messages == (f"no effect in ampcompare sweep: {keys}",)
+    assert not prepare_sweep(sweep_of(place, program=program), []).messages
 
 
 def test_our_program_without_its_command_is_told_the_line_to_copy(place):
     for command in (None, ["${program}", "${args}"]):
         with pytest.raises(UserError) as caught:
-            prepared(sweep_of(place, program="ampcompare", command=command), [])
+            prepare_sweep(sweep_of(place, program="ampcompare", command=command), [])
         said, line = str(caught.value).split("add the line ")
         assert "program='ampcompare': it is no script and needs a command: of its own" in said
-        assert not prepared(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).said
+        assert not prepare_sweep(sweep_of(place, program="ampcompare", **yaml.safe_load(line)), []).messages
 
 
 NAMES_KEPT = {"value": "layer4.2,*.bn3"}
@@ -292,8 +303,9 @@ def test_a_word_varies_or_fixes_by_the_type_of_its_option(place, subtests: pytes
 
 def test_a_list_that_is_no_yaml_is_told_in_a_line(place):
     for word in ("backend=none,,native", "backend=a,*b", "backend='a,b"):
-        with pytest.raises(UserError, match=r"^backend=.*not YAML .*write it as YAML does"):
+        with pytest.raises(UserError, match=r"not YAML .*write it as YAML does") as caught:
             read_sweep(place.file(**BASE), [word])
+        assert str(caught.value).startswith(f"backend={word.removeprefix('backend=')!r}: ")
 
 
 @pytest.mark.parametrize("args", ["${args_json}", "${args_json_file}", "${args_no_hyphens}"])

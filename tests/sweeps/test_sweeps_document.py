@@ -39,8 +39,6 @@ def test_a_command_of_the_document_works(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paper.yaml").write_text(PAPER)
     for there, here in (
-        ("postgresql://user@host/sweeps", "sqlite:///sweeps.db"),
-        ("$DATABASE_URL", "sqlite:///sweeps.db"),
         ("/shared/", "shared/"),
         ("reproduce ignite", "reproduce kuangliu"),  # which is one arm
     ):

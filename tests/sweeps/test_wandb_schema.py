@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ampcompare.sweeps.search import row_at
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.distributions import DISTRIBUTIONS
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.prepare import prepare_sweep
+from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import Sweep
 from ampcompare.sweeps.sweep_file import read_sweep, sweep_of
 
@@ -157,12 +157,12 @@ def refusal_of(read: Callable[[], Sweep]) -> list[str]:
 
 def use(sweep: Sweep) -> None:
     """Do with a sweep what is done before its first run, and see that its values are values."""
-    ready = prepared(sweep, []).sweep
+    ready = prepare_sweep(sweep, []).sweep
     if ready.is_grid:
         values = [point.parameters for point in islice(ready.points, 3)]
     elif not ready.learns:
         began = seed_of(ready, definition(ready, []))
-        values = [row_at(ready, began, None, index).parameters for index in range(3)]
+        values = [run_at(ready, began, None, index).parameters for index in range(3)]
     else:
         values = []
     json.dumps(values, allow_nan=False)

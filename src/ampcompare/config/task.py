@@ -31,6 +31,11 @@ def name_of(text: str) -> str:
     return re.sub(r"\W+", "_", text.rpartition(":")[2].rpartition(".")[2])
 
 
+def display_name_of(text: str) -> str:
+    """Return how a report names a metric: `scores.py:wer` without its folder, `pkg.mod:Scores.wer`."""
+    return re.split(r"[/\\]", text)[-1]
+
+
 def key_of(text: str) -> str:
     """Under which key an evaluation logs it."""
     return f"{metrics.EVAL}{name_of(text)}"

@@ -18,10 +18,19 @@ PLAIN = {"torch.float32": "32-true", "torch.bfloat16": "bf16-true", "torch.float
 TIMES = ("runtime", "_per_second", "_time")
 
 
+def _declared_metric(args: Any) -> dict[str, Any]:
+    """Return the metric that the arguments declare, as options of the Recorder; nothing where they do not."""
+    named, greater = args.metric_for_best_model, args.greater_is_better
+    if not named or greater is None:
+        return {}
+    return {"metric": f"eval/{named.removeprefix('eval_')}", "better": "higher" if greater else "lower"}
+
+
 class RecorderCallback(TrainerCallback):
     """Records `Trainer.train`. `options` are the Recorder's; what they leave out the trainer says: backend
     (fp16 or bf16 of its arguments, or the type of its weights), loss scale, optimizer, model, seed, batch
-    size, an open W&B run, such as the trainer's own.
+    size, the metric of `metric_for_best_model` with `greater_is_better`, an open W&B run, such as the
+    trainer's own.
 
     The trainer tells the loss to its log alone, so rows with the loss are those of `logging_steps`.
     """
@@ -44,6 +53,8 @@ class RecorderCallback(TrainerCallback):
         told["batch_size"] = args.per_device_train_batch_size
         told["run"] = getattr(sys.modules.get("wandb"), "run", None)
         told["start_step"] = state.global_step  # of a checkpoint
+        if "metric" not in self._options:
+            told |= _declared_metric(args)
         self._recorder = Recorder(**told | self._options)
         self._hook = given["model"].register_forward_pre_hook(self._count, with_kwargs=True)
         if not args.auto_find_batch_size:

@@ -1,10 +1,18 @@
-"""What a program declared of the keys that it logs: W&B's `define_metric`."""
+"""What a program declared of the keys that it logs: W&B's `define_metric`.
 
+A `.wandb` file has a protobuf MetricRecord for each definition. On the server, the definitions are a list in
+the run's config (`_wandb`, there `m`): each is the same record as a mapping from the numbers of its fields.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 GOALS = {1: "minimize", 2: "maximize"}  # W&B's enum; 0 is not set
+# The numbers of the fields of a MetricRecord, and of the members of its summary.
+NAME, GLOB_NAME, STEP, STEP_INDEX, SUMMARY, GOAL = "1", "2", "4", "5", "7", "8"
+MIN, MAX, BEST = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -23,10 +31,43 @@ class MetricDefinition:
 
     @classmethod
     def from_record(cls, record: Any) -> "MetricDefinition":
-        """Return what a protobuf MetricRecord declares; its summary of the largest value is a goal, too."""
-        kept = record.summary
-        goal = GOALS.get(record.goal, "") or ("maximize" if kept.max else "minimize" if kept.min else "")
-        return cls(record.step_metric, goal, bool(kept.best or kept.min or kept.max))
+        """Return what a protobuf MetricRecord declares."""
+        summary = record.summary
+        kept = {MIN: summary.min, MAX: summary.max, BEST: summary.best}
+        return cls._of(record.step_metric, record.goal, [number for number in kept if kept[number]])
+
+    @classmethod
+    def _of(cls, step: str, goal: Any, kept: list[Any]) -> "MetricDefinition":
+        """Return the definition; a summary of the largest or smallest value declares a goal, too."""
+        by_summary = "maximize" if MAX in kept else "minimize" if MIN in kept else ""
+        known = GOALS.get(goal, "") if isinstance(goal, int) else ""
+        return cls(step, known or by_summary, any(one in kept for one in (MIN, MAX, BEST)))
+
+    @classmethod
+    def from_config(cls, config: Any) -> "dict[str, MetricDefinition]":
+        """Return the definitions in `_wandb` of a config from the server, which may hold anything."""
+        listed = config.get("m") if isinstance(config, Mapping) else None
+        records = listed if isinstance(listed, list) else []
+        found = {}
+        for record in records:
+            if name := _text(record, NAME) or _text(record, GLOB_NAME):
+                summary = record.get(SUMMARY)
+                kept = summary if isinstance(summary, list) else []
+                found[name] = cls._of(_step(record, records), record.get(GOAL), kept)
+        return found
+
+
+def _text(record: Any, field: str) -> str:
+    value = record.get(field) if isinstance(record, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _step(record: Mapping[str, Any], records: list[Any]) -> str:
+    """Return the key of the steps, which is written as the place of its own definition, counted from 1."""
+    if step := _text(record, STEP):
+        return step
+    place = record.get(STEP_INDEX)
+    return _text(records[place - 1], NAME) if isinstance(place, int) and 0 < place <= len(records) else ""
 
 
 def definition_of(key: str, definitions: dict[str, MetricDefinition]) -> MetricDefinition:

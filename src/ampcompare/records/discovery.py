@@ -26,7 +26,9 @@ KINDS = (WANDB, EVENTS, TABLES, STATES, LINES)
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-TEXTS = (".csv", ".json", ".jsonl", ".ndjson", ".txt", ".log")
+JSON_LINES = (".jsonl", ".ndjson")
+TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
+SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of other programs' tables
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
@@ -39,7 +41,8 @@ class Discovery:
     Attributes:
         files: The files of each kind, sorted.
         left_out: Files that look like logs and are not read, with the reason.
-        tables: CSV files without a step, which may be data; named only where nothing else is read.
+        tables: CSV and JSON lines files without a step, which may be data; named only where nothing else is
+            read.
         others: How many files of each suffix are no log, for the message where nothing is read.
     """
 
@@ -116,7 +119,8 @@ def _classify(path: Path, step: str | None, found: Discovery) -> None:
     if kind:
         found.files.setdefault(kind, []).append(path)
     elif why:
-        is_data = path.suffix.lower() == ".csv" and path.name not in KNOWN and "--step" in why
+        is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN
+        is_data = is_table and ("--step" in why or "separated" in why)
         (found.tables if is_data else found.left_out).append((path, why))
     else:
         found.others[path.suffix or "without a suffix"] += 1
@@ -141,6 +145,9 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
         why = table_problem(head, step)
         return ("", why) if why else (TABLES, "")
     kind = kind_of_content(head, step)
+    if suffix in JSON_LINES and kind not in (STATES, LINES):
+        row = f"a JSON object with {step or 'a step'} and a value"
+        return "", f"none of its first lines is {row}; --step KEY names the step"
     return (STATES, "") if name == STATE else (kind if kind in (STATES, LINES) else "", "")
 
 
@@ -192,6 +199,8 @@ def table_problem(head: bytes, step: str | None) -> str:
         return "it is empty" if not lines else "its first line is no row of a table"
     if names and all(map(_is_number, names)):
         return "it has no header: its first line is all numbers; write the names of the columns above them"
+    if other := next((word for sign, word in SEPARATORS.items() if len(names) == 1 and sign in lines[0]), ""):
+        return f"its columns are separated by {other}; only commas are read"
     if step_column(names, step) is None:
         wanted = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
         return f"{wanted}; --step COLUMN names it (columns: {', '.join(names[:8])})"

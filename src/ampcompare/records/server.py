@@ -8,6 +8,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
+from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.machine import facts_of
 from ampcompare.records.run import RunRecord, columns_of
 from ampcompare.records.tree import flatten, with_floats
@@ -18,6 +19,7 @@ SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
 FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
 MANY_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
+OWN_CONFIG = "_wandb"  # what W&B's client keeps for itself, in config and summary
 
 STATES = ("finished", "failed", "crashed", "running")
 # W&B's further states as one of these; a run keeps W&B's word, too.
@@ -99,7 +101,9 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
             problems: list[str] = []
             with _asking(source):
                 rows = _last_row(run) if brief else _rows(run, problems)
+                definitions = {} if brief else _definitions(run)
             record = _record_of(run, rows, problems)
+            record.definitions = definitions
             if of_sweep:
                 record.objective, record.swept = _objective(config), _swept(config)
             if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
@@ -144,6 +148,15 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _definitions(run: Any) -> dict[str, MetricDefinition]:
+    """What `define_metric` declared. Where several runs are asked for at once, W&B's client (0.31) drops this
+    part of the config, so that the run is asked for again.
+    """
+    if OWN_CONFIG not in run.rawconfig:
+        run.load(force=True)
+    return MetricDefinition.from_config(run.rawconfig.get(OWN_CONFIG))
+
+
 def _last_row(run: Any) -> list[dict[str, Any]]:
     """The last values of a run that logged any."""
     summary = _plain(run, "summary_metrics")
@@ -177,7 +190,7 @@ def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> Run
 
 def _plain(run: Any, name: str) -> dict[str, Any]:
     tree = getattr(run, name, None) or {}
-    return {key: with_floats(value) for key, value in tree.items() if key != "_wandb"}
+    return {key: with_floats(value) for key, value in tree.items() if key != OWN_CONFIG}
 
 
 def _text(run: Any, name: str) -> str:

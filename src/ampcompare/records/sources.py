@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import os
+import pickle
 import stat
 import time
 import warnings
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ampcompare.errors import UserError, reason
-from ampcompare.program.files import cache_folder
+from ampcompare.errors import UserError
+from ampcompare.records.cache import open_cache, trim_cache
 from ampcompare.records.discovery import (
     EVENTS,
     KINDS,
@@ -41,11 +42,14 @@ ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
 RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
 CHECKPOINTS = "checkpoints"  # in an output_dir, beside `wandb`
 MOST_CACHED = "1G"
+# Reading takes a second for about 40 MB, starting a process about as long.
+MOST_PROCESSES, BYTES_A_PROCESS = 8, 40_000_000
 MOST_ROWS, MOST_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far apart they may be
 
 log = logging.getLogger("ampcompare")
 
 Say = Callable[[str], None]
+Signs = tuple[Any, ...]  # what the cache knows a file by: `_signs`
 
 
 def load_runs(
@@ -144,14 +148,12 @@ class _SourceReader:
 
     @cached_property
     def _memory(self) -> Any:
-        return _memory()
+        return open_cache("runs")
 
     def close(self) -> None:
         """Keep the cache small, if it was used."""
         if "_memory" in vars(self):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._memory.reduce_size(MOST_CACHED)
+            trim_cache(self._memory, MOST_CACHED)
 
     def read(self, source: str) -> list[RunRecord]:
         """Return the parts of runs in one folder or file.
@@ -210,32 +212,37 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
     safe to delete.
     """
     now = time.time()
-    kept, read = memory.cache(_read_as_it_is), []
+    kept = memory.cache(_read_as_it_is)
+    signs = [_signs(path, now) for path in paths]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a cache on a full disk: the run is read again next time
-        for path in paths:
-            signs = _signs(path, now)
-            read.append(kept(*signs) if signs else read_wandb_file(path))
+        new = _read_in_processes(kept, [sign for sign in signs if sign])
+        read = [
+            new.get(sign) or (_unpickled(kept(*sign)) if sign else read_wandb_file(path))
+            for path, sign in zip(paths, signs, strict=True)
+        ]
     for run in read:
         if run.exit_code is None and _is_going_on(run, now):
             run.state = "running"
     return read
 
 
-def _memory() -> Any:
-    """joblib's, where what was read of runs is kept."""
+def _read_in_processes(kept: Any, signs: Sequence[Signs]) -> dict[Signs, RunRecord]:
+    """Return what the cache lacks, read in a process a processor; nothing where one process is enough."""
     import joblib
+    from joblib.externals.loky import ProcessPoolExecutor  # needs no `if __name__ == "__main__"` of a user
 
-    # What it says of a broken entry, which is made again, is a traceback.
-    logging.getLogger("joblib").setLevel(logging.ERROR)
-    try:
-        return joblib.Memory(cache_folder() / "runs", verbose=0)
-    except OSError as problem:
-        log.warning("what is read of runs cannot be kept (%s): see AMPCOMPARE_CACHE", reason(problem))
-        return joblib.Memory(None, verbose=0)
+    lacking = [sign for sign in signs if not kept.check_call_in_cache(*sign)]
+    size = sum(size for _, size, *_ in lacking)
+    count = min(joblib.cpu_count(), MOST_PROCESSES, len(lacking), size // BYTES_A_PROCESS)
+    if count < 2:
+        return {}
+    with ProcessPoolExecutor(count) as processes:
+        pickled = processes.map(kept, *zip(*lacking, strict=True))
+        return {sign: _unpickled(one) for sign, one in zip(lacking, pickled, strict=True)}
 
 
-def _signs(path: Path, now: float) -> tuple[Any, ...]:
+def _signs(path: Path, now: float) -> Signs:
     """What the cache knows a file by; nothing for one that may be written to."""
     try:
         status = path.stat()
@@ -246,9 +253,16 @@ def _signs(path: Path, now: float) -> tuple[Any, ...]:
     return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, _version()
 
 
-def _read_as_it_is(path: str, size: int, written: int, changed: int, version: str) -> RunRecord:
-    """What is kept: `read_wandb_file`, with what it depends on."""
-    return read_wandb_file(Path(path))
+def _read_as_it_is(path: str, size: int, written: int, changed: int, version: str) -> bytes:
+    """What is kept: `read_wandb_file`, with what it depends on; pickled here, for joblib reads the pickle of
+    an object in Python, five times slower.
+    """
+    return pickle.dumps(read_wandb_file(Path(path)), pickle.HIGHEST_PROTOCOL)
+
+
+def _unpickled(kept: bytes) -> RunRecord:
+    run: RunRecord = pickle.loads(kept)  # noqa: S301 - pickled above, and joblib's cache is one of pickles
+    return run
 
 
 @cache

@@ -14,7 +14,6 @@ from ampcompare.program.place import as_typed
 from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.page.render import render_page
 from ampcompare.report.text import to_markdown
-from ampcompare.report.words import capital
 from ampcompare.wandb_client.client import api_errors, api_reason
 
 TITLE = "AMP Compare"
@@ -40,7 +39,7 @@ def panels_of(analysis: Analysis) -> list[Any]:
     group: dict[str, Any] = {"groupby": by, "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     metric = analysis.metric.key
     titles = {key: one.title for key, one in metrics.METRICS.items()}
-    titles[metric] = capital(analysis.metric.name)
+    titles[metric] = analysis.metric.title
     lines = (metric, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE, metrics.UNDERFLOW)
     x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
     panels: list[Any] = [

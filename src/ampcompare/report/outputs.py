@@ -7,15 +7,14 @@ from ampcompare.errors import UserError, reason
 from ampcompare.program.files import replacing
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.draw import picture
+from ampcompare.report.charts.draw import draw_pictures
 from ampcompare.report.exports import to_csv, to_json
 from ampcompare.report.page.render import render_page
-from ampcompare.report.request import FORMATS
+from ampcompare.report.request import FORMATS, PICTURES
 from ampcompare.report.text import to_markdown
 
 PAGE_NAME = "index.html"
 FILES: Mapping[str, tuple[str, Callable[[Analysis], str | bytes]]] = {
-    "html": (PAGE_NAME, render_page),
     "csv": ("comparison.csv", to_csv),
     "md": ("comparison.md", to_markdown),
     "json": ("comparison.json", to_json),
@@ -24,16 +23,16 @@ FILES: Mapping[str, tuple[str, Callable[[Analysis], str | bytes]]] = {
 
 def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write the chosen parts, the page first; returns what was written. Raises UserError."""
+    kinds = [kind for kind in PICTURES if kind in formats]
+    charts = charts_of(analysis) if kinds or "html" in formats else {}
     written = []
-    for kind in (kind for kind in FORMATS if kind in formats):
-        if kind in FILES:
-            name, make = FILES[kind]
-            written.append(write_file(folder / name, make(analysis)))
-        else:
-            charts = charts_of(analysis).items()
-            written += [
-                write_file(folder / f"charts/{name}.{kind}", picture(spec, kind)) for name, spec in charts
-            ]
+    if "html" in formats:
+        written.append(write_file(folder / PAGE_NAME, render_page(analysis, charts=charts)))
+    for name, make in (FILES[kind] for kind in FORMATS if kind in formats and kind in FILES):
+        written.append(write_file(folder / name, make(analysis)))
+    pictures = draw_pictures(charts, kinds) if kinds else {}
+    for name, made in pictures.items():
+        written += [write_file(folder / f"charts/{name}.{kind}", made[kind]) for kind in kinds]
     return written
 
 

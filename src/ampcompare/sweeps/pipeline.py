@@ -47,7 +47,7 @@ def run_sweep(file: str, words: Sequence[str], console: Console, options: SweepO
         UserError: For a bad file, bad words, or a folder that cannot be used. Nothing is started then.
     """
     cluster_words, run_words = split_cluster_words(words, options.cluster)
-    prepared = replace(prepare(file, run_words, options), given=tuple(words))  # those of the cluster, too
+    prepared = replace(prepare(file, run_words, options), given=tuple(words))
     return run_prepared(prepared, cluster_words, console)
 
 

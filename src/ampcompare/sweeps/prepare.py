@@ -55,7 +55,7 @@ class PreparedSweep:
     Attributes:
         sweep: The sweep.
         plan: Its plan.
-        given: All words of the command line.
+        given: All words of the command line, those of a cluster among them.
         words: Those that go behind every command.
         output: Folder of all runs.
         trains_here: Whether the runs are our own training.

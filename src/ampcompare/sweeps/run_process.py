@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import yaml
 from ampcompare.config.arguments import RESUME_VARIABLE
 from ampcompare.config.beside import PlanConfig
 from ampcompare.records.run_state import RunState
-from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.process_guard import ProcessGuard
@@ -232,40 +232,47 @@ def end_state(
 
 
 def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None]) -> None:
-    """Wait for, and then end, processes of runs that a killed driver has left on this machine.
+    """End the processes of runs that a killed driver has left on this machine, and wait until they are gone.
 
-    A driver's guard ends its runs; this waits until that is done. A process belongs to a run if it is the
-    one that the journal names, or has the run's id and this folder in its environment.
+    The programs that the journal names get SIGTERM and have STOP_SECONDS to save a checkpoint. What they have
+    started, known by the run's id and this folder in its environment, has LEFTOVER_SECONDS more: W&B's
+    service completes the record. Then everything is killed.
+
+    Args:
+        runs: The runs that the journal calls running.
+        folder: Output folder of the sweep.
+        say: Prints a line.
     """
-    left = _processes_of(runs, folder)
+    started = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
+    left = _processes_of(runs, folder, started)
     if not left:
         return
     say(f"waiting for {len(left)} processes of runs that a killed driver has left")
-    deadline = time.monotonic() + STOP_SECONDS + LEFTOVER_SECONDS
-    for process in left:
+    programs = [process for process in left if (process.pid, process.create_time()) in started]
+    for process in programs:
         with suppress(psutil.Error):
             process.terminate()
-    while left and time.monotonic() < deadline:
-        _, left = psutil.wait_procs(left, timeout=0.5)
+    psutil.wait_procs(programs, timeout=STOP_SECONDS)
+    _, left = psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
 
 
-def _processes_of(runs: Sequence[SweepRun], folder: Path) -> list[psutil.Process]:
+def _processes_of(
+    runs: Sequence[SweepRun], folder: Path, started: Container[tuple[Any, Any]]
+) -> list[psutil.Process]:
     run_ids = {run.run_id for run in runs}
-    known = {(run.process.get("pid"), run.process.get("process_started")) for run in runs}
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            is_run = (process.pid, process.create_time()) in known
-            if not is_run:
+            is_left = (process.pid, process.create_time()) in started
+            if not is_left:
                 environment = process.environ()
-                is_run = environment.get("WANDB_RUN_ID") in run_ids and environment.get("WANDB_DIR") == str(
-                    folder
-                )
-            if is_run and process.pid != os.getpid():
+                is_left = environment.get("WANDB_RUN_ID") in run_ids
+                is_left = is_left and environment.get("WANDB_DIR") == str(folder)
+            if is_left and process.pid != os.getpid():
                 found.append(process)
     return found
 

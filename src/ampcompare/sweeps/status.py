@@ -167,7 +167,8 @@ def rerun(source: str, words: Sequence[str], console: Console, options: SweepOpt
     def requeue(prepared: PreparedSweep, journal: Journal) -> PreparedSweep:
         return _requeue(status, prepared, journal)
 
-    code = run_prepared(status.prepared, cluster_words, console, requeue)
+    prepared = replace(status.prepared, given=tuple(words))
+    code = run_prepared(prepared, cluster_words, console, requeue)
     if code >= 128 or options.cluster == "slurm":
         return code
     after = read_status(source, run_words, options)
@@ -202,8 +203,9 @@ def read_status(source: str, words: Sequence[str], options: SweepOptions) -> Swe
     Raises:
         UserError: For bad input, or a sweep that cannot be read.
     """
-    _, words = split_cluster_words(words, None, any_cluster=True)
-    prepared, server_runs, reasons = _prepare(source, words, options)
+    _, run_words = split_cluster_words(words, None, any_cluster=True)
+    prepared, server_runs, reasons = _prepare(source, run_words, options)
+    prepared = replace(prepared, given=tuple(words))
     state = read_journal(prepared.output)
     sweep, remarks = prepared.sweep, list[str]()
     begun: list[SweepRun] = []

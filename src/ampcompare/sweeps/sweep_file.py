@@ -26,7 +26,7 @@ from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_word, read_yaml
-from ampcompare.sweeps.command import DEFAULT_COMMAND, checked_word
+from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
 from ampcompare.sweeps.training_check import trains_here
@@ -239,6 +239,9 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
 
 
 def _split(key: str, text: str) -> Any:
-    """Return the values between commas, of a text in quotes the text."""
-    values = read_word(key, f"[{text}]")
+    """Return the values between commas, or the text itself if all of it is in quotes."""
+    try:
+        values = read_word(key, f"[{text}]")
+    except UserError as problem:
+        raise UserError(str(problem).replace(repr(f"[{text}]"), repr(text), 1)) from None
     return values[0] if isinstance(values, list) and len(values) == 1 else values

@@ -1,6 +1,6 @@
 """The report of a sweep: at its end, and at the interim looks on the way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,12 +11,14 @@ from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.records.run_state import RunState
+from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.report.command import make_report
 from ampcompare.report.external.reading import is_quality
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.runs.figures import QUALITY, SPEED
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.journal import SweepRun
+from ampcompare.sweeps.run_process import CODE_KEY
 from ampcompare.sweeps.sequential import Look
 from ampcompare.sweeps.sweep import BACKEND, BASELINE, Sweep, baseline_of
 from ampcompare.sweeps.training_check import trains_here
@@ -24,9 +26,15 @@ from ampcompare.sweeps.training_check import trains_here
 PUBLISHED = "published.name"
 
 
-def request_of(sweep: Sweep, folder: Path) -> Request:
-    """The report of a sweep: what it varies is compared, first the backend; or a publication's arms, where
-    it repeats one.
+def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Request:
+    """Return the report of a sweep.
+
+    What the sweep varies is compared, first the backend; or a publication's arms, where it repeats one.
+
+    Args:
+        sweep: The sweep.
+        folder: Its output folder.
+        code_keys: Keys of the records that tell versions of the user's code apart.
     """
     here, given = trains_here(sweep), {p.key: p for p in sweep.parameters if p.is_listed}
     published = given.get(PUBLISHED)
@@ -55,6 +63,7 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
         baseline,
         group_by=",".join(groups),
         metric=f"{metric}:{goal}" if metric and goal else metric,
+        split_by="" if here else ",".join(code_keys),  # our own runs are told apart by all that differs
         formats=",".join(name for name in FORMATS if name not in PICTURES),
     )
 
@@ -72,10 +81,21 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return 0
     try:
-        return make_report(request_of(sweep, folder), console)
+        return make_report(_request_with_code(sweep, folder), console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
         return 0
+
+
+def _request_with_code(sweep: Sweep, folder: Path) -> Request:
+    """Return the report of a sweep whose user's code may have changed.
+
+    A program that does not use W&B's client to log does not record the change.
+    """
+    files = sorted((folder / "wandb").glob("*run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
+    recorded = read_wandb_file(files[-1]).config.get(CODE_KEY) if files else None
+    keys = recorded if isinstance(recorded, Mapping) else {}
+    return request_of(sweep, folder, [f"{CODE_KEY}.{name}" for name in keys])
 
 
 def _records(folder: Path) -> set[str]:
@@ -93,7 +113,7 @@ def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     if missing := [run for run in ended if run not in found]:
         what = f"the records of {len(ended)} finished runs are not all under output_dir (not: {missing[0]})"
         raise UserError(f"{folder}: {what}; --until-decided needs it on a drive that all workers share")
-    analysis = request_of(sweep, folder).analyse()
+    analysis = _request_with_code(sweep, folder).analyse()
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
     decided, undecided, silent = [], [], []

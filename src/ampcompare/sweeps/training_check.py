@@ -25,7 +25,7 @@ from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.checked import wrong_file
 from ampcompare.report.words import plural, some
-from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
 

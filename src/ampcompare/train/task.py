@@ -149,7 +149,7 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
             raise plugins.METRICS.refusal(text, why)
         words = listed.words
     else:
-        words = getattr(function, "words", "") or f"eval {name.replace('_', ' ')}"
+        words = getattr(function, "words", "") or names.display_name_of(text)
     return Score(key, str(words), better, scores.sum_of(function), (METRICS, text)), source
 
 

@@ -84,6 +84,7 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
         ({"memory": "gpu_mem:MB"}, "expected KEY:MiB, KEY:GiB or KEY:bytes"),
         ({"throughput": "samples_per_sec:per_second", "time": "_runtime:ms"}, "name one of them"),
         ({"metric": "val_ac:max"}, "--metric 'val_ac"),
+        ({"metric": "val_acc:max:share"}, "expected one of min, max, fraction, percent, plain after the key"),
         ({"metric": "gpu_mem:max:percent"}, "--metric gpu_mem:percent: it is logged as"),
         ({"metric": "train_loss:min:percent"}, "a loss is no share"),
         ({"seed": "sed"}, "--seed 'sed': no run has this setting; did you mean seed"),
@@ -269,11 +270,14 @@ def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "")
 
 def test_a_recorders_one_score_is_taken_and_several_are_a_question():
     arms = [(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
-    assert analyse_runs([recorded(*arm, ("f1",)) for arm in arms]).metric.key == "eval/f1"
-    assert analyse_runs([recorded(*arm, ("accuracy", "f1")) for arm in arms]).metric.key == "eval/accuracy"
+    assert analyse_runs([recorded(*arm, ("mse",)) for arm in arms]).metric.key == "eval/mse"
+    assert analyse_runs([recorded(*arm, ("accuracy", "loss")) for arm in arms]).metric.key == "eval/accuracy"
+    with pytest.raises(MissingInput, match=r"eval/accuracy .*eval/f1"):
+        analyse_runs([recorded(*arm, ("accuracy", "f1")) for arm in arms])
     with pytest.raises(MissingInput, match=r"eval/f1 .*eval/top5"):
         analyse_runs([recorded(*arm, ("f1", "top5")) for arm in arms])
-    with pytest.raises(MissingInput, match="which way eval/odd is better"):
-        analyse_runs([recorded(*arm, ("odd",)) for arm in arms])
+    for score in ("odd", "f1", "dice_loss"):  # whatever a name seems to say
+        with pytest.raises(MissingInput, match=f"which way eval/{score} is better"):
+            analyse_runs([recorded(*arm, (score,)) for arm in arms])
     found = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
     assert (found.key, found.falls, found.name) == ("eval/odd", True, "oddness")

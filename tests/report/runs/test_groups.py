@@ -195,3 +195,17 @@ def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_is_said_once(environment, is_
     runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
     told = [one for one in analyse_runs(runs).remarks if "PyTorch's default for convolutions" in one]
     assert len(told) == is_told
+
+
+def test_versions_of_a_users_file_in_one_sweep_are_told_apart_by_its_name_and_date():
+    """As the driver of a sweep records them with `--changed-code`."""
+    dates = [None, "2026-11-26 16:21:22", "2026-11-27 09:00:00"]
+    runs = [
+        make("none", seed, config={"changed_code": {"net_py": f"net.py of {date}"}} if date else {})
+        for seed, date in enumerate(dates * 2)
+    ]
+    assert sorted(labels(*runs)) == [
+        "none · net.py before 2026-11-26 16:21:22",
+        "none · net.py of 2026-11-26 16:21:22",
+        "none · net.py of 2026-11-27 09:00:00",
+    ]

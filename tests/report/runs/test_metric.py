@@ -121,9 +121,9 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
 
 
 def test_a_loop_that_logs_one_score_alone_is_compared_by_it():
-    analysis = analyse_runs([recorded(seed, f1=0.8, loss=2.0) for seed in (1, 2)])
-    assert analysis.metric.key == "eval/f1"
-    assert analysis.groups[0].figures["quality"].value == pytest.approx(0.8 * analysis.metric.factor)
+    analysis = analyse_runs([recorded(seed, mae=0.8, loss=2.0) for seed in (1, 2)])
+    assert analysis.metric.key == "eval/mae"
+    assert analysis.groups[0].figures["quality"].value == pytest.approx(0.8)
 
 
 def reaching(backend: str, seed: int, *accuracies: float, state: str = "finished"):

@@ -30,22 +30,25 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
     assert claim.why == "fp32 came to step 400 and amp came to step 160"
-    assert any("Fp32 came to step 400 and amp came to step 160" in remark for remark in analysis.remarks)
-    assert "same accuracy" not in analysis.headline
+    assert any(": fp32 came to step 400 and amp came to step 160." in remark for remark in analysis.remarks)
+    assert "same val_acc" not in analysis.headline
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "changes"),
+    ("rows", "options", "changes", "said"),
     [
-        (40, {}, {}),
-        (16, {"best": True}, {}),
-        (16, {}, {"is_early_stopped": True}),
+        (40, {}, {}, ""),
+        (16, {"best": True}, {}, "The best value of each run is compared."),
+        (16, {}, {"is_early_stopped": True}, "Early stopping is recorded"),
     ],
 )
-def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes):
+def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes, said):
     analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
     assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
-    assert not any("no verdict on quality" in remark for remark in analysis.remarks)
+    assert not any("No verdict on quality" in remark for remark in analysis.remarks)
+    told = [remark for remark in analysis.remarks if "came to step 400 and amp came to step 160" in remark]
+    assert len(told) == bool(said)
+    assert said in "".join(told)
 
 
 def test_two_percent_apart_is_equal():

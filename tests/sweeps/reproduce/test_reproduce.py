@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ampcompare.sweeps.answer import report
 from rich.console import Console
 from support.fakes import plan
 from support.wandb_files import write_runs
@@ -18,9 +17,10 @@ from ampcompare.entrypoint import main as train
 from ampcompare.published.publication import load, names
 from ampcompare.report.analysis.judged import OPEN
 from ampcompare.report.page.render import render_page
-from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.prepare import prepared
+from ampcompare.sweeps.command_macros import build_command
+from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep
+from ampcompare.sweeps.sweep_report import report
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")
@@ -154,7 +154,7 @@ def test_exit_code_3_says_that_a_figure_is_not_reproduced(tmp_path, monkeypatch,
 
 
 def read(path: Path) -> Sweep:
-    return prepared(read_sweep(path), ()).sweep
+    return prepare_sweep(read_sweep(path), ()).sweep
 
 
 def written(tmp_path: Path, name: str, *options: str) -> Path:

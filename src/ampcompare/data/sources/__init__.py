@@ -69,4 +69,4 @@ def label_of(name: str) -> str:
     """A source as readers see it, also one that this installation lacks: records name what others trained
     on. Of a file the last part alone: a report leaves the machine.
     """
-    return SOURCES[name].label if name in SOURCES else name.rpartition("/")[2].replace("_", " ")
+    return SOURCES[name].label if name in SOURCES else name.rpartition("/")[2]

@@ -80,9 +80,6 @@ class Analysis(Findings):
     def notes(self) -> tuple[str, ...]:
         """How the runs were read, the best of each, what no change at all did."""
         said = [f"{capital(what)}." for what in self.said]
-        if self.metric.goal and not self.metric.is_accuracy:  # of which everybody knows
-            way = "lower" if self.metric.falls else "higher"
-            said.append(f"Of {self.metric.name} {way} is better.")
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
             found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}

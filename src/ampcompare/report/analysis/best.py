@@ -13,7 +13,7 @@ from ampcompare.report.analysis.comparison import ENVIRONMENT, compare
 from ampcompare.report.runs.figures import QUALITY, SCORE, SPEED
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import NOT_SET, brief, differing_keys, follows
+from ampcompare.report.runs.settings import CHANGED_CODE, NOT_SET, brief, differing_keys, follows
 
 
 class BestOfEach(NamedTuple):
@@ -38,7 +38,7 @@ def best_of_each(
         if not group.is_control:
             by_value.setdefault(group.value, []).append(group)
     varied = [k for alike in by_value.values() for k in differing_keys([g.settings for g in alike])]
-    aside = (ENVIRONMENT, *follows(key))
+    aside = (ENVIRONMENT, CHANGED_CODE, *follows(key))
     tuned = [k for k in dict.fromkeys(varied) if k != key and not k.startswith(aside)]
     best_of = min if metric.falls else max
     found: dict[str, Group] = {}

@@ -16,7 +16,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.progress import unequal_lengths
+from ampcompare.report.runs.progress import has_early_stopping, unequal_lengths
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
 from ampcompare.report.statistics.family import wilson
 from ampcompare.report.words import listed, plural, some
@@ -101,15 +101,20 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
     for labels, why in words.by_reason(known, MOST_NAMED):
-        yield f"{metric.name.capitalize()} says nothing of {labels}: {why}."
+        yield f"{metric.title} says nothing about {labels}: {why}."
 
 
 def _lengths(of: Findings) -> Iterator[str]:
-    """Say how far the groups came whose quality is not compared because they did not come equally far."""
-    for comparison in (c for c in of.comparisons if not (c.is_control or of.metric.is_best)):
+    """Say how far groups came that did not come equally far, and what that means for their quality."""
+    for comparison in (c for c in of.comparisons if not c.is_control):
         base = comparison.baseline
         if base is not None and (told := unequal_lengths((base, comparison.group))):
-            yield f"{words.capital(told)}: no verdict on quality. --best compares the best value of each run."
+            if of.metric.is_best:
+                yield f"Runs of different length: {told}. The best value of each run is compared."
+            elif has_early_stopping((base, comparison.group)):
+                yield f"Runs of different length: {told}. Early stopping is recorded: quality is compared."
+            else:
+                yield f"No verdict on quality: {told}. --best compares the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
@@ -223,7 +228,7 @@ def _agreeing(of: Findings) -> Iterator[str]:
     by = f"one answer of {int(images.min()):,} test images" if metric.is_share and len(images) else ""
     size = metric.with_unit(f"{metric.floor:.3g}")
     yield (
-        f"{words.capital(metric.name)} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
+        f"{metric.title} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
         f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
         f"{by or 'the last decimal that was logged'}."
     )

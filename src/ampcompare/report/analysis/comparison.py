@@ -17,7 +17,7 @@ from ampcompare.report.runs.checks import drift_of_control, learned_nothing
 from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
 from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.progress import unequal_lengths
+from ampcompare.report.runs.progress import has_early_stopping, unequal_lengths
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, differing_keys, follows
 from ampcompare.report.runs.table import shares_machine
 from ampcompare.report.statistics.estimate import Estimate
@@ -174,7 +174,7 @@ def compare(
     silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
     if not silence and (nothing := learned_nothing(base)):
         silence = f"{base.label} is {nothing}"
-    if not silence and not group.metric.is_best:
+    if not silence and not group.metric.is_best and not has_early_stopping((base, group)):
         silence = unequal_lengths((base, group))
     return Comparison(
         group,

@@ -175,7 +175,8 @@ def _inconclusive(comparison: Comparison) -> tuple[str, str]:
         if 0 < n < FEWEST:
             each = words.plural(n, "seed" if comparison.group.seeds else "run")
             return f"Inconclusive: {each} of each, and an interval needs at least {FEWEST}", ""
-        reasons = [claim.why for claim in comparison.claims.values() if claim.why]
+        claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
+        reasons = [claim.why for claim in claims if claim.why]
         return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
     claim = max(known, key=lambda claim: (claim.question == QUALITY, claim.question == SPEED))
     label, metric, estimate = comparison.group.label, comparison.group.metric, claim.estimate

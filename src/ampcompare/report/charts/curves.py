@@ -17,7 +17,6 @@ from ampcompare.report.charts.draw import (
     tip,
 )
 from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
-from ampcompare.report.words import capital
 
 SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed
 MARKED = 12  # points on a line up to which each is marked
@@ -28,7 +27,7 @@ TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # 
 def quality(of: Analysis) -> Spec | None:
     """The compared metric (accuracy on the test split) by epoch."""
     found = lines(of.groups, metrics.EPOCH, of.metric.key, of.metric.factor)
-    return line_chart(of, capital(of.metric.name), f"{_unit(of)}by epoch", found, ("epoch", of.metric.axis))
+    return line_chart(of, of.metric.title, f"{_unit(of)}by epoch", found, ("epoch", of.metric.axis))
 
 
 def quality_by_time(of: Analysis) -> Spec | None:
@@ -37,7 +36,7 @@ def quality_by_time(of: Analysis) -> Spec | None:
     longest = max((float(line.x[-1]) for line in found if len(line.x)), default=0.0)
     unit, seconds = next((unit, seconds) for least, unit, seconds in TIMES if longest >= least)
     found = [replace(line, x=line.x / seconds) for line in found]
-    title, subtitle = f"{capital(of.metric.name)} over time", f"{_unit(of)}by {unit} of wall-clock time"
+    title, subtitle = f"{of.metric.title} over time", f"{_unit(of)}by {unit} of wall-clock time"
     return line_chart(of, title, subtitle, found, (unit, of.metric.axis))
 
 

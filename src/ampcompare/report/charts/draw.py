@@ -4,11 +4,15 @@ A specification has its title and data and no look of its own: `config` gives th
 colour scheme, for a picture on white. Vega's checks take place in a test, not in each report.
 """
 
+import json
 import re
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
+from ampcompare.records.cache import open_cache, trim_cache
 from ampcompare.report.palette import Style
 
 Spec = dict[str, Any]
@@ -20,6 +24,7 @@ FONT = "DejaVu Sans, Arial, Helvetica, sans-serif"
 LINE_WIDTH = 2
 SUBTITLE_CHARS, LEGEND_CHARS = 76, 60  # what fits WIDTH
 GREY = "#767c88"  # on white and on near-black
+MOST_CACHED = "100M"  # of pictures
 PICK = "pick"  # the signal with the label that is singled out, null for none
 NUMBER = ",.6~r"  # decimal, without needless zeros: of an axis from 0.16 the label is no 0.2
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -90,8 +95,26 @@ def config(ink: str, soft: str, line: str, font: str) -> Spec:
 
 def picture(spec: Spec, kind: str) -> bytes:
     """The chart as `png` or `svg` for a paper: on white, with its title, legend and setting inside."""
-    import vl_convert
+    return draw(json.dumps(for_paper(spec)), (kind,), "")[kind]
 
+
+def draw_pictures(specs: Mapping[str, Spec], kinds: Sequence[str]) -> dict[str, dict[str, bytes]]:
+    """Return the picture of each chart in these formats, by the names of the charts.
+
+    Vega takes a second to start; what it drew is kept in the cache.
+    """
+    memory, drawing = open_cache("pictures"), version("vl-convert-python")
+    kept = memory.cache(draw)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a cache on a full disk
+        texts = {name: json.dumps(for_paper(spec)) for name, spec in specs.items()}
+        made = {name: kept(text, tuple(kinds), drawing) for name, text in texts.items()}
+    trim_cache(memory, MOST_CACHED)
+    return made
+
+
+def for_paper(spec: Spec) -> Spec:
+    """Return the chart on white, with its title, legend and setting inside."""
     where = textwrap.wrap(spec.get("description", ""), SUBTITLE_CHARS)
     title = {
         "text": spec["title"]["text"],
@@ -104,10 +127,26 @@ def picture(spec: Spec, kind: str) -> bytes:
     symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
     paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]
     paper["encoding"] = _with_legends(spec["encoding"], symbol)
-    paper = _printable(paper)
-    if kind == "svg":
-        return vl_convert.vegalite_to_svg(paper, vl_version=VEGA_LITE).encode("utf-8", "replace")
-    return vl_convert.vegalite_to_png(paper, vl_version=VEGA_LITE, ppi=PPI, scale=1)
+    printable: Spec = _printable(paper)
+    return printable
+
+
+def draw(paper: str, kinds: tuple[str, ...], drawing: str) -> dict[str, bytes]:
+    """Return the pictures of a specification in each format; Vega draws once for all of them.
+
+    Args:
+        paper: The specification as JSON.
+        kinds: Some of `svg` and `png`.
+        drawing: The version of the program that draws: the cache goes by all arguments.
+    """
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(paper, vl_version=VEGA_LITE)
+    made = {
+        "svg": lambda: svg.encode("utf-8", "replace"),
+        "png": lambda: vl_convert.svg_to_png(svg, ppi=PPI, scale=1),
+    }
+    return {kind: made[kind]() for kind in kinds}
 
 
 def _with_legends(encoding: Spec, symbol: str) -> Spec:

@@ -70,7 +70,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
     counts: dict[str, list[int]] = {}
     for run in runs:
         for key in run.logged:
-            if key[:1] != "_" and key not in NO_CANDIDATES and (count := len(run.values(key))):
+            if key[:1] != "_" and key.lower() not in NO_CANDIDATES and (count := len(run.values(key))):
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[int, bool, float, str]:
@@ -96,10 +96,11 @@ def arms_question(
     differing = differing_settings(columns)
     shown = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
     there = f", one of {some(shown, MAX_CANDIDATES)}" if shown else "; no setting differs between the runs"
-    question = f"what is compared: NAME=SOURCE for each arm, or --group-by KEY and --baseline VALUE{there}"
+    named = "NAME=SOURCE for each arm, the baseline first"
+    question = f"what is compared: {named}, or --group-by KEY and --baseline VALUE{there}"
     if differing:
         return question, ["--group-by", differing[0], "--baseline", columns[differing[0]][0]], []
-    return question, [], _arms_by_folder(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
+    return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -119,11 +120,13 @@ def values_in(column: Sequence[str]) -> str:
     )
 
 
-def _arms_by_folder(runs: Sequence[RunRecord]) -> list[str]:
-    """Return `NAME=FOLDER` for each folder in which the runs lie apart, where there are few."""
-    places = [path.parent for run in runs for path in run.paths[:1]]
+def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
+    """Return `NAME=FOLDER` or `NAME=FILE` for each that holds runs of its own, where there are few."""
+    files = [path for run in runs for path in run.paths[:1]]
+    places = [path.parent for path in files]
     if len({*places}) < 2:
-        return []
+        names = {path.stem for path in files if not set(path.stem) & set("=:")}
+        return [f"{path.stem}={path}" for path in files] if 2 <= len(names) == len(files) <= MAX_ARMS else []
     top = os.path.commonpath(places)
     parts = Counter(place.relative_to(top).parts[:1] for place in places)
     if () in parts or not 2 <= len(parts) <= MAX_ARMS:

@@ -116,6 +116,8 @@ def _read_own(runs: Sequence[RunRecord], options: Options) -> Reading:
         reading.quantities = Quantities(speed=SAMPLES)
     reading.quantities = _quantities(reading.quantities, measures)
     reading.notes += [f"read {one.text}" for one in measures] + reading.grouping.notes
+    if reading.metric.goal and not reading.metric.is_accuracy:  # of which everybody knows
+        reading.notes.append(f"of {reading.metric.name} {_way(reading.metric)} is better")
     reading.doubts += reading.grouping.doubts
     return reading
 
@@ -146,11 +148,15 @@ def _read_external(runs: Sequence[RunRecord], options: Options) -> Reading:
         mapped, metric, grouping, _quantities(Quantities("", "", step=unit), measures), is_own=False
     )
     of = "best" if options.best else "last"
-    way = "lower" if metric.falls else "higher"
-    told = [f"the {of} {printable(metric.key)} ({way} is better) as the metric", *(m.text for m in measures)]
+    told = [f"the {of} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
+    told += [one.text for one in measures]
     reading.notes += [f"read {listed(told)}", *grouping.notes]
     reading.doubts += grouping.doubts
     return reading
+
+
+def _way(metric: ComparedMetric) -> str:
+    return "lower" if metric.falls else "higher"
 
 
 def _measures(options: Options, runs: Sequence[RunRecord]) -> list[Any]:
@@ -237,10 +243,14 @@ def _own_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMetric:
         # What is not there is said of the groups.
         key = _of_their_task(runs) or _only_score(runs) or DEFAULT_METRIC
     words, declared = _declared_in_task(key, runs)
-    goal = goal or declared
-    if not goal and says_direction(key) is None and is_logged(key, runs):
+    # Our training records which way a score is better. The names that a loop gives its values say nothing.
+    is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
+    goal = goal or declared or (declared_goal(key, runs) if is_named else "")
+    if not goal and (is_named or says_direction(key) is None) and is_logged(key, runs):
         question = f"which way {printable(key)} is better: --metric {key}:max or {key}:min"
-        raise MissingInput([question], ["--metric", f"{key}:max"])
+        raise MissingInput([question], ["--metric", f"{options.metric or key}:{suggested_way(key, runs)}"])
+    if unit is None and is_named and not any(key in run.units for run in runs):
+        unit = Unit.PLAIN
     is_asked = options.metric is not None
     metric = choose_metric(key, options.margin, runs, unit=unit, goal=goal, is_asked=is_asked)
     return replace(metric, words=words)
@@ -258,7 +268,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
     found: dict[str, list[str]] = {}
     for run in runs:
         recorded, loss = lookup(run.environment, f"{metrics.TASK}.metric"), run.option("task.loss")
-        key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) else None
+        key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
         if isinstance(recorded, str) and recorded:
             key = recorded
         elif isinstance(loss, str) and loss:  # a record that breaks off before it says more
@@ -285,8 +295,8 @@ def _declared_in_task(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
 
 
 def _only_score(runs: Sequence[RunRecord]) -> str:
-    """Return the only score that loops under our recorder evaluate, "" for our own training and where they
-    evaluate nothing. Raises MissingInput where there are several: none of them is taken by its name.
+    """Return the only score that loops under our recorder evaluate beside the loss, "" for our own training
+    and where they evaluate nothing. Raises MissingInput where there are several: no name picks one of them.
     """
     if not any(run.is_recorded for run in runs):
         return ""

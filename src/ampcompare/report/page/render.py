@@ -33,9 +33,19 @@ TONES = {REPRODUCED: "good", REFUTED: "bad"}
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
-def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
-    """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's."""
-    charts, table = charts_of(analysis), comparison_table(analysis)
+def render_page(
+    analysis: Analysis, now: datetime | None = None, charts: Mapping[str, Spec] | None = None
+) -> bytes:
+    """Return the page as UTF-8, lone surrogates in names replaced.
+
+    It computes no figure: all are the analysis's.
+
+    Args:
+        analysis: What the page shows.
+        now: The moment that the page names, None for this one.
+        charts: `charts_of(analysis)`, where these have been made already.
+    """
+    charts, table = charts_of(analysis) if charts is None else charts, comparison_table(analysis)
     colours = {label: f"var(--c{number})" for number, label in enumerate(analysis.styles)}
     library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
     style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)

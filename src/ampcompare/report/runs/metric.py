@@ -10,6 +10,7 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.numbers import amount, in_percent, number
+from ampcompare.report.words import capital
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -59,8 +60,10 @@ class ComparedMetric:
         self.falls = self.goal == MINIMIZE
         self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_share and not self.falls
-        # What it is, beside speed and memory.
-        self.noun = f"{best}accuracy" if self.is_accuracy else self.name
+        # What it is, beside speed and memory. Another share may be an F1 score, so it keeps its name.
+        self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
+        # Above a chart and at the beginning of a sentence: a logged key stays as it is.
+        self.title = capital(self.name) if best or listed else self.name
         self.axis = f"{self.name}, %" if self.is_share else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.SHARE else ""
@@ -152,6 +155,11 @@ def choose_metric(
         names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
         near, known = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
+        if (head := _logged_head(key, runs)) != key:
+            words = ("min", "max", *UNIT_WORDS)
+            given = key.removeprefix(f"{head}:").split(":")
+            odd, known = next(word for word in given if word not in words), ", ".join(words)
+            raise UserError(f"--metric {key!r}: expected one of {known} after the key, not {odd!r}")
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
     every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
     values = [float(value) for value in every if value is not None and math.isfinite(value)]
@@ -169,6 +177,14 @@ def choose_metric(
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
     direction = goal or says_direction(key) or ""
     return ComparedMetric(key, default if margin is None else margin, scale, direction)
+
+
+def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
+    """Return the logged key that `KEY:WORD:WORD` begins with, the text itself where there is none."""
+    head = text
+    while ":" in head and not is_logged(head, runs):
+        head = head.rpartition(":")[0]
+    return head if is_logged(head, runs) else text
 
 
 def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:

@@ -52,14 +52,17 @@ def progress_of(group: Group, column: str) -> Progress | None:
     return Progress(UNITS[column], float(values.min()), float(values.max()), of)
 
 
+def has_early_stopping(groups: Sequence[Group]) -> bool:
+    """Return whether a run trained with early stopping, so that runs end where they are done."""
+    return any(run.is_early_stopped for group in groups for run in group.rows[RUN])
+
+
 def unequal_lengths(groups: Sequence[Group]) -> str:
     """Return how far each group came where they did not come equally far, "" where they did.
 
     Lengths are equal if steps or epochs agree within TOLERANCE over all runs, not known where a run records
-    neither, and of no matter where early stopping is recorded.
+    neither.
     """
-    if any(run.is_early_stopped for group in groups for run in group.rows[RUN]):
-        return ""
     told = ""
     for column in (EPOCHS, STEPS):
         found = [progress_of(group, column) for group in groups]

@@ -42,6 +42,7 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.data_",),
 }
 NO_DATA = "data not recorded"
+CHANGED_CODE = "changed_code."  # keys of a sweep's runs: the user's files that changed since it began
 SUFFIX_CHARS = 32  # of a longer list of what sets a group apart, a number stands in
 
 
@@ -105,6 +106,10 @@ def labels_of(
     # Another backend has other precision settings; its name says enough.
     told = tuple(begins for key in differing for begins in follows(key))
     others = [key for key in differing if not key.startswith(told) and key not in always]
+    code = [key for key in (*always, *others) if key.startswith(CHANGED_CODE)]
+    always = [key for key in always if key not in code]
+    if code:  # a file's name and date say more than its hash
+        others = [key for key in others if key not in code and not key.endswith(HASHES)]
     labels: list[str] = []
     for number, one in enumerate(settings, 1):
         # `tf32 on`, `lr 0.009`, `model resnet50`
@@ -113,9 +118,22 @@ def labels_of(
             for keys in (always, others)
         )
         more = more if len(", ".join(more)) <= SUFFIX_CHARS else [f"setting {number}"]
+        fixed += [_code_label(one, key, settings) for key in code]
         name = " · ".join(part for part in (value, ", ".join([*fixed, *more])) if part)
         labels.append(name if name not in {*taken, *labels} else f"{name} ({number})")
     return labels
+
+
+def _code_label(one: Mapping[str, str], key: str, settings: Sequence[Mapping[str, str]]) -> str:
+    """Return which version of a user's file a group ran: `net.py of 2026-11-26 16:21:22`.
+
+    Runs that were made before the first change do not record the file: `net.py before 2026-11-26 16:21:22`.
+    """
+    if one.get(key, NOT_SET) != NOT_SET:
+        return one[key]
+    changed = [other[key] for other in settings if other.get(key, NOT_SET) != NOT_SET]
+    file, _, first_change = min(changed, default="").partition(" of ")
+    return f"{file} before {first_change}" if changed else "before the change"
 
 
 def brief(value: str) -> str:

@@ -69,7 +69,7 @@ class SlurmExecutor:
         journal: The sweep's journal, in which each submission is noted.
     """
 
-    slots = MAX_TASKS
+    slots = MAX_TASKS  # Slurm itself keeps to `--workers` within an array
     has_live_records = True
 
     def __init__(self, launcher: RunLauncher, options: Mapping[str, Any], journal: Journal) -> None:
@@ -78,6 +78,7 @@ class SlurmExecutor:
         self._folder = journal.folder
         self._news: list[RunEvent] = []
         self._not_in_queue: set[int] = set()
+        self._cancelled: set[int] = set()
         self._next_queue_look = 0.0
         for folder in (jobs_folder(self._folder), self._folder / "cluster" / "ends"):
             make_folder(folder, str(folder))
@@ -137,6 +138,7 @@ class SlurmExecutor:
     def cancel(self, run: SweepRun, *, at_once: bool = False) -> None:
         """Cancel the job. Slurm sends it SIGTERM, and SIGKILL after its own KillWait."""
         if "job" in run.process:
+            self._cancelled.add(run.index)
             subprocess.run(["scancel", str(run.process["job"])], check=False, timeout=SQUEUE_SECONDS)
             self._next_queue_look = 0.0
 
@@ -174,9 +176,10 @@ class SlurmExecutor:
         for run in running:
             # Twice: the note of a run that has just ended may come a moment later on a shared drive.
             if run.index in gone & self._not_in_queue:
-                is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
+                by_signal = run.index not in self._cancelled
+                is_last = by_signal and run.signal_ends + 1 >= MAX_SIGNAL_ENDS
                 state = RunState.FAILED if is_last else RunState.PREEMPTED
-                self._news.append(RunEvent(run.index, state, by_signal=True))
+                self._news.append(RunEvent(run.index, state, by_signal=by_signal))
         self._not_in_queue = gone
 
     def _jobs_if_needed(self, runs: Any, submitted: set[int]) -> dict[int, str]:
@@ -214,6 +217,10 @@ def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable
         raise UserError(
             "--cluster slurm: a random search needs run_cap, the number of its runs; or add --wait"
         )
+    is_stepwise = sweep.learns or sweep.total() is None
+    if is_stepwise and options.workers is None:
+        why = "the search goes by the runs that have ended, or has no end"
+        raise UserError(f"--cluster slurm: {why}; add --workers N, the number of runs at a time")
     text, place = f"output_dir={str(output)!r}", str(output.absolute())
     if "%" in place or "\\" in place or not place.isprintable():
         raise UserError(f"{text}: expected a printable path without % and \\, which mean something to sbatch")
@@ -222,6 +229,8 @@ def slurm_factory(prepared: PreparedSweep, words: Mapping[str, str]) -> Callable
 
     def make(journal: Journal) -> SlurmExecutor:
         executor = SlurmExecutor(prepared.launcher(journal.folder), parameters, journal)
+        if is_stepwise:
+            executor.slots = options.workers or 1
         executor.recover()
         return executor
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from wandb.sdk.launch.sweeps import utils as wandb_utils
 
-from ampcompare.sweeps.command import ARGS_FORMS, DEFAULT_COMMAND, build_command
+from ampcompare.sweeps.command_macros import ARGS_FORMS, DEFAULT_COMMAND, build_command
 
 PARAMETERS = {
     "backend": "native",

@@ -1,0 +1,33 @@
+"""The cache on the disk: what was read of runs, pictures that were drawn. It is safe to delete."""
+
+import logging
+import warnings
+from typing import Any
+
+from ampcompare.errors import reason
+from ampcompare.program.files import cache_folder
+
+log = logging.getLogger("ampcompare")
+
+
+def open_cache(name: str) -> Any:
+    """Return one part of the cache, a folder of this name, as a `joblib.Memory`.
+
+    Where no folder can be had, a line says so once for this part, and nothing is kept.
+    """
+    import joblib
+
+    # What joblib says of a broken entry, which is made again, is a traceback.
+    logging.getLogger("joblib").setLevel(logging.ERROR)
+    try:
+        return joblib.Memory(cache_folder() / name, verbose=0)
+    except OSError as problem:
+        log.warning("the cache of %s cannot be used (%s): see AMPCOMPARE_CACHE", name, reason(problem))
+        return joblib.Memory(None, verbose=0)
+
+
+def trim_cache(memory: Any, limit: str) -> None:
+    """Delete the entries of a part that were not used for longest, down to a limit such as `1G`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        memory.reduce_size(limit)
