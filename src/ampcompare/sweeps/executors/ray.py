@@ -39,7 +39,7 @@ from ampcompare.sweeps.executors.ray_task import (
 from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
-from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers
+from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher
 
 PREFIX = "ray."
 WORDS = {
@@ -113,7 +113,7 @@ class RayExecutor:
         if not left:
             return
         folder = self._launcher.folder
-        end_leftovers(left, folder, lambda line: None)
+        end_leftovers_here(left, folder)
         if not self._cluster.is_own:
             _on_every_node(end_leftovers_here, left, folder, seconds=PROBE_SECONDS + STOP_SECONDS)
         for run in left:
