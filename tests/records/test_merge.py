@@ -10,7 +10,7 @@ import pytest
 from ampcompare.records.run import NAMELESS, RunRecord, columns_of, merge
 
 NAN = float("nan")
-LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), "state": "crashed"}
+LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), "state": "failed"}
 
 
 def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
@@ -30,7 +30,7 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
 
 
 def test_later_part_wins_from_its_first_step_on():
-    early = part(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1], "b": ["x"] * 4}, state="crashed")
+    early = part(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1], "b": ["x"] * 4}, state="failed")
     late = part(2, {"global_step": [20, 30, 40], "a": [2, 2, 2]})
     run = merge([late, early])  # in the order of starting, not of being given
     assert run.numbers("global_step").tolist() == [0, 10, 20, 30, 40]
@@ -71,7 +71,7 @@ def test_config_and_summary_of_the_later_part_win_and_a_change_is_told():
 def test_part_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
     early = part(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
     run = merge([early, part(2, **LOST)])
-    assert (run.name, run.state, run.config, run.tags) == ("n", "crashed", {"backend": "none"}, ("t",))
+    assert (run.name, run.state, run.config, run.tags) == ("n", "failed", {"backend": "none"}, ("t",))
     assert run.problems == []
     problems = [f"offline-run-02: {NAMELESS}"]
     assert merge([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems

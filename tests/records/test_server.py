@@ -84,16 +84,18 @@ def test_the_history_is_whole_however_long_and_reads_as_from_a_file(server: Serv
 def test_each_state_of_the_servers_is_one_of_ours(server: Server):
     states = {
         **{said: said for said in ("finished", "failed", "running")},
-        "killed": "failed",
-        "preempted": "crashed",
-        "pending": "running",
-        "something new": "crashed",
+        "crashed": "failed",
+        "killed": "stopped",
+        "preempted": "preempted",
+        "preempting": "running",
+        "pending": "queued",
+        "something new": "failed",
     }
     for said in states:
         add_run(server, said, state=said)
     runs = {run.id: run for run in load_runs(SOURCE)}
     assert {said: run.state for said, run in runs.items()} == states
-    assert {run.ended_as for run in runs.values()} == {"", "killed", "preempted", "pending"}
+    assert {run.ended_as for run in runs.values()} == {"", "crashed", "killed", "preempting", "pending"}
 
 
 def test_a_sweep_has_its_own_runs_alone_and_tells_its_metric(server: Server):

@@ -152,7 +152,7 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     killed = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
     killed.parent.mkdir(parents=True)
     shutil.copy(real_runs["killed"], killed)
-    for seconds, state in ((50, "running"), (70, "crashed")):
+    for seconds, state in ((50, "running"), (70, "failed")):
         killed.write_bytes(frame([row(_timestamp=str(time.time() - seconds))]))
         for age in (0, 1e6):  # of the file, which a copy changes
             set_back(killed, age)
@@ -164,10 +164,10 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     assert store.lock()
     assert read(killed).state == "running"
     store.unlock()
-    assert read(killed).state == "crashed"
+    assert read(killed).state == "failed"
     assert store.lock()  # and looking has not taken it
     store.unlock()
-    for seconds, state in ((700, "running"), (800, "crashed")):  # three rows of its own
+    for seconds, state in ((700, "running"), (800, "failed")):  # three rows of its own
         begin = time.time() - seconds - 2000.5
         stamps = [begin + 250 * n + late for n in range(9) for late in (0, 0.5)]
         killed.write_bytes(frame([row(_timestamp=str(stamp)) for stamp in stamps]))
@@ -175,7 +175,7 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
 
 
 def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
-    for seconds, state in ((30, "running"), (90, "crashed")):
+    for seconds, state in ((30, "running"), (90, "failed")):
         sample = Record()
         sample.stats.timestamp.seconds = int(time.time() - seconds)
         path = tmp_path / str(seconds) / "offline-run-1-one" / "run-one.wandb"
@@ -242,7 +242,7 @@ def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alo
     write_runs(tmp_path, [plan("none")])
     run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
     assert words in " ".join(run.problems)
-    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
+    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "failed", 0)
 
 
 def test_pipe_under_such_a_name_is_not_opened(tmp_path):

@@ -47,7 +47,8 @@ def test_json_holds_values_intervals_what_they_rest_on_and_runs(analysis):
     assert speedup["confidence"] == content["confidence"] == native["figures"]["quality"]["confidence"]
     assert set(native["compared"]["quality_difference"]["next_run"]) == {"low", "high"}
     assert base["compared"] is None
-    assert base["outcomes"] == {"finished": 3, "failed": 0, "stopped": 0, "running": 0, "refused": 0}
+    others = ("failed", "stopped", "preempted", "running", "queued", "refused")
+    assert base["outcomes"] == {"finished": 3, **dict.fromkeys(others, 0)}
     assert [run["seed"] for run in content["runs"]] == [1, 2, 3, 1, 2, 3]
     assert content["verdict"] == analysis.headline
 
@@ -116,7 +117,7 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     def empty(plan):
         plan["rows"], plan["summary"] = [], {}
 
-    written = write_report(analyse_runs([make("none", edit=empty, state="crashed", name=HOSTILE)]), tmp_path)
+    written = write_report(analyse_runs([make("none", edit=empty, state="failed", name=HOSTILE)]), tmp_path)
     tables = {f"comparison.{kind}" for kind in ("csv", "json", "md")}
     assert {path.name for path in written} == {"index.html", *tables}
     assert "No history." in (tmp_path / "index.html").read_text()

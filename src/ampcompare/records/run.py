@@ -16,6 +16,7 @@ from ampcompare import metrics
 from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.former import config_now
 from ampcompare.records.machine import Machine, joined
+from ampcompare.records.run_state import RunState
 from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class RunRecord:
 
     `logged` has, for each key in the order of logging, the numbers of the rows (of `rows`) in which it was
     logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
-    objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
-    or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
-    sentences what was wrong with the record.
+    objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is a RunState;
+    `ended_as` is W&B's own word where that is another one: `crashed` (the record breaks off without an exit
+    code), `killed`, `pending`. `problems` says in plain sentences what was wrong with the record.
 
     `units` has the unit of a key where the file writes it with the values (`percent` for `85.3%`),
     `definitions` what W&B's `define_metric` declares of a key or a pattern. `objective` is the metric of its
@@ -49,7 +50,7 @@ class RunRecord:
     """
 
     id: str
-    state: str
+    state: RunState
     name: str = ""
     group: str = ""
     project: str = ""

@@ -11,6 +11,7 @@ from ampcompare.program.place import as_typed
 from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.machine import facts_of
 from ampcompare.records.run import RunRecord, columns_of
+from ampcompare.records.run_state import RunState
 from ampcompare.records.tree import flatten, with_floats
 from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
@@ -21,9 +22,17 @@ MANY_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
 OWN_CONFIG = "_wandb"  # what W&B's client keeps for itself, in config and summary
 
-STATES = ("finished", "failed", "crashed", "running")
-# W&B's further states as one of these; a run keeps W&B's word, too.
-OTHER_STATES = {"killed": "failed", "preempted": "crashed", "preempting": "running", "pending": "running"}
+# W&B's states; what W&B calls otherwise stays known as the run's `ended_as`.
+STATES = {
+    "finished": RunState.FINISHED,
+    "failed": RunState.FAILED,
+    "crashed": RunState.FAILED,
+    "running": RunState.RUNNING,
+    "killed": RunState.STOPPED,
+    "preempted": RunState.PREEMPTED,
+    "preempting": RunState.RUNNING,
+    "pending": RunState.QUEUED,
+}
 
 
 def read_server(source: str) -> list[RunRecord]:
@@ -170,8 +179,8 @@ def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> Run
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
-        state=said if said in STATES else OTHER_STATES.get(said, "crashed"),
-        ended_as=said if said in OTHER_STATES else "",
+        state=STATES.get(said, RunState.FAILED),
+        ended_as=said if said in STATES and STATES[said] != said else "",
         config=_plain(run, "config"),
         summary=_plain(run, "summary_metrics"),
         rows=count,

@@ -31,6 +31,7 @@ from ampcompare.records.discovery import (
     nothing_found,
 )
 from ampcompare.records.run import STAMP, RunRecord, merge
+from ampcompare.records.run_state import RunState
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
 from ampcompare.records.tensorboard import read_event_files
 from ampcompare.records.trainers import read_csv_files, read_json_lines, read_trainer_states
@@ -223,7 +224,7 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
         ]
     for run in read:
         if run.exit_code is None and _is_going_on(run, now):
-            run.state = "running"
+            run.state, run.ended_as = RunState.RUNNING, ""
     return read
 
 

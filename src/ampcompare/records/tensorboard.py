@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.records.run import STAMP, RunRecord
+from ampcompare.records.run_state import RunState
 from ampcompare.records.trainers import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
@@ -63,7 +64,7 @@ def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
     count. One that logs a tag once (a test after the fit) replaces the value at that step alone.
     """
     name, points = folder.as_posix(), Points()
-    run = RunRecord(id=name, name=name, state="finished", paths=(files[0],))
+    run = RunRecord(id=name, name=name, state=RunState.FINISHED, paths=(files[0],))
     for later in sorted((_read_file(path, run) for path in files), key=_begin):
         for tag, new in later.items():
             steps = {step for step, _, _ in new}
@@ -133,7 +134,7 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
         kind = value.WhichOneof("kind")
         run.config[key] = getattr(value, kind) if kind and kind != "null_value" else None
     if data.HasField("session_end_info") and data.session_end_info.status == 2:
-        run.state = "failed"
+        run.state = RunState.FAILED
 
 
 def _begin(points: Points) -> float:

@@ -17,6 +17,7 @@ import yaml
 from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.records.run import RunRecord, columns_of
+from ampcompare.records.run_state import RunState
 from ampcompare.records.tree import flatten, is_number, parse_json
 
 STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
@@ -140,7 +141,9 @@ def _run(name: Path, path: Path) -> RunRecord:
     """A run with the settings beside it. Whether it came to its end is not in the file."""
     config, problems = settings_beside(path.parent)
     said = name.as_posix()
-    return RunRecord(id=said, name=said, state="finished", paths=(path,), config=config, problems=problems)
+    return RunRecord(
+        id=said, name=said, state=RunState.FINISHED, paths=(path,), config=config, problems=problems
+    )
 
 
 def _head(path: Path) -> list[str]:

@@ -23,6 +23,7 @@ from ampcompare.records import tree
 from ampcompare.records.definitions import MetricDefinition
 from ampcompare.records.machine import facts_of, metadata_of, read_metadata
 from ampcompare.records.run import STAMP, Column, RunRecord, as_array, sharing_rows
+from ampcompare.records.run_state import RunState
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
@@ -36,7 +37,11 @@ _BAD = object()
 def read_wandb_file(path: Path) -> RunRecord:
     """Read one file. Whatever is wrong with it becomes a sentence in `problems`; nothing is raised."""
     run = RunRecord(
-        id=path.stem.removeprefix("run-") or path.stem, state="crashed", paths=(path,), is_named=False
+        id=path.stem.removeprefix("run-") or path.stem,
+        state=RunState.FAILED,
+        ended_as="crashed",
+        paths=(path,),
+        is_named=False,
     )
     reading = _Reading(run)
     try:
@@ -254,8 +259,9 @@ class _Reading:
         for told in (run.config, run.summary):
             told.pop("_wandb", None)  # the client's own
         if run.exit_code is not None:
-            run.state = "finished" if run.exit_code == 0 else "failed"
-            run.ended_as = "preempted" if self.is_preempting and run.exit_code != 0 else ""  # as W&B's server
+            run.state, run.ended_as = (RunState.FAILED if run.exit_code else RunState.FINISHED), ""
+            if run.exit_code and self.is_preempting:  # as W&B's server has it
+                run.state = RunState.PREEMPTED
         if self.undecodable:
             run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
         if self.bad_values:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from ampcompare.records.run import merge
+from ampcompare.records.run_state import RunState
 from ampcompare.records.wandb_file import read_wandb_file
 
 MAX_CORE_FRACTION = 0.02  # of one core's time that may go into reading
@@ -56,7 +57,7 @@ class MetricTail:
     def is_preempting(self) -> bool:
         """Return whether the program called W&B's `mark_preempting()`."""
         files = self.files()
-        return bool(files) and read_wandb_file(files[-1]).ended_as == "preempted"
+        return bool(files) and read_wandb_file(files[-1]).state is RunState.PREEMPTED
 
     def files(self) -> list[Path]:
         """Return the run's record files, oldest first: one for each start of the run, online or offline."""

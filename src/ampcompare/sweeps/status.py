@@ -29,7 +29,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.run_state import RunState
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.records.tree import lookup
-from ampcompare.report.runs.ending import Outcome, outcome_of
+from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.words import plural
 from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
 from ampcompare.sweeps.executors.options import split_cluster_words
@@ -330,10 +330,9 @@ def _run_of_record(record: RunRecord, sweep: Sweep) -> tuple[SweepRun, str]:
     """Return a run by its record, with its whole config as parameters, and the reason for its state."""
     metric = sweep.metric.name if sweep.metric else None
     outcome, reason = outcome_of(record, metric or metrics.EVAL_ACCURACY)
-    state = RunState.FAILED if outcome is Outcome.REFUSED else RunState(outcome.value)
-    if outcome is Outcome.STOPPED:
-        by_hand = record.exit_code in STOPPED_BY_HAND or record.ended_as == "preempted"
-        state = RunState.STOPPED if sweep.hyperband and not by_hand else RunState.PREEMPTED
+    state = outcome or RunState.FAILED  # a run that was refused is to be made again
+    if state is RunState.STOPPED and (not sweep.hyperband or record.exit_code in STOPPED_BY_HAND):
+        state = RunState.PREEMPTED
     value = None
     if metric is not None:
         values = record.values(metric)

@@ -262,7 +262,7 @@ def test_a_failed_run_stretches_no_axis_and_a_clock_that_jumps_back_is_left_out(
     alone = drawn(make("none", 1), name="quality-time")["x"]
     both = drawn(make("none", 1), make("none", 2, edit=shifted(plus=120)), name="quality-time")["x"]
     assert both == pytest.approx([minutes + 1 for minutes in alone], abs=0.02)
-    crashed = make("none", 3, state="crashed", edit=shifted(times=100))
+    crashed = make("none", 3, state="failed", edit=shifted(times=100))
     assert drawn(make("none", 1), crashed, name="quality-time")["x"] == alone
     assert "quality-time" not in charts(make("none", edit=jumps))
 

@@ -69,7 +69,7 @@ def hostile_runs():
     config = {"backend": HOSTILE}
     return [
         make("none", name=HOSTILE, tags=[HOSTILE, IMAGE], edit=edit, problems=(HOSTILE, IMAGE)),
-        make("native", name=IMAGE, state="crashed"),
+        make("native", name=IMAGE, state="failed"),
         make("none", 5, name="lone \ud800 surrogate, \u202e, \x00 and 🚀", config=config),
         make("apex_o1", name="x" * 300),
     ]

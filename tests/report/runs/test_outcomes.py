@@ -7,7 +7,8 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.report.runs.ending import Outcome, outcome_of
+from ampcompare.records.run_state import RunState
+from ampcompare.report.runs.ending import outcome_of
 
 SHORT = {"steps": 50, "epochs": 5}
 
@@ -34,30 +35,33 @@ def nothing_logged(made):
 
 def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Subtests):
     for code, state, ended_as, outcome in [
-        (0, "finished", "", Outcome.FINISHED),
-        (1, "failed", "", Outcome.FAILED),
-        (2, "failed", "", Outcome.FAILED),  # it has trained
-        (137, "failed", "", Outcome.FAILED),  # SIGKILL
-        (139, "failed", "", Outcome.FAILED),  # a segmentation fault
-        (255, "failed", "", Outcome.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
-        (130, "failed", "", Outcome.STOPPED),
-        (143, "failed", "", Outcome.STOPPED),
-        (138, "preempted", "", Outcome.STOPPED),
-        (None, "crashed", "", Outcome.FAILED),
-        (None, "failed", "", Outcome.FAILED),
-        (None, "failed", "killed", Outcome.STOPPED),
-        (None, "crashed", "preempted", Outcome.STOPPED),
-        (None, "running", "", Outcome.RUNNING),
-        (None, "running", "preempting", Outcome.RUNNING),
-        (None, "running", "pending", Outcome.RUNNING),
-        (None, "finished", "", Outcome.FINISHED),  # the server tells no exit code
-        (None, "no such state", "", Outcome.FAILED),
+        (0, "finished", "", RunState.FINISHED),
+        (1, "failed", "", RunState.FAILED),
+        (2, "failed", "", RunState.FAILED),  # it has trained
+        (137, "failed", "", RunState.FAILED),  # SIGKILL
+        (139, "failed", "", RunState.FAILED),  # a segmentation fault
+        (255, "failed", "", RunState.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
+        (130, "failed", "", RunState.STOPPED),
+        (143, "failed", "", RunState.STOPPED),
+        (138, "failed", "", RunState.STOPPED),
+        (138, "preempted", "", RunState.PREEMPTED),  # marked by mark_preempting()
+        (1, "preempted", "", RunState.PREEMPTED),
+        (None, "failed", "crashed", RunState.FAILED),
+        (None, "failed", "", RunState.FAILED),
+        (None, "stopped", "killed", RunState.STOPPED),
+        (None, "preempted", "", RunState.PREEMPTED),
+        (None, "running", "", RunState.RUNNING),
+        (None, "running", "preempting", RunState.RUNNING),
+        (None, "queued", "pending", RunState.QUEUED),
+        (None, "finished", "", RunState.FINISHED),  # the server tells no exit code
+        (None, "no such state", "", RunState.FAILED),
     ]:
         with subtests.test(code=code, state=state, ended_as=ended_as, outcome=outcome):
             found, why = outcome_of(ended(code, state, ended_as=ended_as))
             assert found is outcome
             assert bool(why) is (
-                outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending")
+                outcome in (RunState.FAILED, RunState.STOPPED, RunState.PREEMPTED)
+                or ended_as in ("preempting", "pending")
             )
 
 
@@ -67,29 +71,29 @@ def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(sub
     ):
         with subtests.test(key=key, value=value, code=code):
             found, why = outcome_of(ended(code, edit=last(key, value)))
-            assert found is Outcome.FAILED
+            assert found is RunState.FAILED
             assert ("NaN" if value == "NaN" else "infinite") in why
     run = ended()
     run.summary[metrics.EVAL_ACCURACY] = math.nan
-    assert outcome_of(run)[0] is Outcome.FAILED
+    assert outcome_of(run)[0] is RunState.FAILED
 
 
 def test_a_nan_is_no_failure_in_between_or_while_the_run_goes_on():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
-    assert outcome_of(ended(edit=spoil))[0] is Outcome.FINISHED
-    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is Outcome.RUNNING
+    assert outcome_of(ended(edit=spoil))[0] is RunState.FINISHED
+    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is RunState.RUNNING
 
 
 def test_bad_input_before_the_first_step_is_no_outcome():
     run = ended(2, "failed", edit=nothing_logged)
-    assert outcome_of(run)[0] is Outcome.REFUSED
+    assert outcome_of(run)[0] is None
     run.exit_code = 1  # out of memory at the first step
-    assert outcome_of(run)[0] is Outcome.FAILED
+    assert outcome_of(run)[0] is RunState.FAILED
     run = ended(None, "failed", edit=nothing_logged)  # the server keeps no exit code
     run.summary[metrics.REFUSED] = "execution='cuda_graph': no CUDA graphs here"
-    assert outcome_of(run) == (Outcome.REFUSED, "execution='cuda_graph': no CUDA graphs here")
+    assert outcome_of(run) == (None, "execution='cuda_graph': no CUDA graphs here")
 
 
 def fp16(*codes: int):

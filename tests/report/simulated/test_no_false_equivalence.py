@@ -33,8 +33,8 @@ def bad_ends(chance: Chance) -> list[Options]:
     nan, inf = float("nan"), float("inf")
     return [
         {"exit_code": int(chance.choice([1, 9, 134, 137, 139])), "state": "failed"},
-        {"exit_code": 1, "state": "crashed", "accuracies": []},
-        {"exit_code": None, "state": "crashed"},
+        {"exit_code": 1, "state": "failed", "accuracies": []},
+        {"exit_code": None, "state": "failed"},
         {"losses": [2.0, 1.0, nan], "accuracies": [0.5, 0.8, last]},
         {"losses": [2.0, inf, inf], "accuracies": [0.5, 0.8, last]},
         {"accuracies": [0.5, 0.8, nan]},

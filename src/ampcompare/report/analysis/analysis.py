@@ -10,6 +10,7 @@ import numpy as np
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
+from ampcompare.records.run_state import RunState
 from ampcompare.report.analysis import verdict
 from ampcompare.report.analysis.benched import read_bench
 from ampcompare.report.analysis.best import best_of_each
@@ -26,7 +27,7 @@ from ampcompare.report.numbers import between, change
 from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
 from ampcompare.report.runs.checks import resolution_of
-from ampcompare.report.runs.ending import Outcome, outcome_of
+from ampcompare.report.runs.ending import outcome_of
 from ampcompare.report.runs.figures import BY_COLUMN, CHANCE
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.metric import ComparedMetric
@@ -257,7 +258,7 @@ def _target(
         if asked is not None and metric.is_share and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
-    ended = [run for run in bases if outcome_of(run, metric.key)[0] is Outcome.FINISHED]
+    ended = [run for run in bases if outcome_of(run, metric.key)[0] is RunState.FINISHED]
     finished = [run for run in ended if not arm_of(run)]
     every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]

@@ -7,12 +7,12 @@ import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.records.former import PLAIN
+from ampcompare.records.run_state import RunState
 from ampcompare.report import numbers, words
 from ampcompare.report.analysis.comparison import MAX_KEYS, no_native_arithmetic
 from ampcompare.report.analysis.findings import Findings
 from ampcompare.report.runs import checks, table
 from ampcompare.report.runs.backend import has_tf32
-from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
 from ampcompare.report.runs.groups import Group, name_in
 from ampcompare.report.runs.metric import ComparedMetric
@@ -26,13 +26,16 @@ MOST_PROBLEMS = 3  # of records, each a sentence
 AGREE = 1e-6  # of the resolution: differences below it are those of rounding
 DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
+CHOSEN = ": if for how they did, those that finished are the better ones"
 TAILS = {
-    Outcome.FAILED: "",
-    Outcome.REFUSED: " before the first step",
-    Outcome.STOPPED: ": if for how they did, those that finished are the better ones",
-    Outcome.RUNNING: "",
+    RunState.FAILED.value: "",
+    table.REFUSED: " before the first step",
+    RunState.STOPPED.value: CHOSEN,
+    RunState.PREEMPTED.value: "",
+    RunState.RUNNING.value: "",
+    RunState.QUEUED.value: "",
 }
-ENDED = (Outcome.FINISHED.value, Outcome.FAILED.value)
+ENDED = (RunState.FINISHED.value, RunState.FAILED.value)
 
 
 def cautions(of: Findings) -> list[str]:
@@ -87,13 +90,13 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
     for word, tail in TAILS.items():
         found = []
         for group in groups:
-            rows = group.all_rows[group.all_rows[OUTCOME] == word.value]
+            rows = group.all_rows[group.all_rows[OUTCOME] == word]
             reasons = words.by_reason(((name_in(group, r), r[table.WHY]) for _, r in rows.iterrows()), 3)
             if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
                 found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
         if found:
-            yield f"{words.capital(word.value)}: {some(found, MOST_NAMED)}{tail}."
+            yield f"{words.capital(word)}: {some(found, MOST_NAMED)}{tail}."
     if only := some([g.label for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: its figures are as far as its runs came."
 
@@ -165,7 +168,7 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
     # What a run that failed or has no history lacks is said of its end.
-    whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != Outcome.FAILED.value]
+    whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != RunState.FAILED]
     odd = [(_who(row), problem) for row in whole for problem in row[table.PROBLEMS]]
     odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
     reasons = words.by_reason(dict.fromkeys(odd), MOST_NAMED)

@@ -1,11 +1,11 @@
-"""How one run ended: finished, failed, stopped, still running, or refused before it began."""
+"""How one run ended, or that it goes on; or that it was refused before it began."""
 
 import math
-from enum import Enum
 
 from ampcompare import metrics
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.records import RunRecord
+from ampcompare.records.run_state import RunState
 from ampcompare.records.tree import lookup
 
 # Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
@@ -13,23 +13,31 @@ from ampcompare.records.tree import lookup
 STOP_CODES = (255, 129, 130, 138, 140, 143)
 ASKED = "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)"
 # Said by W&B's server; its own words, where the record kept them.
-GOING_ON = {"running": "", "preempting": "it is about to lose its machine", "pending": "it has not begun"}
-ENDED_FROM_OUTSIDE = {"killed": ASKED, "stopped": ASKED, "preempted": "its machine was taken away"}
+GOING_ON = {
+    "running": (RunState.RUNNING, ""),
+    "preempting": (RunState.RUNNING, "it is about to lose its machine"),
+    "pending": (RunState.QUEUED, "it has not begun"),
+    "queued": (RunState.QUEUED, "it has not begun"),
+}
+ENDED_FROM_OUTSIDE = {
+    "killed": (RunState.STOPPED, ASKED),
+    "stopped": (RunState.STOPPED, ASKED),
+    "preempted": (RunState.PREEMPTED, "its machine was taken away"),
+}
 NO_EXIT = "its record breaks off without an exit code (killed, or its machine went away)"
 NO_STEP = "it ended without a step"
 SIGNALS = 128
 
 
-class Outcome(Enum):
-    FINISHED = "finished"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    RUNNING = "running"
-    REFUSED = "refused"
+def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[RunState | None, str]:
+    """Return how a run ended and, unless it finished or goes on, why that is said.
 
+    Args:
+        run: The run.
+        metric: Key of the compared metric.
 
-def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Outcome, str]:
-    """How a run ended and, unless it finished or goes on, why that is said. `metric` is the compared one.
+    Returns:
+        The state, None for a run that was refused before its first step; and the reason.
 
     A last loss or metric that is NaN or infinite makes a failure of any run that ended, whatever its exit
     code; one in between, from which the run recovered, does not. A record that breaks off without a word is a
@@ -40,27 +48,29 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
     """
     word = (run.ended_as or run.state or "").lower()
     if word in GOING_ON and run.exit_code is None:
-        return Outcome.RUNNING, GOING_ON[word]
+        return GOING_ON[word]
     if why := _refusal(run):
-        return Outcome.REFUSED, why
+        return None, why
     # In a loop under the recorder each row of its steps has a loss scale.
     scale = run.summary_number(metrics.SCALE)
     is_whole = run.exit_code == 0 or word == "finished"
     if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
-        return Outcome.REFUSED, NO_STEP
+        return None, NO_STEP
     if spoiled := _last_not_finite(run, metric):
-        return Outcome.FAILED, spoiled
+        return RunState.FAILED, spoiled
     code = run.exit_code
     if code is None:
         if word in ENDED_FROM_OUTSIDE:
-            return Outcome.STOPPED, ENDED_FROM_OUTSIDE[word]
+            return ENDED_FROM_OUTSIDE[word]
         if word == "finished":
-            return Outcome.FINISHED, ""
-        return Outcome.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
+            return RunState.FINISHED, ""
+        return RunState.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
     by = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
+    if code and word == "preempted":
+        return ENDED_FROM_OUTSIDE[word]
     if code in STOP_CODES:
-        return Outcome.STOPPED, f"{ASKED}{by}"
-    return (Outcome.FAILED, f"exit code {code}{by}") if code else (Outcome.FINISHED, "")
+        return RunState.STOPPED, f"{ASKED}{by}"
+    return (RunState.FAILED, f"exit code {code}{by}") if code else (RunState.FINISHED, "")
 
 
 def _refusal(run: RunRecord) -> str:

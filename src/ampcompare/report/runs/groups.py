@@ -14,13 +14,13 @@ from typing import Any
 import pandas as pd
 
 from ampcompare.records import RunRecord
+from ampcompare.records.run_state import RunState
 from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
-from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import BEST, BY_COLUMN, FIGURES, FINAL, PEAK, SCORE, SECONDS, Figure
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
-from ampcompare.report.runs.table import OUTCOME, RUN, SEED, SETTINGS, shares_machine
+from ampcompare.report.runs.table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, shares_machine
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.family import Share, share_of
 from ampcompare.report.statistics.samples import mean
@@ -36,7 +36,9 @@ class Outcomes:
     finished: int = 0
     failed: int = 0
     stopped: int = 0
+    preempted: int = 0
     running: int = 0
+    queued: int = 0
     refused: int = 0
 
     @property
@@ -78,9 +80,9 @@ class Group:
         self.outcomes = Outcomes(**{word: int(n) for word, n in said.value_counts().items()})
         # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
         # they came; where all failed, these, but for what a seed decides (`sample`).
-        finished = said == Outcome.FINISHED.value
-        going = said.isin([Outcome.STOPPED.value, Outcome.RUNNING.value]) & has_rows
-        failed = (said == Outcome.FAILED.value) & has_rows
+        finished = said == RunState.FINISHED
+        going = said.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
+        failed = (said == RunState.FAILED) & has_rows
         counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
         self.rows = self.all_rows[counts]
         self._by_start = self.rows.sort_values(table.STARTED, kind="stable")
@@ -114,7 +116,7 @@ class Group:
         rows, figure = self._by_start, BY_COLUMN[column]
         counts = rows[column].notna()
         if figure.is_of_seed:
-            counts &= rows[OUTCOME] != Outcome.FAILED.value
+            counts &= rows[OUTCOME] != RunState.FAILED
         if figure.is_timed and own_times:
             counts &= ~shares_machine(rows)
         rows = rows[counts]
@@ -142,7 +144,7 @@ def group_runs(
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
     pools: dict[str, dict[Pool, list[Any]]] = {}
-    is_refused = rows[OUTCOME] == Outcome.REFUSED.value
+    is_refused = rows[OUTCOME] == REFUSED
     for place, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
         own = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
         value = row[SETTINGS].get(keys[0], NOT_SET)

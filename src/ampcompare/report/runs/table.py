@@ -26,6 +26,7 @@ from ampcompare.report.words import plural, printable, short
 # (`shared`); SETTINGS are all that tells it from others but its seed, GROUP the label of what that makes it
 # one of.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
+REFUSED = "refused"  # in the column of outcomes, of a run that ended before its first step
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
 ON_CPU, HALF, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
@@ -57,7 +58,7 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
-        OUTCOME: outcome.value,
+        OUTCOME: outcome.value if outcome else REFUSED,
         WHY: why,
         DEVICE: as_text(environment.get("device_name") or ""),
         DEVICE_TYPE: kind,
