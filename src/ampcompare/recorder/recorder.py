@@ -1,6 +1,7 @@
 """A training loop of one's own, recorded and measured as ours is: `from ampcompare import Recorder`."""
 
 import atexit
+import logging
 import math
 import os
 import sys
@@ -11,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ampcompare import metrics
@@ -20,7 +20,6 @@ from ampcompare.config.schema import LogConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
-from ampcompare.program.console import print_line
 from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
 from ampcompare.recorder.about import (
     check_config,
@@ -42,6 +41,8 @@ from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.meter import Meter, Result, Row
 from ampcompare.train.overflows import Buffers
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -102,7 +103,6 @@ class Recorder:
         project: str = WandbConfig.project,
         name: str | None = None,
         output_dir: str | Path = "runs",
-        quiet: bool = False,
     ) -> None:
         self._every = check_count("every", every, 1)
         self._warmup_steps = check_count("warmup_steps", warmup_steps, 0)
@@ -123,7 +123,6 @@ class Recorder:
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
         self._scaling = scaling_of(scaler, self.device)
-        self._console = Console(highlight=False, quiet=quiet)
         backend, known = name_backend(backend, scaler)
         dtype = type_of(precision_dtype, known, scaler, self._scaling.scales_dynamically())
         # By `recorder` the report knows such a run; in it what we take its word for.
@@ -172,7 +171,7 @@ class Recorder:
         # First what a scaler or an optimizer of others may refuse, while no run is open.
         self._scaling.look()
         groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
-        self._tracker = start(self._told, self._run, self.say)
+        self._tracker = start(self._told, self._run)
         self._tracker.note(self._facts)
         if self._diagnostics is not None:
             scale = self._scaling.scale_factor
@@ -182,8 +181,6 @@ class Recorder:
             every=self._every,
             warmup_steps=self._warmup_steps,
             on_row=self._tracker.log,
-            on_note=self.say,
-            on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
             buffers=None if self._model is None else Buffers(self._model, restores=False),
             has_energy=self._alone,
             start=self.steps,
@@ -281,10 +278,6 @@ class Recorder:
         yield
         self.resume()
 
-    def say(self, line: str) -> None:
-        """A line for the user."""
-        print_line(self._console, line)
-
     def _entered(self, what: str) -> Meter:
         if self._meter is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
@@ -313,7 +306,7 @@ class Recorder:
     def _say_once(self, about: str, line: str) -> None:
         if about not in self._said:
             self._said.add(about)
-            self.say(line)
+            log.warning(line)
 
     # Its end.
 
@@ -346,9 +339,9 @@ class Recorder:
                 meter, self._meter = self._meter, None
                 code = exit_code(problem)
                 if lack := self._tracker.finish(self._facts | meter.summary() | self._best, code):
-                    self.say(lack if is_stopped(code) else f"error: {lack}")
+                    log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
-                    self.say(line)
+                    log.info(line)
                 self._ending.close()
 
     def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
@@ -360,4 +353,5 @@ class Recorder:
         meter.flush()  # sync: behind the last step
         meter.pause(since_step=True)
         if self.steps == self._began_at:
-            self.say("no step was recorded: call record.step(...) behind each; the report counts no such run")
+            what = "call record.step(...) behind each; the report counts no such run"
+            log.warning(f"no step was recorded: {what}")
