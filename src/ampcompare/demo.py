@@ -49,7 +49,7 @@ def demo(
     from ampcompare.bench import output
     from ampcompare.bench.commands import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
-    from ampcompare.config.arguments import parse
+    from ampcompare.config.load import config_from_cli
     from ampcompare.program.child import see_through
     from ampcompare.program.console import clock, print_line
     from ampcompare.program.files import write_json
@@ -60,7 +60,7 @@ def demo(
     console, began = Console(highlight=False), time.monotonic()
     _refuse_fixed_options(overrides or [])
     own = [*CONFIG, f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(overrides or [])]
-    config = parse(own)
+    config = config_from_cli(own)
     folder = config.output_dir
 
     arms = build_arms(own)
@@ -113,9 +113,10 @@ def train_all_seeds(overrides: Sequence[str]) -> int:
 
 def _refuse_fixed_options(overrides: Sequence[str]) -> None:
     """Raise UserError for an option that the demo itself varies."""
+    from ampcompare.config.load import split_override
+
     for override in overrides:
-        key = override.lstrip("-").partition("=")[0]
-        if key in FIXED:
+        if split_override(override)[0] in FIXED:
             run = as_typed("ampcompare", "run", *CONFIG, *overrides)
             raise UserError(f"{override}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}")
 

@@ -9,9 +9,8 @@ from support.refusals import line_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.config.arguments import parse
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_chosen, check_parameters, load_config
+from ampcompare.config.load import check_chosen, check_parameters, config_from_cli, load_config
 from ampcompare.config.schema import Config
 from ampcompare.program.place import names_shipped, shipped
 
@@ -141,7 +140,7 @@ MACROS = ("args", "args_no_hyphens", "args_json", "args_append_hydra", "args_ove
 @pytest.mark.parametrize("macro", MACROS)
 def test_every_macro_of_wandb_gives_the_same_config(macro):
     forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
-    config = parse(forms[macro])
+    config = config_from_cli(forms[macro])
     for key, value in SWEPT.items():
         for inner, wanted in value.items() if isinstance(value, dict) else [("", value)]:
             assert config.value(f"{key}.{inner}".rstrip(".")) == wanted
@@ -151,14 +150,14 @@ def test_every_macro_of_wandb_gives_the_same_config(macro):
 def test_flags_without_false_ones():
     forms = create_sweep_command_args({"args": {"tf32": {"value": True}, "deterministic": {"value": False}}})
     assert forms["args_no_boolean_flags"] == ["--tf32"]
-    config = parse([*forms["args_no_boolean_flags"], "backend=native"])
+    config = config_from_cli([*forms["args_no_boolean_flags"], "backend=native"])
     assert (config.tf32, config.deterministic, config.backend) == (True, False, "native")
 
 
 def test_json_file(tmp_path):
     path = tmp_path / "given.json"
     path.write_text('{"backend": "fp16", "optimizer.lr": 0.5}')
-    config = parse([str(path), "optimizer.lr=0.25"])
+    config = config_from_cli([str(path), "optimizer.lr=0.25"])
     assert (config.backend, config.optimizer.lr) == ("fp16", 0.25)
 
 
@@ -172,11 +171,11 @@ def test_json_file(tmp_path):
     ],
 )
 def test_names_of_modules_arrive_as_they_were_typed_stars_and_commas(word):
-    assert parse(["backend=native", word]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
+    assert config_from_cli(["backend=native", word]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
 
 
 def kwargs(*words: str) -> dict[str, object]:
-    return parse(words).model.kwargs
+    return config_from_cli(words).model.kwargs
 
 
 def test_a_word_is_typed_by_yaml(subtests: pytest.Subtests):
@@ -212,7 +211,7 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
 
 def test_what_is_in_a_tree_may_refer_to_what_else_is_there():
     words = ["model.kwargs={a: '${model.kwargs.b.c}', b: {c: '${seed}'}}", "data.kwargs.d=${model.kwargs.a}"]
-    config = parse([*words, "seed=3"])
+    config = config_from_cli([*words, "seed=3"])
     assert (config.model.kwargs, config.data.kwargs) == ({"a": 3, "b": {"c": 3}}, {"d": 3})
 
 
@@ -238,11 +237,11 @@ def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
         "--model.kwargs.a",
     ]:
         with subtests.test(word=word):
-            assert len(line_of(parse, [word])) < 3000
+            assert len(line_of(config_from_cli, [word])) < 3000
 
 
 def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
-    config = parse(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
+    config = config_from_cli(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
     file = tmp_path / "recorded.yaml"
     for write in (yaml.safe_dump, json.dumps):
         file.write_text(write(config.to_dict()))
@@ -274,7 +273,11 @@ def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
     words = ["schedule.name=multistep", *(f"{key}={value}" for key, value in chosen.items())]
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"schedule.name": "multistep", **chosen}))
-    of_words, of_json, of_file = parse(words), parse([words[0], json.dumps(chosen)]), load_config(str(file))
+    of_words, of_json, of_file = (
+        config_from_cli(words),
+        config_from_cli([words[0], json.dumps(chosen)]),
+        load_config(str(file)),
+    )
     for config in (of_words, of_json, of_file):
         found = (config.schedule.milestones, config.optimizer.lr, config.model.kwargs)
         assert found == ([2, 3], 0.2, {"a": 1})

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from support.quick import ROOT
 
-from ampcompare.config.beside import PlanConfig
+from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file import Sweep, read_sweep
 from ampcompare.sweeps.prepare import prepare, prepared

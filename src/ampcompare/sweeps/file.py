@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, model_validator
 
+from ampcompare.config.load import parse_values
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
@@ -105,11 +106,12 @@ def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
     for word in words:
         key, _, text = word.partition("=")
         for varied in (p for p in sweep.parameters if p.key == key_of(word)):
-            spec, value = changed, read_word(key, text)
+            is_constant = varied.kind == "constant"
+            spec, value = changed, read_word(key, text) if is_constant else parse_values(varied.key, text)
             for name in varied.path:
                 spec = spec["parameters"][name]
             spec.clear()
-            spec["values" if isinstance(value, list) and varied.kind != "constant" else "value"] = value
+            spec["values" if isinstance(value, list) and not is_constant else "value"] = value
     return sweep_of(file, changed)
 
 

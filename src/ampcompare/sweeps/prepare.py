@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.beside import PlanConfig
-from ampcompare.config.load import split_override
+from ampcompare.config.load import parse_override
+from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
 from ampcompare.sweeps.check import check, trains_here
@@ -92,7 +92,7 @@ class Prepared:
 def prepare(file: str, words: Sequence[str], request: Request = Request()) -> Prepared:
     """The sweep of a file, or of one that comes along. Raises UserError, with nothing written or started."""
     for word in words:
-        split_override(word)  # whether it is one
+        parse_override(word)  # whether it is one
     sweep = read_sweep(file, words)
     sweep = sweep if request.name is None else replace(sweep, name=request.name)
     ready = prepared(sweep, words, request.control, decides=request.until_decided)
@@ -116,7 +116,7 @@ def prepared(
         raise UserError(f"{taken[0]}: the sweep varies it; leave it out")
     plan, cells, said = check(sweep, own)
     has_control = not sweep.on_server and _has_control(plan, sweep, control)  # of which that knows nothing
-    given = dict(split_override(word) for word in own)
+    given = dict(parse_override(word) for word in own)
     return Prepared(
         replace(sweep, control=has_control, cells=cells),
         plan,

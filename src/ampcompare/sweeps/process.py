@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from ampcompare.config.arguments import RESUME_VARIABLE
-from ampcompare.config.beside import PlanConfig
+from ampcompare.config.load import RESUME_VARIABLE
+from ampcompare.config.schema import PlanConfig
 from ampcompare.program.files import replacing
 from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ampcompare.config.load import split_override
+from ampcompare.config.load import parse_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.yaml_file import read_word
@@ -192,7 +192,7 @@ def _check(ready: Prepared) -> None:
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The batch system's words by name, and those of the runs."""
-    pairs = [(word, *split_override(word)) for word in words]
+    pairs = [(word, *parse_override(word)) for word in words]
     own = {key.removeprefix(PREFIX): value for _, key, value in pairs if key.startswith(PREFIX)}
     return own, [word for word, key, _ in pairs if not key.startswith(PREFIX)]
 

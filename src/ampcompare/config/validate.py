@@ -1,4 +1,4 @@
-"""Which options go together, and what of them has no effect."""
+"""Rules that join options: values that exclude each other, that a backend refuses, that have no effect."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.canonical import TF32, has_no_effect
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
@@ -15,14 +15,14 @@ from ampcompare.precision import backend_of
 from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend
 
 
-def check(config: Config) -> None:
-    """Raise UserError for values that are fine alone and wrong together."""
+def validate(config: Config) -> None:
+    """Raise UserError for values that are allowed alone and wrong together."""
     for key, why in (*_wrong_training(config), *_wrong_data(config), *_wrong_plan(config)):
         value = config.value(key)
         said = _shown(value) if isinstance(value, bool | float) else repr(value)
         raise UserError(f"{key}={said}: {why}")
     task.check(config.task.loss, config.task.metrics, config.task.metric)
-    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (`settle`)
+    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (`resolve_backend`)
         check_backend(config, REGISTRY[config.backend])
 
 
@@ -106,26 +106,26 @@ def check_backend(config: Config, backend: Backend) -> None:
         return
     for key, (needs, why) in _NEEDS.items():
         value = config.value(key)
-        if value != LEAVES[key].default and not getattr(backend, needs):
+        if value != OPTIONS[key].default and not getattr(backend, needs):
             raise UserError(f"{key}={_shown(value)}: backend={config.backend} {why}; leave it out")
 
 
-def settle(config: Config) -> None:
+def resolve_backend(config: Config) -> None:
     """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a backend
     that cannot be had, and for options that it does not take.
     """
     if os.environ.get("RANK", "0") == "0":
-        for leaf in LEAVES.values():
-            for line in left_out(leaf.door, leaf.choices) if leaf.door else ():
+        for spec in OPTIONS.values():
+            for line in left_out(spec.plugin, spec.choices) if spec.plugin else ():
                 sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 
 
-def remarks(config: Config) -> list[str]:
+def ignored_options(config: Config) -> list[str]:
     """What is to be said of options that were given and have no effect, a line each."""
     backend, network = config.backend, config.model.name
-    of_backend = [key for key in LEAVES if has_no_effect(key, backend)]
-    is_ours = network in LEAVES["model.name"].choices
+    of_backend = [key for key in OPTIONS if has_no_effect(key, backend)]
+    is_ours = network in OPTIONS["model.name"].choices
     kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
     idle = {
         f"backend={backend} {kind}": [key for key in of_backend if key != TF32],
@@ -136,7 +136,7 @@ def remarks(config: Config) -> list[str]:
     }
     found = []
     for why, keys in idle.items():
-        told = [f"{k}={_shown(config.value(k))}" for k in keys if config.value(k) != LEAVES[k].default]
+        told = [f"{k}={_shown(config.value(k))}" for k in keys if config.value(k) != OPTIONS[k].default]
         if told:
             found.append(f"{', '.join(told)} {'has' if len(told) == 1 else 'have'} no effect: {why}")
     return found
