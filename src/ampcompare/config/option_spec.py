@@ -153,11 +153,10 @@ class OptionSpec:
             if word == MISSING or REFERENCE.fullmatch(word):
                 return value
             value = split_list(value)
-        if not isinstance(value, list | tuple) or word in NULL_WORDS:
-            raise ValueError
-        if self.is_set and any(isinstance(item, float) for item in value):
-            raise ValueError  # the module 1.10 would be 1.1
-        items = [_scalar(self.item, item) for item in value]
+        values = value if isinstance(value, list | tuple) else [value]
+        if word in NULL_WORDS or (self.is_set and any(isinstance(item, bool | float) for item in values)):
+            raise ValueError  # of a set: the module 1.10 would be 1.1
+        items = [_scalar(self.item, item) for item in values]
         return [*dict.fromkeys(items)] or None if self.is_set else items
 
     def check(self, value: Any, given: Any) -> None:
