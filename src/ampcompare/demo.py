@@ -113,12 +113,14 @@ def train_all_seeds(overrides: Sequence[str]) -> int:
 
 def _refuse_fixed_options(overrides: Sequence[str]) -> None:
     """Raise UserError for an option that the demo itself varies."""
-    from ampcompare.config.load import split_override
+    from ampcompare.config.load import parse_overrides
 
-    for override in overrides:
-        if split_override(override)[0] in FIXED:
+    for key, value in parse_overrides(overrides).values:
+        if key in FIXED:
             run = as_typed("ampcompare", "run", *CONFIG, *overrides)
-            raise UserError(f"{override}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}")
+            raise UserError(
+                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}"
+            )
 
 
 def estimate_seconds(config: Config, step_seconds: float) -> float:

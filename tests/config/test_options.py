@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from support.refusals import line_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
@@ -60,6 +61,76 @@ def test_words_become_values(subtests: pytest.Subtests):
             found = load_config(None, [word]).value(key)
             assert found == value
             assert type(found) is type(value)
+
+
+def test_a_list_is_written_with_commas_or_in_brackets(subtests: pytest.Subtests):
+    for word, value in [
+        ("wandb.tags=a, b c,007", ["a", "b c", "007"]),
+        ("wandb.tags=[a, b c,007]", ["a", "b c", "007"]),
+        ("wandb.tags=['a', 'b, c']", ["a", "b, c"]),
+        ('wandb.tags=["a"]', ["a"]),
+        ("wandb.tags=a", ["a"]),
+        ("wandb.tags=[]", []),
+        ("data.mean=0.5,1e-1,0", [0.5, 0.1, 0.0]),
+        ("plan.looks=3,1e1", [3, 10]),
+        ("plan.looks=3", [3]),
+        ("task.metrics=mse,mae", ["mse", "mae"]),
+        ("precision.keep_fp32=1.10,fc,[ab]*,fc", ["1.10", "fc", "[ab]*"]),
+        ("precision.keep_fp32=[]", None),
+        ('{"precision.keep_fp32": 0}', ["0"]),
+    ]:
+        with subtests.test(word=word):
+            key = word.strip('{"').replace('"', "=").partition("=")[0]
+            found = config_from_cli([word]).value(key)
+            assert json.dumps(found) == json.dumps(value)
+    assert line_of(config_from_cli, ['{"precision.keep_fp32": [1.10]}']).startswith(
+        "precision.keep_fp32=[1.1]: "
+    )
+
+
+def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`${oc.env:WANDB_API_KEY}` in somebody's config would put the key into the record."""
+    resolved: list[str] = []
+    OmegaConf.register_resolver("test.spy", resolved.append, replace=True, annotation_validation="off")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    file = tmp_path / "mine.yaml"
+    for text in (
+        "${test.spy:1}",
+        "a${test.spy:${seed}}",
+        "${oc.env:WANDB_API_KEY}",
+        "${oc.env:${wandb.name}}",
+    ):
+        for values in (
+            {"wandb.name": text},
+            {"wandb": {"name": "WANDB_API_KEY", "notes": text}},
+            {"wandb.tags": ["a", text]},
+            {"wandb.tags": f"[a, {text}]"},
+            {"max_steps": text},
+            {"model.kwargs": {"a": {"b": [text]}}},
+            {"model.kwargs": {text: 1}},
+            {"model": {"kwargs.a": text}},
+            {"model": f"{{'name': '{text}'}}"},
+        ):
+            file.write_text(yaml.safe_dump(values))
+            over = [
+                "model.kwargs.a.b=1",
+                "wandb.notes=x",
+                "wandb.name=y",
+            ]  # what lies above it resolves nothing
+            ways = [(load_config, str(file), over), (config_from_cli, [json.dumps(values), *over])]
+            if len(values) == 1 and isinstance(*values.values(), str):
+                ways.append((config_from_cli, ["=".join([*values, *values.values()])]))
+            for way in ways:
+                said = line_of(*way)
+                assert "of ${...} only another option's key is understood" in said
+                assert "secret" not in said
+    assert not resolved
+
+
+def test_a_reference_keeps_the_text_of_the_other_option():
+    assert load_config(None, ["wandb.group=${backend}"]).wandb.group == "none"  # no null
+    assert load_config(None, ["wandb.notes=${wandb.name}"]).wandb.notes is None
+    assert load_config(None, ["wandb.tags=[${model.name},b]"]).wandb.tags == ["resnet50", "b"]
 
 
 def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):

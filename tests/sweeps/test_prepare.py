@@ -49,6 +49,23 @@ def test_plan_can_stand_in_the_words_and_in_the_command(read):
     assert prepared(read(command=command), []).plan.margin == 1.5
 
 
+@pytest.mark.parametrize(
+    ("word", "key", "values"),
+    [
+        ("backend=none,tf32", "backend", ["none", "tf32"]),
+        ("backend=[none,tf32]", "backend", ["none", "tf32"]),
+        ("--backend=['none', 'tf32']", "backend", ["none", "tf32"]),
+        ("seed=1, 2", "seed", [1, 2]),
+        ("seed=1", "seed", [1]),
+        ("plan.looks=3,5", "plan.looks", ["3,5"]),  # a list that all runs have
+    ],
+)
+def test_an_override_changes_the_values_of_a_parameter(word: str, key: str, values: list[object]):
+    ready = prepare("compare_backends", [word])
+    assert [p.values() for p in ready.sweep.parameters if p.key == key] == [values]
+    assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [3, 6, 10])
+
+
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
     sweep = read(odd, program="theirs.py", command=["python", "theirs.py", "${args}"])

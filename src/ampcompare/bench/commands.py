@@ -47,7 +47,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
     for override in overrides:
         key, equals, value = split_override(override)
         if key in LISTED and equals:
-            listed[key] = [*dict.fromkeys(split_list(value) or [""])]
+            listed[key] = [*dict.fromkeys(split_list(value) or [value])]
             is_default &= key != "backend"
         else:
             rest.append(override)

@@ -81,7 +81,7 @@ def parse_values(key: str, text: str) -> Any:
     value, option = read_word(key, text), find_option(key)
     if value != text or "," not in text or (option and option[0].type is list):
         return value
-    return [read_word(key, item) for item in split_list(text)]
+    return [read_word(key, item) for item in split_list(text) or [text]]
 
 
 def split_override(word: str) -> tuple[str, str, str]:

@@ -225,16 +225,13 @@ def option_specs(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Itera
         )
 
 
-def split_list(text: str) -> list[str]:
-    """Return the items of a list in a text: with commas, in brackets or not, quoted or not.
+def split_list(text: str) -> list[str] | None:
+    """Return the items of a list in a text: with commas, in brackets or not, quoted or not. None: no list.
 
     YAML is not used: it takes the star of `*.bn3` for an alias, and 1.10 for 1.1.
 
     >>> split_list("layer4.2, *.bn3"), split_list("[a,1.10]"), split_list("['a', 'b, c']")
     (['layer4.2', '*.bn3'], ['a', '1.10'], ['a', 'b, c'])
-
-    Raises:
-        ValueError: A bracket is left open, or an item is a mapping.
     """
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
@@ -244,9 +241,8 @@ def split_list(text: str) -> list[str]:
                 return items
         text = text[1:-1]
     items = [item for part in text.split(",") if (item := part.strip().strip("'\""))]
-    if any(item.startswith("{") or item.count("[") != item.count("]") for item in items):
-        raise ValueError(f"{text!r}: no list")
-    return items
+    is_list = not any(item.startswith("{") or item.count("[") != item.count("]") for item in items)
+    return items if is_list else None
 
 
 def _scalar(kind: Any, value: Any) -> Any:
