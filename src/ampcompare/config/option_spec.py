@@ -119,12 +119,6 @@ class OptionSpec:
         bounds = ((phrase, getattr(self, name), holds) for name, (phrase, holds) in BOUNDS.items())
         return [(phrase, bound, holds) for phrase, bound, holds in bounds if bound is not None]
 
-    def read(self, value: Any) -> Any:
-        """Return the value converted and checked. Raises UserError."""
-        converted = self.convert(value)
-        self.check(converted, value)
-        return converted
-
     def convert(self, value: Any) -> Any:
         """Return a word, or a value of a file, in the type of the option.
 

@@ -82,7 +82,8 @@ def _read(name: str, value: Any) -> Any:
     """The value as the option takes it; None where it can be none of that name."""
     spec = OPTIONS[f"plan.{name}"]
     try:
-        read = spec.read(value)
+        read = spec.convert(value)
+        spec.check(read, value)
     except UserError:
         return None
     if read is None:  # an empty text
