@@ -42,7 +42,7 @@ VALUES = [
     ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
     ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "NATIVE"),
     # Numbers.
-    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan true".split(), "9" * 400),
+    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan inf true".split(), "9" * 400),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
     ("seed", LEAST_0, "-1", "1.5"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
@@ -89,6 +89,9 @@ WORDS = {
     "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
     "data.mean=0.5": "data.mean=[0.5]: expected three numbers, one per channel",
     "data.mean=0.5,x": f"data.mean='0.5,x': {MEANS}",
+    "data.mean=nan,1,1": f"data.mean='nan,1,1': {MEANS}",
+    '{"epochs": true}': f"epochs=True: {WHOLE}",
+    '{"plan.looks": [3, true]}': f"plan.looks=[3, True]: {LOOKS}",
     "data.mean=[1,2]": "data.mean=[1.0, 2.0]: expected three numbers, one per channel",
     "data.std=[1,1,0]": "data.std=[1.0, 1.0, 0.0]: expected three numbers above 0, one per channel",
     "schedule.milestones=[3]": (

@@ -317,6 +317,7 @@ def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
     for write in (yaml.safe_dump, json.dumps):
         file.write_text(write(config.to_dict()))
         assert load_config(str(file)) == config
+    assert "kwargs" not in Config().to_dict()["model"]  # W&B's server loses an empty one
 
 
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}

@@ -66,6 +66,13 @@ def test_an_override_changes_the_values_of_a_parameter(word: str, key: str, valu
     assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [3, 6, 10])
 
 
+def test_an_override_without_brackets_is_a_single_value_of_an_option_that_is_a_list(place):
+    path = place.file(parameters={"precision.keep_fp32": {"values": ["fc", "conv1"]}}, **OURS)
+    for word, values in [("fc,conv1", ["fc,conv1"]), ("[fc,conv1]", ["fc", "conv1"])]:
+        (found,) = read_sweep(path, [f"precision.keep_fp32={word}"]).parameters
+        assert found.values() == values
+
+
 def test_what_another_program_calls_a_plan_is_left_alone(read):
     odd = {"target": {"value": "tokyo"}, "days": {"value": 3}}
     sweep = read(odd, program="theirs.py", command=["python", "theirs.py", "${args}"])
