@@ -65,6 +65,10 @@ WRONG = [
     (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
     (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
     (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
+    (
+        ("sweep", "compare_backends", "--backend=none"),
+        "write options of a run without dashes, as backend=VALUE",
+    ),
     (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
     (("report",), "Missing argument"),
     (("report", "a", "--out"), "requires an argument"),

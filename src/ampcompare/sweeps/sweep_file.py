@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from ampcompare.config.load import split_override
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
@@ -210,7 +211,7 @@ def sweep_of(path: Path, content: Any) -> Sweep:
 
 def key_of(word: str) -> str:
     """Return the option that a word of a command line names, however it is written."""
-    return word.removeprefix("--").lstrip("+").partition("=")[0]
+    return split_override(word)[0]
 
 
 def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
