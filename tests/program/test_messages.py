@@ -103,3 +103,15 @@ def test_of_two_processes_the_first_one_prints(tmp_path: Path):
     warnings = [line for line in lines if "the training loss is not finite" in line]
     assert len(warnings) == len(set(warnings)) > 0
     assert "not finite" not in done.stderr
+
+
+def test_a_quiet_recorder_shows_nothing_and_leaves_the_logger_as_it_was(tmp_path: Path):
+    quiet = RECORDS.replace("every=1)", "every=1, quiet=True)")
+    level = "print(logging.getLogger('ampcompare').level == logging.ERROR)"
+    assert python(quiet + level, tmp_path) == ("True\n", [])
+    failing = (
+        "from ampcompare import Recorder\nimport logging\n"
+        "try:\n    with Recorder(backend='none', quiet=True) as r: raise ValueError\n"
+        "except ValueError: pass\nprint(logging.getLogger('ampcompare').level)"
+    )
+    assert python(failing, tmp_path) == ("0\n", [])

@@ -47,6 +47,17 @@ def messages_on(console: Console) -> Iterator[None]:
 
 
 @contextmanager
+def hidden_messages() -> Iterator[None]:
+    """While entered, no message of the package is shown anywhere."""
+    level = PACKAGE.level
+    PACKAGE.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        PACKAGE.setLevel(level)
+
+
+@contextmanager
 def silent(console: Console) -> Iterator[None]:
     """While entered, the console prints nothing."""
     before, console.quiet = console.quiet, True

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,7 @@ from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
+from ampcompare.program.messages import hidden_messages
 from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
 from ampcompare.recorder.about import (
     check_config,
@@ -102,6 +103,7 @@ class Recorder:
         project: str = WandbConfig.project,
         name: str | None = None,
         output_dir: str | Path = "runs",
+        quiet: bool = False,
     ) -> None:
         self._every = check_count("every", every, 1)
         self._warmup_steps = check_count("warmup_steps", warmup_steps, 0)
@@ -140,6 +142,7 @@ class Recorder:
         self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
+        self._hiding = hidden_messages() if quiet else nullcontext()
         self._was_entered = False
         self._looks: Looks | None = None
         self._meter: Meter | None = None  # in the process that records, between enter and exit
@@ -169,6 +172,14 @@ class Recorder:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
         # First what a scaler or an optimizer of others may refuse, while no run is open.
         self._scaling.look()
+        self._hiding.__enter__()
+        try:
+            return self._begin()
+        except BaseException as problem:
+            self._hiding.__exit__(type(problem), problem, problem.__traceback__)
+            raise
+
+    def _begin(self) -> Self:
         groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
         self._tracker = start(self._told, self._run)
         self._tracker.note(self._facts)
@@ -341,6 +352,7 @@ class Recorder:
                     log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     log.info(line)
+                self._hiding.__exit__(None, None, None)
                 self._ending.close()
 
     def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
