@@ -22,8 +22,8 @@ def make_report(request: Request, console: Console) -> int:
     """
     with messages_on(console):
         analysis = request.analyse()
-    folder = make_folder(Path(request.out), f"--out {request.out!r}")
-    written = write_report(analysis, folder, request.kinds)
+        folder = make_folder(Path(request.out), f"--out {request.out!r}")
+        written = write_report(analysis, folder, request.kinds)
     if request.summary is not None:
         _append(Path(request.summary), to_summary(analysis))
     published = publish(analysis, request.publish) if request.publish is not None else None
