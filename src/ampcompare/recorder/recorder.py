@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -142,7 +142,7 @@ class Recorder:
         self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
-        self._hiding = hidden_messages() if quiet else nullcontext()
+        self._quiet, self._hiding = quiet, ExitStack()
         self._was_entered = False
         self._looks: Looks | None = None
         self._meter: Meter | None = None  # in the process that records, between enter and exit
@@ -172,11 +172,12 @@ class Recorder:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
         # First what a scaler or an optimizer of others may refuse, while no run is open.
         self._scaling.look()
-        self._hiding.__enter__()
+        if self._quiet:
+            self._hiding.enter_context(hidden_messages())
         try:
             return self._begin()
-        except BaseException as problem:
-            self._hiding.__exit__(type(problem), problem, problem.__traceback__)
+        except BaseException:
+            self._hiding.close()
             raise
 
     def _begin(self) -> Self:
@@ -215,7 +216,7 @@ class Recorder:
         meter = self._entered("step")
         if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
             samples = check_count("Recorder.step: samples", samples, 1)
-        with self._ending:
+        with self._ending, self._hiding:
             self.steps += 1
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
@@ -352,7 +353,6 @@ class Recorder:
                     log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     log.info(line)
-                self._hiding.__exit__(None, None, None)
                 self._ending.close()
 
     def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
