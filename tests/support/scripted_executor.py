@@ -80,7 +80,7 @@ def drive(
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))
             fill_first_look(now, journal, looks)
         progress = SweepProgress(console, prepared.sweep, journal.state, folder, executor.slots)
-        stop = StopRequest(lambda line: None)
+        stop = StopRequest()
         driver = SweepDriver(
             prepared, journal, executor, progress, stop, lambda sweep, folder, runs: look(sweep)
         )

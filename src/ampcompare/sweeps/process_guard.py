@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_SECONDS = 30.0
+CLOCK_TICK_SECONDS = 0.01  # to which the times of files are exact
 # A batch system sends these to every process of a job; they are not for the guard.
 IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
@@ -28,9 +29,16 @@ class ProcessGuard:
     Runs go on unguarded where somebody has killed the guard: they are worth more than their protection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mark: Path | None = None) -> None:
+        """Start the guard.
+
+        Args:
+            mark: A file that the guard writes before it ends runs: the time at which its parent ended, and
+                the pids of the runs that it interrupts.
+        """
+        marks = [] if mark is None else [str(mark)]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve())],
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *marks],
             stdin=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # Ctrl-C in the terminal is not for the guard
@@ -62,6 +70,12 @@ def main() -> None:
     for line in sys.stdin:
         change = groups.add if line[0] == "+" else groups.discard
         change(int(line[1:]))
+    if groups and sys.argv[1:]:
+        now = time.time()
+        time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
+        words = [now, *(pid for pid in groups if heeds_sigterm(pid))]
+        with suppress(OSError):
+            Path(sys.argv[1]).write_text(" ".join(map(str, words)))
     for pid in groups:
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)  # to the run alone: W&B's service has to complete the record
@@ -72,6 +86,22 @@ def main() -> None:
     for group in groups:
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
+
+
+def heeds_sigterm(pid: int) -> bool:
+    """Return whether there is a process that SIGTERM interrupts.
+
+    Linux alone tells whether a process ignores the signal, or has ended and is not collected yet.
+    """
+    with suppress(OSError):
+        os.kill(pid, 0)
+        with suppress(FileNotFoundError):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            ignored = int(fields["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1
+            return not ignored and not fields["State"].startswith("Z")
+        return True
+    return False
 
 
 def _has_members(group: int) -> bool:

@@ -4,6 +4,7 @@
 program. Executors use both, on the machine on which the run happens.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
-from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.sweep import Sweep
 
 STOP_SECONDS = 30.0  # from SIGTERM to SIGKILL, as W&B's agent waits
@@ -35,6 +36,7 @@ SAME_SIGNAL_SECONDS = 2.0
 MAX_SIGNAL_ENDS = 3  # starts of a run that signals end, before it counts as failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how W&B's client begins what it prints
+GUARD_MARK = "sweep.interrupted"  # in the sweep's folder: a killed driver's guard has ended its runs
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
 _SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
@@ -52,6 +54,7 @@ class RunProcess:
         self._kill_leftovers_at = 0.0
         self._kill_at: float | None = None
         self.was_asked_to_stop = False
+        self._ignores_stop = False
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 words,
@@ -92,6 +95,11 @@ class RunProcess:
         self._guard.forget(self.pid)
         return self._exit_code
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether it has ended because it was asked to: not where it ignores that and comes to its end."""
+        return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
+
     def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
         """Ask the program to end, and kill it if it has not ended after `patience` seconds.
 
@@ -99,6 +107,7 @@ class RunProcess:
         """
         if self.was_asked_to_stop or self._exit_code is not None:
             return
+        self._ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
         self._process.send_signal(number)  # to nobody where the process has ended already
         self.was_asked_to_stop = self._process.returncode is None
         self._kill_at = time.monotonic() + patience
@@ -167,7 +176,7 @@ class RunLauncher:
                 words += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
             return RunProcess([*self.prefix, *words], self._environment(run, file, gpu), log, guard)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as output:
+            with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
                 print(f"cannot be started: {problem}", file=output)
             return None
 
@@ -217,29 +226,59 @@ def end_state(
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     tail = MetricTail(launcher.folder, run.run_id)
     if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
-        return (
-            RunState.FINISHED,
-            False,
-        )  # the signal came between the end of the record and that of the process
-    if was_asked:
+        # The signal came between the end of the record and that of the process.
+        return RunState.FINISHED, False
+    if was_asked or tail.is_preempting():  # the latter: as W&B's server hands such a run out again
         return RunState.PREEMPTED, False
-    if tail.is_preempting():
-        return RunState.PREEMPTED, False  # as W&B's server hands such a run out again, under its id
     if exit_code in SIGNAL_CODES:
         is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
         return RunState.FAILED if is_last else RunState.PREEMPTED, True
     return RunState.FAILED, False
 
 
-def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None]) -> None:
-    """End the processes of runs that a killed driver has left on this machine, and wait until they are gone.
+def interrupted_at(run: SweepRun, folder: Path) -> float:
+    """Return when a run was interrupted because its driver was killed; infinity if it was not.
+
+    The killed driver's guard has interrupted it, or, where the guard was killed as well, nobody until now.
+    """
+    pid = run.process.get("pid")
+    try:
+        time_of_guard, *pids = (folder / GUARD_MARK).read_text().split()
+        is_interrupted, when = str(pid) in pids, float(time_of_guard) + CLOCK_TICK_SECONDS
+    except (OSError, ValueError):
+        is_interrupted, when = pid is None or heeds_sigterm(pid), time.time()
+    return when if is_interrupted or pid is None else math.inf
+
+
+def has_finished(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> bool:
+    """Return whether the record of a run's last start says that the run came to its end.
+
+    Our own training ends with 0 only then. The record of another program may say so of an earlier start, or
+    because the program ended when it was interrupted.
+
+    Args:
+        run: A run whose end nobody has seen.
+        folder: Output folder of the sweep.
+        interrupted: When it was asked to end.
+        trains_here: Whether the runs are our own training.
+    """
+    tail = MetricTail(folder, run.run_id)
+    if tail.exit_code() != 0:
+        return False
+    return trains_here or run.queued_at <= tail.files()[-1].stat().st_mtime <= interrupted
+
+
+def end_leftovers(
+    runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None] = lambda line: None
+) -> None:
+    """End the processes that runs, or a killed driver, have left on this machine; wait until they are gone.
 
     The programs that the journal names get SIGTERM and have STOP_SECONDS to save a checkpoint. What they have
     started, known by the run's id and this folder in its environment, has LEFTOVER_SECONDS more: W&B's
     service completes the record. Then everything is killed.
 
     Args:
-        runs: The runs that the journal calls running.
+        runs: The runs.
         folder: Output folder of the sweep.
         say: Prints a line.
     """
@@ -248,7 +287,8 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], N
     if not left:
         return
     say(f"waiting for {len(left)} processes of runs that a killed driver has left")
-    programs = [process for process in left if (process.pid, process.create_time()) in started]
+    # By the pid alone: when the machine's clock is set, the start times of processes change.
+    programs = [process for process in left if process.pid in {pid for pid, _ in started}]
     for process in programs:
         with suppress(psutil.Error):
             process.terminate()

@@ -36,7 +36,7 @@ from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.run_process import has_finished, interrupted_at, last_line
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
@@ -182,7 +182,9 @@ def _requeue(status: SweepStatus, prepared: PreparedSweep, journal: Journal) -> 
     for point in status.points:
         plan = {} if shared_plan is None else {**shared_plan, "place": point.index, **point.plan}
         known = state.runs.get(point.index)
-        is_to_run = point.state not in (*DONE_STATES, RunState.RUNNING)
+        # What a killed driver had left may have finished since the status was read.
+        has_ended = known is not None and known.state in DONE_STATES
+        is_to_run = not has_ended and point.state not in (*DONE_STATES, RunState.RUNNING)
         if not is_to_run and (known is None or known.is_external):
             journal.add_external([replace(point, plan=plan)])
         elif is_to_run and (known is None or known.starts or known.is_external):
@@ -213,7 +215,7 @@ def read_status(source: str, words: Sequence[str], options: SweepOptions) -> Swe
         added = state.added_seeds
         where = str(prepared.output)
         sweep, _ = continued_sweep(sweep, prepared.words, state.definition, added, where)
-        begun = _runs_of_journal(prepared.output, state, reasons, remarks)
+        begun = _runs_of_journal(prepared, state, reasons, remarks)
     keys, total = _varied_keys(sweep), sweep.total()
     # W&B's server draws for itself, and of a grid with a cap it takes whichever points it likes.
     is_theirs = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
@@ -241,9 +243,10 @@ def read_status(source: str, words: Sequence[str], options: SweepOptions) -> Swe
 
 
 def _runs_of_journal(
-    folder: Path, state: SweepState, reasons: dict[str, str], remarks: list[str]
+    prepared: PreparedSweep, state: SweepState, reasons: dict[str, str], remarks: list[str]
 ) -> list[SweepRun]:
     """Return the runs that this command has begun, as they stand now."""
+    folder, trains_here = prepared.output.resolve(), prepared.trains_here
     is_driven = _has_driver(folder)
     runs = []
     jobs = _jobs(state, remarks)
@@ -253,7 +256,8 @@ def _runs_of_journal(
         if run.state is RunState.RUNNING and "job" in run.process:
             run = _run_of_job(folder, run, jobs, reasons)
         elif run.state is RunState.RUNNING and not is_driven:
-            run = replace(run, state=RunState.PREEMPTED)
+            has_ended = has_finished(run, folder, interrupted_at(run, folder), trains_here=trains_here)
+            run = replace(run, state=RunState.FINISHED if has_ended else RunState.PREEMPTED)
             reasons[run.run_id] = "its driver was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
@@ -263,7 +267,7 @@ def _runs_of_journal(
 
 def _has_driver(folder: Path) -> bool:
     """Return whether a driver has the folder."""
-    if not (folder / LOCK_FILE).exists():
+    if not (folder / LOCK_FILE).is_file():
         return False
     try:
         with FileLock(folder / LOCK_FILE, blocking=False):

@@ -126,7 +126,7 @@ class SlurmTask:
             if self._stop_signal:
                 process.stop(self._stop_signal, self.patience)
             time.sleep(POLL_SECONDS)
-        was_asked = process.was_asked_to_stop
+        was_asked = process.was_interrupted
         if exit_code in SIGNAL_CODES and not was_asked:
             was_asked = self._is_stopped_within(SAME_SIGNAL_SECONDS)
         state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)
