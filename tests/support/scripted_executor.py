@@ -69,6 +69,7 @@ def drive(
     options: SweepOptions | None = None,
     looks: Sequence[int] = (),
     look: Callable[[Sweep], Look] = lambda sweep: Look(True, ()),
+    see: Callable[[SweepDriver], object] = lambda driver: None,
 ) -> list[SweepRun]:
     """Drive a sweep in a folder until nothing is left to do; return its runs."""
     folder.mkdir(exist_ok=True)
@@ -84,5 +85,6 @@ def drive(
         driver = SweepDriver(
             prepared, journal, executor, progress, stop, lambda sweep, folder, runs: look(sweep)
         )
+        see(driver)
         driver.run()
         return [run for _, run in sorted(journal.state.runs.items())]
