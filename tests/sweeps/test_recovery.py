@@ -21,9 +21,10 @@ from ampcompare.sweeps.driver import recover_local_runs
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
 from ampcompare.sweeps.pipeline import opened_journal
-from ampcompare.sweeps.prepare import prepare_sweep
+from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.process_guard import heeds_sigterm
 from ampcompare.sweeps.run_process import GUARD_MARK
+from ampcompare.sweeps.status import read_status
 from ampcompare.sweeps.sweep import Objective
 
 METRIC = Objective(name="score", goal="maximize")
@@ -220,3 +221,30 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
     program.write_text("one")
     assert [run.state for run in runs].count(RunState.FINISHED) == 1
     assert with_driver[0].changed_code == ["p"]
+
+
+def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driven(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("{name: s, method: grid, program: p, parameters: {x: {values: [0]}}}")
+    words, options = [f"output_dir={tmp_path / 'out'}"], SweepOptions()
+    (tmp_path / "out").mkdir()
+    with opened_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
+        run = journal.propose(SweepRun(0, parameters={"x": 0}))
+        start(journal, run)
+        record(journal, run)
+        driven = read_status(str(sweep), words, options)
+        assert (driven.is_driven, driven.points[0].state) == (True, RunState.RUNNING)
+        assert driven.remarks == (f"this sweep is running ({os.uname().nodename}, pid {os.getpid()})",)
+    killed = read_status(str(sweep), words, options)
+    assert (killed.is_driven, killed.is_complete, killed.remarks) == (False, True, ())
+
+
+def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    options = SweepOptions(changed_code=True, until_decided=True)
+    prepared = prepare_sweep(grid(1), [], options)
+    assert prepared.command("--changed-code").count("--changed-code") == 1
+    assert "--until-decided" not in prepared.command("--rerun")

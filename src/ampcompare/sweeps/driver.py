@@ -19,7 +19,7 @@ from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, has_finished, interrupted_at
+from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, interrupted_at, state_after_driver
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sequential import Look, next_seeds
 from ampcompare.sweeps.stop_request import StopRequest
@@ -256,14 +256,13 @@ def recover_local_runs(prepared: PreparedSweep, journal: Journal, say: Callable[
     if local:
         end_leftovers(local, folder, say)
     for run in left:
-        is_finished = has_finished(run, folder, interrupted[run.index], trains_here=prepared.trains_here)
-        if not is_finished and run.state is not RunState.RUNNING:
-            continue
+        when = interrupted[run.index]
+        state_now = state_after_driver(run, folder, when, trains_here=prepared.trains_here)
         if run.state is not RunState.RUNNING:
+            if state_now is RunState.PREEMPTED:
+                continue
             journal.append("started", index=run.index, run_id=run.run_id, process={})
-        end = RunState.FINISHED if is_finished else RunState.PREEMPTED
-        end = RunState.STOPPED if run.is_stopped_early else end
         tail = MetricTail(folder, run.run_id, metric.name if metric else None)
-        value = None if end is RunState.PREEMPTED else tail.final_value()
-        journal.end(run, end, value)
+        value = None if state_now is RunState.PREEMPTED else tail.final_value()
+        journal.end(run, state_now, value)
     (folder / GUARD_MARK).unlink(missing_ok=True)

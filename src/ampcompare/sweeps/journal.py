@@ -177,6 +177,11 @@ class SweepState:
         return bool(self.submissions) or any(run.starts for run in self.runs.values())
 
     @property
+    def driver_name(self) -> str:
+        """Host and pid of the last driver, for a message."""
+        return f"{self.driver.get('host')}, pid {self.driver.get('pid')}"
+
+    @property
     def added_seeds(self) -> list[tuple[Any, ...]]:
         """The groups of seeds beyond those with which the sweep began."""
         return [group.seeds for group in self.seed_groups if group.seeds]
@@ -214,8 +219,7 @@ class Journal:
             self._lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             state = read_journal(folder)
-            driver = state.driver if state else {}
-            where = f" ({driver['host']}, pid {driver['pid']})" if driver else ""
+            where = f" ({state.driver_name})" if state and state.driver else ""
             raise UserError(
                 f"{folder}: this sweep is running here{where}; wait for it, stop it, or {TODO_NEW_FOLDER}"
             ) from None

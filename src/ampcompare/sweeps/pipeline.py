@@ -130,7 +130,10 @@ def see_through(
         finally:
             executor.close()
     if stop.signal:
-        say(f"stopped: finished runs stay finished; continue with: {prepared.command()}")
+        # --rerun would make new runs of those that were interrupted.
+        options = replace(prepared.options, rerun=prepared.sweep.on_server)
+        command = replace(prepared, options=options).command()
+        say(f"stopped: finished runs stay finished; continue with: {command}")
         return 128 + stop.signal
     if driver.changed_code:
         raise code_changed(driver.changed_code, prepared, "while the sweep ran")

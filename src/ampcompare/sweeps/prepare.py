@@ -112,11 +112,11 @@ class PreparedSweep:
         }
         given_flags = {
             "--rerun": options.rerun,
-            "--until-decided": options.until_decided,
+            "--until-decided": options.until_decided and "--rerun" not in flags,
             "--wait": options.wait,
             "--changed-code": options.changed_code,
         }
-        words = [*flags, *(flag for flag, is_given in given_flags.items() if is_given)]
+        words = [*dict.fromkeys([*flags, *(flag for flag, is_given in given_flags.items() if is_given)])]
         words += [f"{key}={value}" for key, value in values.items() if value is not None]
         return as_typed("ampcompare", "sweep", self.file, *words, *self.given)
 

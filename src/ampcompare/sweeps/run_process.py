@@ -250,22 +250,28 @@ def interrupted_at(run: SweepRun, folder: Path) -> float:
     return when if is_interrupted or pid is None else math.inf
 
 
-def has_finished(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> bool:
-    """Return whether the record of a run's last start says that the run came to its end.
+def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> RunState:
+    """Return how a run stands whose driver was killed before it saw the end of the run.
 
-    Our own training ends with 0 only then. The record of another program may say so of an earlier start, or
-    because the program ended when it was interrupted.
+    The record of the run's last start tells whether the run has finished. Our own training ends its record
+    with 0 only then. Another program's record may end with 0 because the program was interrupted.
 
     Args:
-        run: A run whose end nobody has seen.
+        run: The run.
         folder: Output folder of the sweep.
-        interrupted: When it was asked to end.
+        interrupted: When it was asked to end (`interrupted_at`).
         trains_here: Whether the runs are our own training.
+
+    Returns:
+        STOPPED where hyperband had stopped it, else FINISHED, else PREEMPTED.
     """
+    if run.is_stopped_early:
+        return RunState.STOPPED
     tail = MetricTail(folder, run.run_id)
-    if tail.exit_code() != 0:
-        return False
-    return trains_here or run.queued_at <= tail.files()[-1].stat().st_mtime <= interrupted
+    has_finished = tail.exit_code() == 0 and (
+        trains_here or run.queued_at <= tail.files()[-1].stat().st_mtime <= interrupted
+    )
+    return RunState.FINISHED if has_finished else RunState.PREEMPTED
 
 
 def end_leftovers(
