@@ -15,7 +15,7 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare import __version__, load_runs
 from ampcompare.cli import main
-from ampcompare.config.schema import LEAVES
+from ampcompare.config.schema import OPTIONS
 from ampcompare.report.runs.backend import label_of
 
 
@@ -65,6 +65,10 @@ WRONG = [
     (("run", "--config=demo", "device=cuda:99"), "device='cuda:99': not there; PyTorch sees"),
     (("run", "--config=demo", "output_dir=/proc/nothing"), "'/proc/nothing': cannot be written"),
     (("run", "--config=demo", "data.source=image_folder", "data.root=nowhere"), "nowhere"),
+    (
+        ("sweep", "compare_backends", "--backend=none"),
+        "write options of a run without dashes, as backend=VALUE",
+    ),
     (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
     (("report",), "Missing argument"),
     (("report", "a", "--out"), "requires an argument"),
@@ -103,7 +107,7 @@ def test_help_names_the_commands_and_every_option_and_version_is_the_packages():
     ):
         assert said in often
     every = ampcompare("run", "--help-all").stdout
-    assert all(f"{leaf.key}=" in every and leaf.help in every for leaf in LEAVES.values())
+    assert all(f"{spec.key}=" in every and spec.help in every for spec in OPTIONS.values())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ BACKENDS = default_backends(torch.device("cpu"))
     [
         (["backend=native"], "backend=native: the demo itself varies backend and seed; a single run: "),
         (["seed=4"], "seed=4: the demo itself varies backend and seed; a single run: "),
+        (['{{"seed": 4}}'], "seed=4: the demo itself varies backend and seed; a single run: "),
         (["epoch=1"], "epochs"),
         pytest.param(
             ["model.name={folder}/net.py:build"],

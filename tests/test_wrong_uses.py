@@ -12,8 +12,8 @@ from support.properties import examples
 from support.quick import ROOT
 from support.refusals import line_of
 
-from ampcompare.config.arguments import parse
-from ampcompare.config.load import LEAVES, load_config
+from ampcompare.config.load import config_from_cli, load_config
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
 from ampcompare.sweeps.sweep_file import read_sweep
@@ -42,7 +42,7 @@ VALUES = [
     ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
     ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "NATIVE"),
     # Numbers.
-    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan true".split(), "9" * 400),
+    ("optimizer.lr", "expected a number above 0", *"1e-1x 0 nan inf true".split(), "9" * 400),
     ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
     ("seed", LEAST_0, "-1", "1.5"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
@@ -54,7 +54,7 @@ VALUES = [
     ("schedule.name", "needs schedule.milestones, epochs such as [100,150]; give them", "multistep"),
     ("model.name", f"expected one of {MODELS}; did you mean resnet50?", "resnet-50"),
     ("wandb.project", "expected 1 to 128 characters without / \\ # ? % :", "me/it"),
-    ("wandb.tags", TEXTS, "red", "${backend}"),
+    ("wandb.tags", TEXTS, "", "[red", "{red: 1}", "${backend}"),
     ("output_dir", "a NUL character is in it; expected a text", "a\0b"),
     ("output_dir", "a byte that is not UTF-8 is in it; expected a text", "caf\udce9"),
     (
@@ -65,9 +65,9 @@ VALUES = [
     # What else a template may hold.
     ("wandb.name", PLAIN, "${oc.env:HOME}", "${.mode}", "${data[mean]}", "${"),
     ("wandb.name", PLAIN, "${${wandb.group}:HOME}", "\\${backend}"),
-    ("wandb.name", "Interpolation key 'nope' not found", "${nope}"),
+    ("wandb.name", f"${{nope}} is no option; {HELP}", "${nope}"),
     ("wandb.name", "Recursive interpolation detected", "${wandb.name}"),
-    ("wandb.name", "expected a text, or null", "${optimizer}"),
+    ("wandb.name", "${optimizer} is no option; did you mean optimizer.lr?", "${optimizer}"),
 ]
 NEAR = {
     "lr=0.1": "optimizer.lr",
@@ -87,7 +87,11 @@ WORDS = {
     ),
     "--config": "--config: expected a name or a path after it, such as --config demo",
     "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
-    "data.mean=0.5": f"data.mean=0.5: {MEANS}",
+    "data.mean=0.5": "data.mean=[0.5]: expected three numbers, one per channel",
+    "data.mean=0.5,x": f"data.mean='0.5,x': {MEANS}",
+    "data.mean=nan,1,1": f"data.mean='nan,1,1': {MEANS}",
+    '{"epochs": true}': f"epochs=True: {WHOLE}",
+    '{"plan.looks": [3, true]}': f"plan.looks=[3, True]: {LOOKS}",
     "data.mean=[1,2]": "data.mean=[1.0, 2.0]: expected three numbers, one per channel",
     "data.std=[1,1,0]": "data.std=[1.0, 1.0, 0.0]: expected three numbers above 0, one per channel",
     "schedule.milestones=[3]": (
@@ -105,9 +109,9 @@ WORDS = {
         "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
         "test/<class>/*; set data.root=PATH"
     ),
-    "wandb.tags=['${oc.env:HOME}']": f"wandb.tags=['${{oc.env:HOME}}']: {PLAIN}",
+    "wandb.tags=['${oc.env:HOME}']": f"wandb.tags=\"['${{oc.env:HOME}}']\": {PLAIN}",
     "plan.looks=[3,3]": "plan.looks=[3, 3]: expected rising numbers of seeds, such as [3,6,10]",
-    "plan.looks=[1,3]": f"plan.looks=[1, 3]: {LOOKS}",
+    "plan.looks=[1,3]": f"plan.looks='[1,3]': {LOOKS}",
     '{"plan.looks": [3, 6], "plan.max_seeds": 5}': (
         "plan.max_seeds=5: plan.looks=[3, 6] goes further; raise it, or leave out the looks beyond it"
     ),
@@ -143,13 +147,13 @@ WORDS = {
 def test_a_wrong_word_gets_exactly_this_line(subtests: pytest.Subtests):
     for word in WORDS:
         with subtests.test(word=word):
-            assert line_of(parse, ["--config", "demo", word]) == WORDS[word]
+            assert line_of(config_from_cli, ["--config", "demo", word]) == WORDS[word]
 
 
 @pytest.mark.parametrize("word", ["seed=" + "9" * 20_000, '{"a":' * 5_000, "[" * 20_000])
 def test_of_a_value_of_any_length_what_it_is_and_what_is_expected_are_said(word: str):
     with pytest.raises(UserError) as caught:
-        parse([word])
+        config_from_cli([word])
     said = str(caught.value)
     assert word.partition("=")[0][:500] in said
     assert "expected" in said
@@ -174,7 +178,7 @@ CONFIG, SWEEP = ROOT / "configs" / "reference.yaml", ROOT / "sweeps" / "learning
 HOSTILE = ["null", "[]", "{}", "- a", "!!python/object:os.system x", "&a [*a]", "1e999", "\0", "é", ": :"]
 HOSTILE += ["${x}", "${seed}", "${wandb.name}", "???", "<<: *a"]
 PIECES = st.binary(max_size=8) | st.sampled_from(
-    [text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]
+    [text.encode() for text in [*HOSTILE, *OPTIONS, "parameters:", "values:", "method:", "\t", "\n  "]]
 )
 
 
@@ -220,7 +224,7 @@ VALUE = (
     | st.floats().map(str)
     | st.lists(st.none() | st.booleans() | st.integers() | st.text(max_size=4), max_size=3).map(str)
 )
-KEY = st.sampled_from([*LEAVES, "optimizer", "x"]) | st.text(max_size=6)
+KEY = st.sampled_from([*OPTIONS, "optimizer", "x"]) | st.text(max_size=6)
 WORD = st.builds("{}{}={}".format, st.sampled_from(["", "--", "+", "++"]), KEY, VALUE) | st.text(max_size=12)
 
 
@@ -229,6 +233,6 @@ def test_no_words_raise_anything_but_a_line(examples: int):
     @settings(max_examples=examples)
     @given(st.lists(WORD, max_size=3))
     def try_one(words: list[str]) -> None:
-        assert told(parse, words) <= 1
+        assert told(config_from_cli, words) <= 1
 
     try_one()

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -93,8 +94,17 @@ def main(arguments: list[str] | None = None) -> None:
         begin = (
             ", or begin with ampcompare demo" if said == "Missing command" and place == app.info.name else ""
         )
-        exit_with(UserError(f"{said}; see {place} --help{begin}"))
+        exit_with(UserError(f"{said}; {_run_option_hint(said)}see {place} --help{begin}"))
     raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _run_option_hint(message: str) -> str:
+    """Return how to write an option of a run, where the message is about one with dashes."""
+    from ampcompare.config.schema import find_option
+
+    match = re.match(r"No such option: --([\w.]+)", message)
+    key = match[1] if match else ""
+    return f"write options of a run without dashes, as {key}=VALUE; " if find_option(key) else ""
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def demo(
     from ampcompare.bench import output
     from ampcompare.bench.commands import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
-    from ampcompare.config.arguments import parse
+    from ampcompare.config.load import config_from_cli
     from ampcompare.program.child import see_through
     from ampcompare.program.console import clock, print_line
     from ampcompare.program.files import write_json
@@ -60,7 +60,7 @@ def demo(
     console, began = Console(highlight=False), time.monotonic()
     _refuse_fixed_options(overrides or [])
     own = [*CONFIG, f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(overrides or [])]
-    config = parse(own)
+    config = config_from_cli(own)
     folder = config.output_dir
 
     arms = build_arms(own)
@@ -113,11 +113,14 @@ def train_all_seeds(overrides: Sequence[str]) -> int:
 
 def _refuse_fixed_options(overrides: Sequence[str]) -> None:
     """Raise UserError for an option that the demo itself varies."""
-    for override in overrides:
-        key = override.lstrip("-").partition("=")[0]
+    from ampcompare.config.load import parse_overrides
+
+    for key, value in parse_overrides(overrides).values:
         if key in FIXED:
             run = as_typed("ampcompare", "run", *CONFIG, *overrides)
-            raise UserError(f"{override}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}")
+            raise UserError(
+                f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}"
+            )
 
 
 def estimate_seconds(config: Config, step_seconds: float) -> float:

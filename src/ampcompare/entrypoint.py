@@ -2,13 +2,41 @@
 of all else that takes long to import: what takes the machine away is heard from the first moment.
 """
 
+import json
 import os
 from collections.abc import Sequence
+from textwrap import shorten
+from typing import Any
 
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with, show
 from ampcompare.plugins import fault_of
 from ampcompare.program.starting import loading
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
+
+USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
+OVERRIDES_HELP = """
+Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
+The options, each with its default, meaning and what it may be:
+"""
+# The options that people set, in the order in which they ask for them.
+COMMON_OPTIONS = {
+    "what": ("backend", "model.name", "execution", "device"),
+    "data": ("data.source", "data.root", "data.train_limit"),
+    "training": (
+        *("epochs", "max_steps", "batch_size", "seed"),
+        *("optimizer.name", "optimizer.lr", "training.accumulate", "training.clip_norm"),
+    ),
+    "precision": ("precision.loss_scale", "precision.keep_fp32"),
+    "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
+}
+SHOW_CHOICES = {
+    "backend",
+    "execution",
+    "optimizer.name",
+    "wandb.mode",
+}  # choices say more than help
+MAX_HELP = 40  # characters: 80 with key and default
 
 
 def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
@@ -16,10 +44,8 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     out the lines at the end on where the record is.
     """
     if {"--help", "-h", "--help-all"} & set(words):
-        from ampcompare.config.arguments import every, often
-
         try:
-            print((every if "--help-all" in words else often)(program), flush=True)
+            print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
         except BrokenPipeError:  # `... --help | head`
             os._exit(1)
         return 0
@@ -34,10 +60,10 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
 
 def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
-    from ampcompare.config.arguments import parse
+    from ampcompare.config.load import config_from_cli
 
     try:
-        config = parse([*_resumed(), *words])
+        config = config_from_cli([*_resumed(), *words])
         with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
             from ampcompare.experiment import run
 
@@ -60,9 +86,40 @@ def _resumed() -> list[str]:
 
     W&B's agent says nothing of it; a run that its server has queued again comes with the id of before.
     """
-    from ampcompare.config.arguments import RESUME_VARIABLE
+    from ampcompare.config.load import RESUME_VARIABLE
 
     given = os.environ.get
     by_agent = "auto" if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else None
     value = given(RESUME_VARIABLE) or by_agent
     return [f"resume={value}"] if value else []
+
+
+def short_help(program: str) -> str:
+    """Return the usage and a line for each option that people set."""
+    from ampcompare.config.schema import OPTIONS
+
+    lines = [
+        USAGE.format(program=program),
+        "Trains one run. --help-all: every option, with what it may be.\n",
+    ]
+    for group, keys in COMMON_OPTIONS.items():
+        for index, key in enumerate(keys):
+            spec = OPTIONS[key]
+            text = ", ".join(spec.choices) if key in SHOW_CHOICES else spec.help.partition("; ")[0]
+            text = shorten(text, MAX_HELP, placeholder=" ...")
+            lines.append(f"{'' if index else group:<10}{_with_default(key, spec.default):<30}{text}")
+    return "\n".join(lines)
+
+
+def option_help(program: str) -> str:
+    """Return the usage and every option with its default, help and allowed values."""
+    from ampcompare.config.schema import OPTIONS
+
+    lines = [USAGE.format(program=program), OVERRIDES_HELP.rstrip("\n")]
+    for key, spec in OPTIONS.items():
+        lines += [f"  {_with_default(key, spec.default)}", f"      {spec.help} ({spec.allowed})"]
+    return "\n".join(lines)
+
+
+def _with_default(key: str, default: Any) -> str:
+    return f"{key}={json.dumps(default) if isinstance(default, bool | None) else default}"

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config, check_chosen
+from ampcompare.config.validate import ignored_options, resolve_backend
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import source_of
@@ -64,8 +64,8 @@ def run(
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
-    said = [] if brief else remarks(config)
-    settle(config)
+    said = [] if brief else ignored_options(config)
+    resolve_backend(config)
     console = console or Console(highlight=False)
     try:
         check_processes(config, this_world().size)

@@ -226,6 +226,9 @@ def test_what_is_computed_in_fp32_says_nothing_about_a_gpu_and_is_not_explained(
     ("word", "said"),
     [
         ("backend=none,nativ", "backend='nativ': "),
+        ("+backend=['none', 'nativ']", "backend='nativ': "),
+        ("backend=[none", "backend='[none': "),
+        ("backend=[]", "backend='[]': "),
         ("batch_size=0", "batch_size='0': "),
         (
             "memory_format=contiguous,foo",

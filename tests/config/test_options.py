@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from support.refusals import line_of
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.config.arguments import parse
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_chosen, check_parameters, load_config
+from ampcompare.config.load import check_chosen, check_parameters, config_from_cli, load_config
 from ampcompare.config.schema import Config
 from ampcompare.program.place import names_shipped, shipped
 
@@ -61,6 +61,76 @@ def test_words_become_values(subtests: pytest.Subtests):
             found = load_config(None, [word]).value(key)
             assert found == value
             assert type(found) is type(value)
+
+
+def test_a_list_is_written_with_commas_or_in_brackets(subtests: pytest.Subtests):
+    for word, value in [
+        ("wandb.tags=a, b c,007", ["a", "b c", "007"]),
+        ("wandb.tags=[a, b c,007]", ["a", "b c", "007"]),
+        ("wandb.tags=['a', 'b, c']", ["a", "b, c"]),
+        ('wandb.tags=["a"]', ["a"]),
+        ("wandb.tags=a", ["a"]),
+        ("wandb.tags=[]", []),
+        ("data.mean=0.5,1e-1,0", [0.5, 0.1, 0.0]),
+        ("plan.looks=3,1e1", [3, 10]),
+        ("plan.looks=3", [3]),
+        ("task.metrics=mse,mae", ["mse", "mae"]),
+        ("precision.keep_fp32=1.10,fc,[ab]*,fc", ["1.10", "fc", "[ab]*"]),
+        ("precision.keep_fp32=[]", None),
+        ('{"precision.keep_fp32": 0}', ["0"]),
+    ]:
+        with subtests.test(word=word):
+            key = word.strip('{"').replace('"', "=").partition("=")[0]
+            found = config_from_cli([word]).value(key)
+            assert json.dumps(found) == json.dumps(value)
+    assert line_of(config_from_cli, ['{"precision.keep_fp32": [1.10]}']).startswith(
+        "precision.keep_fp32=[1.1]: "
+    )
+
+
+def test_an_interpolation_is_refused_before_it_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`${oc.env:WANDB_API_KEY}` in somebody's config would put the key into the record."""
+    resolved: list[str] = []
+    OmegaConf.register_resolver("test.spy", resolved.append, replace=True, annotation_validation="off")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    file = tmp_path / "mine.yaml"
+    for text in (
+        "${test.spy:1}",
+        "a${test.spy:${seed}}",
+        "${oc.env:WANDB_API_KEY}",
+        "${oc.env:${wandb.name}}",
+    ):
+        for values in (
+            {"wandb.name": text},
+            {"wandb": {"name": "WANDB_API_KEY", "notes": text}},
+            {"wandb.tags": ["a", text]},
+            {"wandb.tags": f"[a, {text}]"},
+            {"max_steps": text},
+            {"model.kwargs": {"a": {"b": [text]}}},
+            {"model.kwargs": {text: 1}},
+            {"model": {"kwargs.a": text}},
+            {"model": f"{{'name': '{text}'}}"},
+        ):
+            file.write_text(yaml.safe_dump(values))
+            over = [
+                "model.kwargs.a.b=1",
+                "wandb.notes=x",
+                "wandb.name=y",
+            ]  # what lies above it resolves nothing
+            ways = [(load_config, str(file), over), (config_from_cli, [json.dumps(values), *over])]
+            if len(values) == 1 and isinstance(*values.values(), str):
+                ways.append((config_from_cli, ["=".join([*values, *values.values()])]))
+            for way in ways:
+                said = line_of(*way)
+                assert "of ${...} only another option's key is understood" in said
+                assert "secret" not in said
+    assert not resolved
+
+
+def test_a_reference_keeps_the_text_of_the_other_option():
+    assert load_config(None, ["wandb.group=${backend}"]).wandb.group == "none"  # no null
+    assert load_config(None, ["wandb.notes=${wandb.name}"]).wandb.notes is None
+    assert load_config(None, ["wandb.tags=[${model.name},b]"]).wandb.tags == ["resnet50", "b"]
 
 
 def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):
@@ -141,7 +211,7 @@ MACROS = ("args", "args_no_hyphens", "args_json", "args_append_hydra", "args_ove
 @pytest.mark.parametrize("macro", MACROS)
 def test_every_macro_of_wandb_gives_the_same_config(macro):
     forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
-    config = parse(forms[macro])
+    config = config_from_cli(forms[macro])
     for key, value in SWEPT.items():
         for inner, wanted in value.items() if isinstance(value, dict) else [("", value)]:
             assert config.value(f"{key}.{inner}".rstrip(".")) == wanted
@@ -151,14 +221,14 @@ def test_every_macro_of_wandb_gives_the_same_config(macro):
 def test_flags_without_false_ones():
     forms = create_sweep_command_args({"args": {"tf32": {"value": True}, "deterministic": {"value": False}}})
     assert forms["args_no_boolean_flags"] == ["--tf32"]
-    config = parse([*forms["args_no_boolean_flags"], "backend=native"])
+    config = config_from_cli([*forms["args_no_boolean_flags"], "backend=native"])
     assert (config.tf32, config.deterministic, config.backend) == (True, False, "native")
 
 
 def test_json_file(tmp_path):
     path = tmp_path / "given.json"
     path.write_text('{"backend": "fp16", "optimizer.lr": 0.5}')
-    config = parse([str(path), "optimizer.lr=0.25"])
+    config = config_from_cli([str(path), "optimizer.lr=0.25"])
     assert (config.backend, config.optimizer.lr) == ("fp16", 0.25)
 
 
@@ -172,11 +242,11 @@ def test_json_file(tmp_path):
     ],
 )
 def test_names_of_modules_arrive_as_they_were_typed_stars_and_commas(word):
-    assert parse(["backend=native", word]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
+    assert config_from_cli(["backend=native", word]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
 
 
 def kwargs(*words: str) -> dict[str, object]:
-    return parse(words).model.kwargs
+    return config_from_cli(words).model.kwargs
 
 
 def test_a_word_is_typed_by_yaml(subtests: pytest.Subtests):
@@ -212,7 +282,7 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
 
 def test_what_is_in_a_tree_may_refer_to_what_else_is_there():
     words = ["model.kwargs={a: '${model.kwargs.b.c}', b: {c: '${seed}'}}", "data.kwargs.d=${model.kwargs.a}"]
-    config = parse([*words, "seed=3"])
+    config = config_from_cli([*words, "seed=3"])
     assert (config.model.kwargs, config.data.kwargs) == ({"a": 3, "b": {"c": 3}}, {"d": 3})
 
 
@@ -238,15 +308,16 @@ def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
         "--model.kwargs.a",
     ]:
         with subtests.test(word=word):
-            assert len(line_of(parse, [word])) < 3000
+            assert len(line_of(config_from_cli, [word])) < 3000
 
 
 def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
-    config = parse(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
+    config = config_from_cli(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
     file = tmp_path / "recorded.yaml"
     for write in (yaml.safe_dump, json.dumps):
         file.write_text(write(config.to_dict()))
         assert load_config(str(file)) == config
+    assert "kwargs" not in Config().to_dict()["model"]  # W&B's server loses an empty one
 
 
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
@@ -274,7 +345,11 @@ def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):
     words = ["schedule.name=multistep", *(f"{key}={value}" for key, value in chosen.items())]
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"schedule.name": "multistep", **chosen}))
-    of_words, of_json, of_file = parse(words), parse([words[0], json.dumps(chosen)]), load_config(str(file))
+    of_words, of_json, of_file = (
+        config_from_cli(words),
+        config_from_cli([words[0], json.dumps(chosen)]),
+        load_config(str(file)),
+    )
     for config in (of_words, of_json, of_file):
         found = (config.schedule.milestones, config.optimizer.lr, config.model.kwargs)
         assert found == ([2, 3], 0.2, {"a": 1})

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.refusals import line_of
 
-from ampcompare.config.arguments import parse
-from ampcompare.config.build import build
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.compose import Source, compose
+from ampcompare.config.load import config_from_cli
+from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.program.yaml_file import flat
 from ampcompare.published.publication import load, names
 
@@ -38,7 +38,7 @@ def paper(tmp_path: Path) -> Path:
 
 
 def of(name: object, arm: str = "", *words: str) -> Config:
-    return parse([f"published.name={name}", *([f"published.arm={arm}"] if arm else []), *words])
+    return config_from_cli([f"published.name={name}", *([f"published.arm={arm}"] if arm else []), *words])
 
 
 def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pytest.Subtests):
@@ -46,12 +46,12 @@ def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pyte
         with subtests.test(name=name, arm=arm):
             publication, config = load(name), of(name, arm)
             given = {**publication.setting, **publication.arms[arm]}
-            built, keys = build(Config(), ("", given)), {key for key, _ in flat(given)}
+            built, keys = compose(Source(given)), {key for key, _ in flat(given)}
             assert all(config.value(key) == built.value(key) for key in keys)
             assert (config.published.name, config.published.arm) == (name, arm)
             told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}
             told |= {"model.kwargs", "data.kwargs"}
-            rest = {key: leaf.default for key, leaf in LEAVES.items() if key not in told}
+            rest = {key: spec.default for key, spec in OPTIONS.items() if key not in told}
             assert {key: config.value(key) for key in rest} == rest
 
 
@@ -74,7 +74,7 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
     ],
 )
 def test_wrong_words_are_told_in_a_line(paper, words, said):
-    assert said in line_of(parse, words.format(paper=paper).split())
+    assert said in line_of(config_from_cli, words.format(paper=paper).split())
 
 
 def test_a_scale_needs_to_know_how_many_images_there_are(paper):

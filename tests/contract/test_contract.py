@@ -41,7 +41,7 @@ from ampcompare.bench import output, worker
 from ampcompare.bench import runner as bench
 from ampcompare.cli import app, main
 from ampcompare.config.load import load_config
-from ampcompare.config.schema import LEAVES
+from ampcompare.config.schema import OPTIONS
 from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.reading import mix
 from ampcompare.errors import EXIT_BAD_INPUT
@@ -206,20 +206,22 @@ def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_options(tmp_path: Path):
     plain = load_config()
-    bounds = ("low", "high", "above", "below", "pattern")
+    bounds = {"low": "minimum", "high": "maximum", "above": "above", "below": "below", "pattern": "pattern"}
 
-    def of(leaf: Any) -> Inline:
-        kind = f"list of {leaf.item.__name__}" if leaf.base is list else leaf.base.__name__
-        said: dict[str, Any] = {"default": plain.value(leaf.key), "type": kind}
-        said |= {"null": True} if leaf.optional else {}
-        said |= {"choices": [*leaf.choices]} if leaf.choices else {}
-        said |= {name: value for name in bounds if (value := getattr(leaf, name)) not in (None, "")}
-        said |= {"entry points": leaf.door.group} if leaf.door else {}
-        return Inline(said | {"role": leaf.role.name.lower()})
+    def of(spec: Any) -> Inline:
+        kind = f"list of {spec.item.__name__}" if spec.type is list else spec.type.__name__
+        said: dict[str, Any] = {"default": plain.value(spec.key), "type": kind}
+        said |= {"null": True} if spec.optional else {}
+        said |= {"choices": [*spec.choices]} if spec.choices else {}
+        said |= {
+            name: value for name, field in bounds.items() if (value := getattr(spec, field)) not in (None, "")
+        }
+        said |= {"entry points": spec.plugin.group} if spec.plugin else {}
+        return Inline(said | {"role": spec.role.name.lower()})
 
     reference, default = (dict(flat(load_config(name).to_dict())) for name in ("reference", None))
     differing = {key: value for key, value in reference.items() if value != default.get(key)}
-    options = {key: of(leaf) for key, leaf in LEAVES.items()}
+    options = {key: of(spec) for key, spec in OPTIONS.items()}
     freezes("options", {"options": options, "configs/reference.yaml differs in": differing}, tmp_path)
 
 

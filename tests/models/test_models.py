@@ -10,8 +10,8 @@ from support.refusals import line_of
 from support.training import play
 
 from ampcompare import load_runs
-from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
+from ampcompare.config.validate import ignored_options
 from ampcompare.models import build_model
 
 
@@ -168,8 +168,8 @@ def test_what_has_no_effect_on_a_network_is_refused_or_said():
     assert f"model.kwargs.width: {why}" in refusal("tiny", width=3)
     words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
     why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
-    assert remarks(load_config(None, words)) == [f"model.stem=imagenet {why}"]
-    assert remarks(load_config(None, ["model.stem=imagenet"])) == []
+    assert ignored_options(load_config(None, words)) == [f"model.stem=imagenet {why}"]
+    assert ignored_options(load_config(None, ["model.stem=imagenet"])) == []
 
 
 @pytest.mark.slow

@@ -125,15 +125,15 @@ def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
 EARLY = """
 import os, sys
 from ampcompare import entrypoint
-from ampcompare.config import arguments
+from ampcompare.config import load
 from ampcompare.program.stopping import leave
-parse = arguments.parse
+config_from_cli = load.config_from_cli
 
 def told(words):
     os.kill(os.getpid(), int(sys.argv[1]))
-    return parse(words)
+    return config_from_cli(words)
 
-arguments.parse = told
+load.config_from_cli = told
 leave(entrypoint.main(sys.argv[2:]))
 """
 

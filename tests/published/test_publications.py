@@ -11,9 +11,9 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from ampcompare import entrypoint
-from ampcompare.config.check import check
-from ampcompare.config.publication import arm_config
+from ampcompare.config.publication_config import arm_config
 from ampcompare.config.schema import Config
+from ampcompare.config.validate import validate
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
@@ -165,7 +165,7 @@ def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Sub
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):
             config = arm_config(load(name), arm)
-            check(config)
+            validate(config)
             assert config.backend in REGISTRY
             model, samples = built(config)
             outputs = model(samples)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from support.quick import ROOT
 
-from ampcompare.config.beside import PlanConfig
+from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
@@ -51,6 +51,30 @@ def test_plan_can_stand_in_the_words_and_in_the_command(read):
     assert prepared(read(parameters=dotted), []).sweep.control
     command = ["ampcompare", "run", "plan.margin=1.5", "${args_no_hyphens}"]
     assert prepared(read(command=command), []).plan.margin == 1.5
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "values"),
+    [
+        ("backend=none,tf32", "backend", ["none", "tf32"]),
+        ("backend=[none,tf32]", "backend", ["none", "tf32"]),
+        ("--backend=['none', 'tf32']", "backend", ["none", "tf32"]),
+        ("seed=1, 2", "seed", [1, 2]),
+        ("seed=1", "seed", [1]),
+        ("plan.looks=3,5", "plan.looks", ["3,5"]),  # a list that all runs have
+    ],
+)
+def test_an_override_changes_the_values_of_a_parameter(word: str, key: str, values: list[object]):
+    ready = prepare("compare_backends", [word])
+    assert [p.values() for p in ready.sweep.parameters if p.key == key] == [values]
+    assert ready.plan.looks == ([3, 5] if key == "plan.looks" else [3, 6, 10])
+
+
+def test_an_override_without_brackets_is_a_single_value_of_an_option_that_is_a_list(place):
+    path = place.file(parameters={"precision.keep_fp32": {"values": ["fc", "conv1"]}}, **OURS)
+    for word, values in [("fc,conv1", ["fc,conv1"]), ("[fc,conv1]", ["fc", "conv1"])]:
+        (found,) = read_sweep(path, [f"precision.keep_fp32={word}"]).parameters
+        assert found.values() == values
 
 
 def test_what_another_program_calls_a_plan_is_left_alone(read):

@@ -38,20 +38,21 @@ def build_arms(overrides: list[str]) -> list[Arm]:
         UserError: An option or a value is not allowed.
     """
     from ampcompare.bench.runner import Arm, run_with_torch
-    from ampcompare.config.arguments import parse
+    from ampcompare.config.load import config_from_cli, split_override
+    from ampcompare.config.option_spec import split_list
 
     rest: list[str] = []
     listed: dict[str, list[str]] = {"backend": [PLAIN]}
     is_default = True
     for override in overrides:
-        key, equals, value = override.removeprefix("--").partition("=")
+        key, equals, value = split_override(override)
         if key in LISTED and equals:
-            listed[key] = [*dict.fromkeys(item.strip() for item in value.strip("[]").split(","))]
+            listed[key] = [*dict.fromkeys(split_list(value) or [value])]
             is_default &= key != "backend"
         else:
             rest.append(override)
     combinations = [_combine(rest, listed, values) for values in product(*listed.values())]
-    configs = [parse(own) for _, own in combinations]  # A typo is found before torch is loaded.
+    configs = [config_from_cli(own) for _, own in combinations]  # A typo is found before torch is loaded.
     if is_default:
         listed["backend"] = run_with_torch(_default_backends_of, configs[0].device)
     listed["backend"].sort(key=lambda name: not (name in REGISTRY and REGISTRY[name].is_strict_fp32))
@@ -59,7 +60,7 @@ def build_arms(overrides: list[str]) -> list[Arm]:
     for values in product(*listed.values()):
         options, own = _combine(rest, listed, values)
         if is_default:
-            parse(own)
+            config_from_cli(own)
         differing = [f"{k}={v}" for k, v in options.items() if k != "backend" and len(listed[k]) > 1]
         arms.append(Arm(options, own, " ".join([options["backend"], *differing])))
     return arms

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from ampcompare.config.options import Role, listed
-from ampcompare.config.schema import LEAVES
+from ampcompare.config.option_spec import Role
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.yaml_file import flat, read_word
@@ -20,37 +21,43 @@ TF32 = "tf32"
 
 
 def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options that can touch a run's figures, by dotted key, each as what it comes to.
+    """Return the options that can change a run's results, by dotted key, with their effective values.
 
-    config: as a record holds it, nested or with dotted keys. What it lacks has the option's default; null is
-    what it stands for; names are in alphabetical order; `auto` is what `environment` says that it came to; of
-    a free tree there is each value, as a word that keeps its type (`64` is not `"64"`). What has no effect
-    under its backend, and bookkeeping, is left out.
+    Missing options have their default, null has its meaning, sets are sorted, and `auto` is replaced. A
+    free-form mapping is flattened into words that keep their type (`64` is not `"64"`). Bookkeeping, and what
+    has no effect under the backend, is left out.
+
+    Args:
+        config: The config as a record holds it, nested or with dotted keys.
+        environment: The recorded environment, which has the value that `auto` stood for.
     """
-    found: dict[str, Any] = {}
-    told = environment or {}
+    effective: dict[str, Any] = {}
+    recorded = environment or {}
 
     def value_of(key: str) -> Any:
-        leaf, (group, _, name) = LEAVES[key], key.rpartition(".")
+        spec, (group, _, name) = OPTIONS[key], key.rpartition(".")
         inner = config.get(group)
-        value = config.get(key, inner.get(name, leaf.default) if isinstance(inner, Mapping) else leaf.default)
-        if value is None and leaf.null_is:
-            return leaf.null_is(value_of)
-        return told.get(name, value) if value == AUTO else value
+        value = config.get(key, inner.get(name, spec.default) if isinstance(inner, Mapping) else spec.default)
+        if value is None and spec.null_means:
+            return spec.null_means(value_of)
+        return recorded.get(name, value) if value == AUTO else value
 
-    for key, leaf in LEAVES.items():
-        if leaf.role is Role.BOOKKEEPING or has_no_effect(key, str(value_of("backend"))):
+    for key, spec in OPTIONS.items():
+        if spec.role is Role.BOOKKEEPING or has_no_effect(key, str(value_of("backend"))):
             continue
         value = value_of(key)
-        if leaf.is_tree and isinstance(value or {}, Mapping):
-            found |= {inner: written(one) for inner, one in flat(value or {}, key)}
-        else:
-            found[key] = _names(value) if leaf.names else value
-    return found
+        if spec.is_free_form and isinstance(value or {}, Mapping):
+            effective |= {inner: written(one) for inner, one in flat(value or {}, key)}
+            continue
+        if spec.is_set:
+            with suppress(UserError):  # a record may hold anything
+                value = sorted(spec.convert(value) or ())
+        effective[key] = value
+    return effective
 
 
 def written(value: Any) -> str:
-    """The value as a word that reads as the same value: a text that reads as something else is quoted."""
+    """Return the value as a word that YAML reads as the same value; other texts are quoted."""
     if isinstance(value, str):
         try:
             is_plain = read_word("", value) == value
@@ -60,18 +67,11 @@ def written(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _names(value: Any) -> Any:
-    """Names in alphabetical order, as a list or as a sweep has them; what a record has else, as it is."""
-    try:
-        return sorted(listed(value) or ())
-    except ValueError:
-        return value
-
-
 def has_no_effect(key: str, backend: str) -> bool:
-    """Whether an option is none of this backend's: of fp32 all of `precision`, of a backend that scales no
-    loss the scale, of one that always uses TF32 the option for it. Of plug-ins, which are not imported for
-    this, everything has an effect.
+    """Return whether an option changes nothing under this backend.
+
+    Under fp32 this is all of `precision`; without loss scaling the loss scale; under a backend that always
+    uses TF32 the option `tf32`. For plug-ins, which are not imported here, every option has an effect.
     """
     if (declared := REGISTRY.get(backend)) is None:
         return False

@@ -1,46 +1,132 @@
-"""How files and `key=value` words become the configuration of a run; `schema.py` has the options.
+"""The config of a run from files, `key=value` overrides, and what W&B's sweeps pass on.
 
-This module must stay free of torch: `--help` answers in under 0.5 s.
+This module must stay free of torch.
 """
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ampcompare.config.beside import PublishedConfig
-from ampcompare.config.build import Given, build, parsed
-from ampcompare.config.check import check
-from ampcompare.config.publication import repeated
-from ampcompare.config.schema import LEAVES, Config, find_option
+from ampcompare.config.compose import Source, compose, read_mapping
+from ampcompare.config.publication_config import publication_sources
+from ampcompare.config.schema import OPTIONS, Config, find_option
+from ampcompare.config.validate import validate
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import flat, read_word, read_yaml
 
+DEFAULT_CONFIG = "reference"
+RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
+
+
+class Overrides(NamedTuple):
+    """What a command line asks for: the file that `--config` names, and pairs of key and value."""
+
+    config: str | None
+    values: list[tuple[str, Any]]
+
+
+def parse_overrides(arguments: Sequence[str]) -> Overrides:
+    """Return the overrides in the arguments of a command; a later one wins.
+
+    People and W&B's sweep macros write options as `key=value`, `--key=value`, Hydra's `+key=value`, `--flag`
+    for true, a JSON object, or the name of a `.json` file with one. `--config NAME` names a config file.
+
+    Raises:
+        UserError: One line with the word and what is expected.
+    """
+    config: str | None = None
+    values: list[tuple[str, Any]] = []
+    rest = iter(arguments)
+    for word in rest:
+        key, equals, value = word.partition("=")
+        option = find_option(word[2:]) if word.startswith("--") and not equals else None
+        if key == "--config":
+            config = value if equals else next(rest, "")
+            if not config:
+                raise UserError("--config: expected a name or a path after it, such as --config demo")
+        elif word.startswith("{") or (word.endswith(".json") and not equals):
+            values += _read_json(word).items()
+        elif option and option[0].type is bool:
+            values.append((word[2:], True))
+        elif option:
+            raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
+        else:
+            values.append(parse_override(word))
+    return Overrides(config, values)
+
+
+def parse_override(word: str) -> tuple[str, Any]:
+    """Return key and value of `key=value`, `--key=value` or `+key=value`. Raises UserError.
+
+    The value is a text, which the option's type converts; YAML types it if it goes into a free-form mapping.
+    """
+    key, equals, value = split_override(word)
+    if not equals or not key:
+        near = did_you_mean(key, OPTIONS) if word.startswith("--") else ""
+        example = "such as backend=native or optimizer.lr=0.05"
+        raise UserError(f"{word!r}: expected key=value, {example}{near and '; ' + near}")
+    option = find_option(key)
+    return key, read_word(key, value) if option and option[0].is_free_form else value
+
+
+def split_override(word: str) -> tuple[str, str, str]:
+    """Return key, `=` and value of an override in any form; the last two are empty without a `=`."""
+    key, equals, value = word.lstrip("+").removeprefix("--").partition("=")
+    return key.strip(), equals, value
+
+
+def _read_json(word: str) -> dict[str, Any]:
+    """Return the options in a JSON object, or in the file of that name."""
+    try:
+        text = word if word.startswith("{") else Path(word).read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{word}: cannot be read ({reason(problem)})") from None
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        example = 'expected such as {"backend": "native"}'
+        raise UserError(f"{word}: not valid JSON ({reason(problem)}); {example}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{word}: expected a JSON object of options, found a {type(content).__name__}")
+    return content
+
+
+def config_from_cli(arguments: Sequence[str]) -> Config:
+    """Return the config that the arguments of a command ask for. Raises UserError."""
+    name, values = parse_overrides(arguments)
+    return _load(name, values, DEFAULT_CONFIG)
+
 
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
-    """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
+    """Return the config from a YAML file and `key=value` overrides, the later one winning.
 
-    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: nothing but defaults.
-    Raises UserError with one line that names key, value, what is allowed and what to do.
+    Args:
+        name: A path, or the name of a file in `configs/` with or without `.yaml`. None: the defaults.
+        overrides: Such as `optimizer.lr=0.05`.
+
+    Raises:
+        UserError: One line with key, value, what is allowed and what to do.
     """
-    return configured(name, [dict([split_override(word)]) for word in overrides])
+    return _load(name, [parse_override(word) for word in overrides])
 
 
-def configured(name: str | None, given: Sequence[Mapping[str, Any]], default: str | None = None) -> Config:
-    """The same of trees of options, above those of the file `default` where none is named. The setting of a
-    publication (`published.name`) lies below file and words, and above the defaults.
-    """
-    words: list[Given] = [("", tree) for tree in given]
-    config = build(Config(), *_read(name or default), *words)
-    if config.published != PublishedConfig():
-        config = build(repeated(config.published), *_read(name), *words)
-    check(config)
+def _load(name: str | None, values: Iterable[tuple[str, Any]], default: str | None = None) -> Config:
+    overrides = [Source({key: value}) for key, value in values]
+    try:
+        config = compose(*_read_file(name or default), *overrides)
+        if config.published != Config().published:  # its setting is below file and overrides
+            config = compose(*publication_sources(config.published), *_read_file(name), *overrides)
+    except RecursionError:  # JSON of a thousand levels
+        raise UserError("the options are nested too deeply; write fewer brackets") from None
+    validate(config)
     return config
 
 
-def _read(name: str | None) -> list[Given]:
-    """The file that `--config` names, and its options as they are nested there. Raises UserError."""
+def _read_file(name: str | None) -> list[Source]:
+    """Return the file that `--config` names as a source. Raises UserError."""
     if name is None:
         return []
     try:
@@ -56,35 +142,16 @@ def _read(name: str | None) -> list[Given]:
     if "method" in content and "parameters" in content:
         todo = f"run it with: {as_typed('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
         raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
-    return [(path.name, content)]
-
-
-def split_override(word: str) -> tuple[str, Any]:
-    """`key=value` or `--key=value` as key and value, typed as `typed_word` does. Raises UserError."""
-    key, equals, value = word.removeprefix("--").partition("=")
-    if not equals or not key.strip():
-        near = did_you_mean(key, LEAVES) if word.startswith("--") else ""
-        such = "such as backend=native or optimizer.lr=0.05"
-        raise UserError(f"{word!r}: expected key=value, {such}{near and '; ' + near}")
-    return key.strip(), typed_word(key.strip(), value)
-
-
-def typed_word(key: str, text: str) -> Any:
-    """What a command's word gives an option: the text, which its type reads, or in a free tree what it is as
-    YAML. Raises UserError.
-    """
-    found = find_option(key)
-    return read_word(key, text) if found and found[0].is_tree else text
+    return [Source(content, path.name)]
 
 
 def check_option(key: str, value: Any) -> None:
-    """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
-    build(Config(), ("", {key: value}))
+    """Raise UserError if there is no such option, or it does not take the value whatever the others are."""
+    compose(Source({key: value}))
 
 
 def check_chosen(config: Config) -> None:
-    """Under a sweep: compare the config with what an agent left for W&B's client. Raises UserError where they
-    differ.
+    """Raise UserError if the config of a run differs from what W&B's agent chose for it.
 
     W&B shows the sweep's values in the run's config, whatever the program was given. A command without
     `${args}`, or with `${args_no_boolean_flags}` and a false parameter that is true by default, would train
@@ -100,14 +167,16 @@ def check_chosen(config: Config) -> None:
 
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
-    """Raise UserError where the config has another value than the sweep chose."""
-    # Of others nothing: a sweep notes some of its own in `plan`.
-    read = {key: parsed(key, value) for key, value in chosen.items()}
-    ours = {key: value for key, value in flat(read) if find_option(key)}
-    for key, said in ours.items():
-        given, value = config.value(key), build(config, ("", {key: said})).value(key)
-        # In a free tree it has another type where it came as a word.
-        if given != value and given != build(config, ("", {key: typed_word(key, str(said))})).value(key):
-            why = f"the sweep chose {value!r} and its command did not pass that on"
+    """Raise UserError if the config has another value than the sweep chose; keys of others are ignored."""
+    recorded = Source(config.to_dict())
+
+    def read(key: str, value: Any) -> Any:
+        return compose(recorded, Source({key: value})).value(key)
+
+    for key, value in flat({key: read_mapping(key, value) for key, value in chosen.items()}):
+        if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):
+            continue
+        if actual != read(*parse_override(f"{key}={value}")):  # a word in a free-form mapping has YAML's type
+            why = f"the sweep chose {expected!r} and its command did not pass that on"
             todo = "let the command end with ${args_no_hyphens}, which has every parameter"
-            raise UserError(f"{key}={given!r}: {why}; {todo}")
+            raise UserError(f"{key}={actual!r}: {why}; {todo}")

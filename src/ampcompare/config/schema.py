@@ -1,8 +1,8 @@
-"""The options of one run: every key with its meaning, default and range, and which go together.
+"""The options of a run as an OmegaConf structured config: every key with its default, help, range and role.
 
-Keys that a comparison turns on (backend, seed, batch size, ...) are top level, so that sweeps and W&B can
-group by them. The resolved tree is logged whole. This module must stay free of torch: `--help` answers in
-under 0.5 s.
+Keys that a comparison varies (backend, seed, batch size, ...) are at the top level, so that sweeps and W&B
+can group by them. The whole config is logged. This module answers `--help`: it must stay free of torch and
+OmegaConf.
 """
 
 import dataclasses
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.config import task
-from ampcompare.config.beside import CheckpointConfig, PlanConfig, PublishedConfig, WandbConfig
-from ampcompare.config.options import Leaf, Role, group, leaves, option
+from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
@@ -19,6 +18,8 @@ from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
+_BACKENDS = ", ".join(f"{name} = {backend.words}" for name, backend in REGISTRY.items())
+_ROOTS = "; ".join(f"{source.name}: {source.root}" for source in SOURCES.values() if source.root)
 _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF.items())
 
 
@@ -28,44 +29,41 @@ class ModelConfig:
         "resnet50",
         "network, also timm:NAME, ./net.py:build",
         choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
-        door=MODELS,
+        plugin=MODELS,
     )
     stem: str = option(
         "cifar",
-        "first layers of our ResNets: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
+        "stem of a built-in ResNet; cifar: 3x3 stride 1, no max-pool; imagenet: 7x7 stride 2, max-pool",
         choices=("cifar", "imagenet"),
     )
     zero_init_residual: bool = option(
-        False,
-        "a ResNet of ours begins with each residual branch at 0 (the weight of its last BatchNorm), and "
-        "learns from the first steps",
+        False, "start with residual branches at 0 in a built-in ResNet (the weight of their last BatchNorm)"
     )
-    kwargs: dict[str, Any] = option({}, "arguments of a network from elsewhere, by their names")
+    kwargs: dict[str, Any] = option({}, "arguments of a network that is not built in, by name")
 
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "data, also image_folder, ./data.py:build", choices=SOURCES, door=DATA)
+    source: str = option("cifar10", "data, also image_folder, ./data.py:build", choices=SOURCES, plugin=DATA)
     kwargs: dict[str, Any] = option(
-        {}, "arguments of a source from elsewhere, by their names; synthetic takes size, in pixels (32)"
+        {}, "arguments of a source that is not built in, by name; synthetic takes size, in pixels (32)"
     )
-    root: str | None = option(
-        None,
-        "; ".join(["folder of the data", *(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root)]),
-        role=Role.MAY_DIFFER,  # when a run goes on, the data are compared as such
-    )
-    train_limit: int | None = option(None, "training images at most, class-balanced", low=1)
-    test_limit: int | None = option(None, "test images at most, class-balanced", low=1)
+    # On resume the data themselves are compared.
+    root: str | None = option(None, f"folder of the data; {_ROOTS}", role=Role.MAY_DIFFER)
+    train_limit: int | None = option(None, "training images at most, class-balanced", minimum=1)
+    test_limit: int | None = option(None, "test images at most, class-balanced", minimum=1)
     augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
+    # The batches are the same with any number of workers.
     workers: int | None = option(
         None,
-        "processes that make the batches of a map-style Dataset from elsewhere; null: a core less than there "
-        "are, 4 at most",
-        low=0,
-        role=Role.MAY_DIFFER,  # the batches are the same
+        "worker processes of a map-style Dataset; null: one less than the CPU cores, at most 4",
+        minimum=0,
+        role=Role.MAY_DIFFER,
     )
-    mean: list[float] = option([0.4914, 0.4822, 0.4465], "per-channel mean subtracted from pixels in 0..1")
-    std: list[float] = option([0.2023, 0.1994, 0.2010], "per-channel standard deviation that divides them")
+    mean: list[float] = option(
+        [0.4914, 0.4822, 0.4465], "mean of each channel, subtracted; pixels are 0 to 1"
+    )
+    std: list[float] = option([0.2023, 0.1994, 0.2010], "standard deviation of each channel, divides")
 
 
 @dataclass
@@ -76,7 +74,7 @@ class TaskConfig:
         "class is called without arguments first)",
         choices=task.OF_LOSS,
         hints=task.HINTS,
-        door=LOSSES,
+        plugin=LOSSES,
     )
     metrics: list[str] | None = option(
         None,
@@ -84,13 +82,13 @@ class TaskConfig:
         'that gives a value a sample, or a 0-d mean, with fn.better = "higher" or "lower" where its name '
         "does not say; null: " + task.IN_WORDS,
         choices=task.SCORES,
-        door=METRICS,
-        null_is=lambda of: [*task.metrics_of(of("task.loss"), None)],
+        plugin=METRICS,
+        null_means=lambda of: [*task.metrics_of(of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
         f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
-        null_is=lambda of: task.first(of("task.loss"), of("task.metrics")),
+        null_means=lambda of: task.first(of("task.loss"), of("task.metrics")),
     )
 
 
@@ -98,24 +96,23 @@ class TaskConfig:
 class OptimizerConfig:
     name: str = option("sgd", "optimizer", choices=("sgd", "adam", "adamw"))
     lr: float = option(0.1, "peak learning rate", above=0)
-    momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
+    momentum: float = option(0.0, "momentum of sgd", minimum=0, below=1)
     nesterov: bool = option(False, "Nesterov momentum (sgd)")
-    weight_decay: float = option(0.0, "weight decay", low=0)
+    weight_decay: float = option(0.0, "weight decay", minimum=0)
     fused: bool | None = option(
         None,
-        "one kernel for the whole step, and the skip after an overflow decided on the device; null: on a "
-        "GPU, as it is the same arithmetic there",
+        "one kernel for the step, and skipped steps decided on the device; null: on a GPU (same results)",
     )
 
 
 @dataclass
 class ScheduleConfig:
     name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant", "multistep"))
-    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", low=0)
+    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", minimum=0)
     milestones: list[float] | None = option(
-        None, "epochs after which multistep takes gamma times the rate", above=0
+        None, "epochs after which multistep multiplies the learning rate by schedule.gamma", above=0
     )
-    gamma: float = option(0.1, "that factor", above=0)
+    gamma: float = option(0.1, "factor of multistep", above=0)
 
 
 @dataclass
@@ -123,106 +120,176 @@ class PrecisionConfig:
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )
-    init_scale: float = option(_PRECISION.init_scale, "first loss scale when dynamic", above=0)
+    init_scale: float = option(_PRECISION.init_scale, "first dynamic loss scale", above=0)
     growth_interval: int = option(
-        _PRECISION.growth_interval, "steps without overflow before the scale grows", low=1
+        _PRECISION.growth_interval, "steps without overflow before the loss scale doubles", minimum=1
     )
     min_loss_scale: float | None = option(
-        _PRECISION.min_loss_scale, f"floor of the dynamic scale ({_BOUNDED})", above=0
+        _PRECISION.min_loss_scale, f"floor of the dynamic loss scale ({_BOUNDED})", above=0
     )
     max_loss_scale: float | None = option(
-        _PRECISION.max_loss_scale, f"its ceiling ({_BOUNDED}; null: 2**24)", above=0
+        _PRECISION.max_loss_scale, f"ceiling of the dynamic loss scale ({_BOUNDED}; null: 2**24)", above=0
     )
     keep_batchnorm_fp32: bool | None = option(
         _PRECISION.keep_batchnorm_fp32,
-        f"BatchNorm in fp32 in a model whose weights are half; null: {_KEEPS}",
-        null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
+        f"BatchNorm in fp32 in a model with 16-bit weights; null: {_KEEPS}",
+        null_means=lambda value_of: _HALF.get(str(value_of("backend"))),
     )
     keep_fp32: list[str] | None = option(
         None,
-        "modules kept in fp32: layer4.2,*.bn3; under any backend, with all below them, by their names in the "
-        "network, shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
-        names=True,
+        "modules kept in fp32: layer4.2,*.bn3; with their submodules, under any backend; names of the model, "
+        "with shell-style wildcards (* matches dots, too); in a YAML file in quotes or as a list",
+        is_set=True,
     )
 
 
 @dataclass
 class TrainingConfig:
-    accumulate: int = option(1, "micro-batches per optimizer step", low=1)
+    accumulate: int = option(1, "micro-batches per optimizer step", minimum=1)
     clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
     clip_value: float | None = option(None, "clip each true gradient element to +-this", above=0)
-    gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", low=0)
-    label_smoothing: float = option(0.0, "label smoothing of the cross entropy", low=0, below=1)
-    on_nan: str = option("stop", "when the loss is not finite at a scale of 1", choices=("stop", "continue"))
+    gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", minimum=0)
+    label_smoothing: float = option(0.0, "label smoothing of the cross entropy", minimum=0, below=1)
+    on_nan: str = option("stop", "if the loss is not finite at a scale of 1", choices=("stop", "continue"))
     on_nonfinite_buffers: str = option(
         "say",
-        "when a forward overflows and BatchNorm's running statistics with it, although the step is skipped: "
-        "say it, or put all buffers back to those before the step (a copy of them each step)",
+        "if a skipped step leaves infinite or NaN BatchNorm statistics; say: print it; restore: put back the "
+        "buffers from before the step (copies them in each step)",
         choices=("say", "restore"),
     )
     find_unused_parameters: bool = option(
-        False,
-        "with several processes: look in each step for parameters that take no part in the loss, as "
-        "DistributedDataParallel's option of that name",
-        role=Role.MAY_DIFFER,
+        False, "as in DistributedDataParallel, with several processes", role=Role.MAY_DIFFER
     )
 
 
 @dataclass
 class EvalConfig:
-    every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
+    every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", minimum=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
-    batch_size: int = option(512, "images per evaluation batch", low=1)
+    batch_size: int = option(512, "images per evaluation batch", minimum=1)
 
 
 @dataclass
 class LogConfig:
-    every: int = option(50, "optimizer steps between rows", low=1)
+    every: int = option(50, "optimizer steps between rows", minimum=1)
     warmup_steps: int = option(
-        10, "first steps left out of throughput, step times and peak memory", low=0, role=Role.MAY_DIFFER
+        10, "first steps left out of throughput, step times and peak memory", minimum=0, role=Role.MAY_DIFFER
     )
 
 
 @dataclass
 class DiagnosticsConfig:
-    every: int | None = option(100, "optimizer steps between looks at the gradients, or null for none", low=1)
+    every: int | None = option(100, "optimizer steps between gradient diagnostics; null: none", minimum=1)
+
+
+@dataclass
+class CheckpointConfig:
+    every_epochs: int | None = option(1, "epochs between checkpoints", minimum=1)
+    every_minutes: float | None = option(
+        10.0,
+        "minutes between checkpoints, within epochs too; both null: no checkpoint, even at the end",
+        above=0,
+    )
+
+
+@dataclass
+class PublishedConfig:
+    """The publication that a run repeats: its setting is the default of other options."""
+
+    name: str | None = option(None, "publication to repeat; a name of configs/published, or a file")
+    arm: str = option("", "arm of the publication; empty: only what its arms share")  # may be called `none`
+    scale: float = option(1.0, "fraction of its epochs, images and batch size", above=0, maximum=1)
+    network: str | None = option(None, "another network, for a quick look", choices=("tiny",))
+
+
+@dataclass
+class PlanConfig:
+    """The analysis plan, fixed before the runs. Each record has it, and no run trains by it.
+
+    A sweep adds the position of a run to the recorded plan: `arm` (first, last) of the control, `block` and
+    `place`.
+    """
+
+    margin: float | None = option(
+        None,
+        "equivalence margin in the unit of the report, such as points of accuracy; null: its own",
+        above=0,
+    )
+    target: float | None = option(
+        None,
+        "target of the time to target, as logged, such as 0.93; null: what the baseline reaches",
+        above=0,
+    )
+    looks: list[int] | None = option(
+        None,
+        "numbers of seeds at interim looks, which may end the comparison; null: one, at the end",
+        minimum=2,
+    )
+    max_seeds: int | None = option(None, "seeds at most, if seeds are added until all is decided", minimum=2)
+    control: str = option(
+        "none",
+        "A/A control: the baseline again as its own group; bookends: first and last in the sweep",
+        choices=("none", "bookends"),
+        hints={"null": "none", "false": "none", "true": "bookends"},
+    )
+
+
+@dataclass
+class WandbConfig:
+    mode: str = option(
+        "auto",
+        "auto: online with an API key, else offline; disabled: no record",
+        choices=("auto", "online", "offline", "disabled"),
+        hints={"off": "disabled", "none": "disabled", "false": "disabled", "dryrun": "offline"},
+    )
+    project: str = option(
+        "comparison-amp",
+        "project",
+        pattern=r"[^/\\#?%:\x00-\x1f]{1,128}",
+        pattern_help=r"1 to 128 characters without / \ # ? % :",
+    )
+    entity: str | None = option(None, "user or team; null: the default of the API key")
+    group: str | None = option(None, "group; a sweep puts its id before it")
+    name: str | None = option(None, "run name; null: from backend, model and data")
+    tags: list[str] = option([], "tags")
+    notes: str | None = option(None, "notes")
 
 
 @dataclass
 class Config:
     backend: str = option(
         "none",
-        "precision backend, what is compared: "
-        + ", ".join(f"{name} = {backend.words}" for name, backend in REGISTRY.items()),
+        f"precision backend, what is compared: {_BACKENDS}",
         choices=tuple(REGISTRY),
         hints=HINTS,
-        door=BACKENDS,
+        plugin=BACKENDS,
     )
-    seed: int = option(223, "seed of weights, order, augmentation", low=0, high=2**63 - 1, role=Role.REPEAT)
-    batch_size: int = option(128, "images per micro-batch", low=1)
-    epochs: int = option(100, "passes over the training images", low=1)
+    seed: int = option(
+        223, "seed of weights, order, augmentation", minimum=0, maximum=2**63 - 1, role=Role.REPEAT
+    )
+    batch_size: int = option(128, "images per micro-batch", minimum=1)
+    epochs: int = option(100, "passes over the training images", minimum=1)
     max_steps: int | None = option(
-        None, "optimizer steps at most; the schedule stays that of epochs", low=1, role=Role.MAY_DIFFER
+        None, "optimizer steps at most; the schedule stays that of epochs", minimum=1, role=Role.MAY_DIFFER
     )
+    # On resume the kind of device has to be the same.
     device: str = option(
         "auto",
         "auto (first of cuda, mps, cpu) or cuda:N",
-        role=Role.MAY_DIFFER,  # when a run goes on, what kind it is has to be the same
+        role=Role.MAY_DIFFER,
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
-        pattern_words="one of auto, cpu, cuda, cuda:N, mps",
+        pattern_help="one of auto, cpu, cuda, cuda:N, mps",
         hints={"gpu": "cuda", "0": "cuda:0", "cuda:": "cuda"},
     )
     execution: str = option(
         "eager",
-        "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as "
-        "one CUDA graph; compiled, then as one graph",
+        "how a step runs; compile: torch.compile; cuda_graph: the whole step as a CUDA graph; or both",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
         hints={"torch.compile": "compile", "inductor": "compile", "true": "compile", "graph": "cuda_graph"},
     )
     tf32: bool = option(
         False,
-        "let the fp32 operations of a mixed-precision backend use TF32, also in the evaluation; "
-        "backend=tf32 is fp32 with TF32",
+        "TF32 for the fp32 operations of a mixed-precision backend, in evaluations too; see backend=tf32",
     )
     memory_format: str = option(
         "auto",
@@ -235,7 +302,7 @@ class Config:
     output_dir: str = option("runs", "folder of the run's record", role=Role.BOOKKEEPING)
     resume: str = option(
         "never",
-        "auto: go on with an unfinished run; one of this config in output_dir, where there is one",
+        "auto: go on with an unfinished run; one with the same config in output_dir, if there is one",
         role=Role.BOOKKEEPING,
         choices=("auto", "never"),
         hints={"true": "auto", "allow": "auto", "must": "auto", "false": "never"},
@@ -256,46 +323,47 @@ class Config:
     wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole tree as plain values, as it is logged; no free tree that is empty: W&B keeps one in an
-        offline run and loses it on its server.
+        """Return the config as plain values, as it is logged.
+
+        Empty free-form mappings are left out: W&B keeps them in an offline run and loses them on its server.
         """
-        found = dataclasses.asdict(self)
-        for leaf in TREES:
-            group, _, name = leaf.key.rpartition(".")
-            if not found[group][name]:
-                del found[group][name]
-        return found
+        content = dataclasses.asdict(self)
+        for key in FREE_FORM:
+            group, _, name = key.rpartition(".")
+            if not content[group][name]:
+                del content[group][name]
+        return content
 
     def value(self, key: str) -> Any:
-        """The value at a dotted key; None of what a free tree does not have."""
+        """Return the value at a dotted key, None if a free-form mapping does not have it."""
         value: Any = self
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         return value
 
-    def set(self, key: str, value: Any) -> None:
-        """Put a value that has been checked at the dotted key of an option."""
-        group, _, name = key.rpartition(".")
-        setattr(getattr(self, group) if group else self, name, value)
+
+OPTIONS: dict[str, OptionSpec] = {spec.key: spec for spec in option_specs(Config)}
+FREE_FORM = tuple(key for key, spec in OPTIONS.items() if spec.is_free_form)  # mappings with any keys
+GROUPS = {key.rpartition(".")[0] for key in OPTIONS} - {""}
 
 
-LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
-TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
-GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
+def find_option(key: str) -> tuple[OptionSpec, list[str]] | None:
+    """Return the option with this key, and the path in it if it is a free-form mapping.
 
-
-def find_option(key: str) -> tuple[Leaf, list[str]] | None:
-    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `[width]`."""
-    if key in LEAVES:
-        return LEAVES[key], []
-    for tree in TREES:
-        if key.startswith(f"{tree.key}.") and all(path := key.removeprefix(f"{tree.key}.").split(".")):
-            return tree, path
+    >>> spec, path = find_option("model.kwargs.width")
+    >>> spec.key, path
+    ('model.kwargs', ['width'])
+    """
+    if key in OPTIONS:
+        return OPTIONS[key], []
+    for mapping in FREE_FORM:
+        if key.startswith(f"{mapping}.") and all(path := key.removeprefix(f"{mapping}.").split(".")):
+            return OPTIONS[mapping], path
     return None
 
 
 def with_role(*roles: Role) -> frozenset[str]:
-    """The keys of the options with one of these roles, and of the groups that hold no others (`wandb`)."""
-    keys = {key for key, leaf in LEAVES.items() if leaf.role in roles}
-    others = {key.rpartition(".")[0] for key in LEAVES.keys() - keys}
+    """Return the keys of the options with one of these roles, and of groups that hold no others (`wandb`)."""
+    keys = {key for key, spec in OPTIONS.items() if spec.role in roles}
+    others = {key.rpartition(".")[0] for key in OPTIONS.keys() - keys}
     return frozenset(keys | (GROUPS - others))

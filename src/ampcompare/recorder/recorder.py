@@ -15,8 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.config.beside import WandbConfig
-from ampcompare.config.schema import LogConfig
+from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import __version__
-from ampcompare.config.options import Role
-from ampcompare.config.schema import LEAVES, with_role
+from ampcompare.config.option_spec import Role
+from ampcompare.config.schema import OPTIONS, with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import MEASURED, load
 from ampcompare.records.tree import as_text, flatten
@@ -70,11 +70,11 @@ def _content(analysis: Analysis) -> dict[str, Any]:
 def _options(group: Group) -> dict[str, Any]:
     """What a group's runs were asked for, and what of it may be said of all: no seed, no folder."""
     found: dict[str, Any] = {}
-    for key, leaf in LEAVES.items():
+    for key, spec in OPTIONS.items():
         if key not in ASIDE and not key.startswith(("plan.", "published.")):
-            value = group.records[0].option(key, leaf.default)
-            is_tree = leaf.is_tree and isinstance(value or {}, Mapping)
-            found |= dict(flatten(value or {}, f"{key}.")) if is_tree else {key: value}
+            value = group.records[0].option(key, spec.default)
+            is_mapping = spec.is_free_form and isinstance(value or {}, Mapping)
+            found |= dict(flatten(value or {}, f"{key}.")) if is_mapping else {key: value}
     return found
 
 

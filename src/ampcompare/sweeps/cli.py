@@ -106,7 +106,7 @@ def reproduce(
     """
     from rich.console import Console
 
-    from ampcompare.config.load import split_override
+    from ampcompare.config.load import parse_override
     from ampcompare.sweeps.reproduce import lines, sweep_file
 
     console, given = Console(highlight=False), words or []
@@ -144,7 +144,7 @@ def reproduce(
     from ampcompare.sweeps.prepare import SweepOptions
 
     called, text = sweep_file(*way)
-    there = dict(map(split_override, given)).get("output_dir")
+    there = dict(map(parse_override, given)).get("output_dir")
     if out and there:
         raise UserError(f"--out {out}: output_dir={there} says it too; leave one out")
     folder = Path(out or there or Path("runs") / called)

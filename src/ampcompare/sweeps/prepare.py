@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.beside import PlanConfig
-from ampcompare.config.load import split_override
+from ampcompare.config.load import parse_override
+from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
@@ -152,7 +152,7 @@ def prepare(file: str, words: Sequence[str], options: SweepOptions = SweepOption
         UserError: For a bad file, bad words or options that do not fit.
     """
     for word in words:
-        split_override(word)  # whether it is one
+        parse_override(word)  # whether it is one
     sweep = read_sweep(file, words)
     sweep = sweep if options.name is None else replace(sweep, name=options.name)
     prepared = prepare_sweep(sweep, words, options)
@@ -178,7 +178,7 @@ def prepare_sweep(
         raise UserError(f"{taken[0]}: the sweep varies it; leave it out")
     plan, cells, messages = check(sweep, own)
     has_control = not sweep.on_server and _has_control(plan, sweep, options.control)
-    given = dict(split_override(word) for word in own)
+    given = dict(parse_override(word) for word in own)
     is_ours = trains_here(sweep)
     return PreparedSweep(
         replace(sweep, control=has_control, cells=cells),

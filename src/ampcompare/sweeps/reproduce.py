@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ampcompare.config.arguments import parse
-from ampcompare.config.publication import arm_config
+from ampcompare.config.load import config_from_cli
+from ampcompare.config.publication_config import arm_config
 from ampcompare.data.sources import SOURCES
 from ampcompare.published.publication import Publication, load, names
 from ampcompare.report.words import listed, plural
@@ -98,7 +98,7 @@ def sweep_file(
     told |= {"published.network": network} if network else {}
     given = [f"{key}={value}" for key, value in told.items()]
     given += [word for word in words if key_of(word) not in VARIED]
-    first, *_ = [parse([*given, f"published.arm={arm}"]) for arm in arms]
+    first, *_ = [config_from_cli([*given, f"published.arm={arm}"]) for arm in arms]
     # A name that is a folder's, too, and other for another scale or network.
     parts = ["reproduce", own.name, f"scale-{scale:g}" if scale != 1 else "", network or ""]
     called = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))

@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import yaml
 
-from ampcompare.config.arguments import RESUME_VARIABLE
-from ampcompare.config.beside import PlanConfig
+from ampcompare.config.load import RESUME_VARIABLE
+from ampcompare.config.schema import PlanConfig
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun

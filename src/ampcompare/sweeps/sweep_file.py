@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from ampcompare.config.load import split_override
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
 from ampcompare.program.checked import Checked, Text, checked, refused
@@ -210,7 +211,7 @@ def sweep_of(path: Path, content: Any) -> Sweep:
 
 def key_of(word: str) -> str:
     """Return the option that a word of a command line names, however it is written."""
-    return word.removeprefix("--").lstrip("+").partition("=")[0]
+    return split_override(word)[0]
 
 
 def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, Any]:
@@ -224,8 +225,9 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
     if "," in text and text in parameter.settings.get("values", ()):
         return {"value": text}
     option = find_option(parameter.key) if is_ours else None
-    leaf = option[0] if option and not option[0].is_tree else None
-    takes_list, takes_names = leaf is not None and leaf.base is list, leaf is not None and leaf.names
+    spec = option[0] if option and not option[0].is_free_form else None
+    takes_list = spec is not None and spec.type is list
+    takes_names = spec is not None and takes_list and spec.item is str
     has_brackets = text.startswith(("[", "{"))
     if takes_names and not has_brackets:
         return {"value": text}
@@ -233,7 +235,7 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
     is_one = not isinstance(value, list)
     if takes_list and not takes_names:
         is_one = is_one or not any(isinstance(part, list) for part in value)
-    elif leaf is None and has_brackets:
+    elif spec is None and has_brackets:
         is_one = is_one or parameter.kind == "constant"
     return {"value" if is_one else "values": value}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.config.options import Role
+from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line

@@ -16,12 +16,10 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config import task
-from ampcompare.config.arguments import parse
-from ampcompare.config.beside import PlanConfig
-from ampcompare.config.build import build
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_option, check_parameters, split_override, typed_word
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.compose import Source, compose
+from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
+from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.checked import wrong_file
 from ampcompare.report.words import plural, some
@@ -73,7 +71,7 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     refusals: dict[Numbers, UserError] = {}
     for numbers in islice(product(*(range(p.grid_size()) for p in telling)), MAX_TRIED):
         try:
-            configs[numbers] = parse(_words_of(sweep, _point(sweep, telling, numbers), words))
+            configs[numbers] = config_from_cli(_words_of(sweep, _point(sweep, telling, numbers), words))
         except UserError as problem:
             refusals[numbers] = problem
     # Not every backend has every loss scale: the first that the training takes.
@@ -146,7 +144,7 @@ def _wrong_options(sweep: Sweep) -> Iterator[str]:
             yield f"parameters.{p.key}: a sweep has one plan; write value: and what it is"
         try:
             for value in p.examples():
-                check_option(p.key, typed_word(p.key, str(value)))  # as the program sees it
+                check_option(*parse_override(f"{p.key}={value}"))  # as the program sees it
         except UserError as problem:
             yield f"parameters.{problem}"
 
@@ -174,10 +172,10 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
 def _plan_of_others(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
     """Return the plan in the file and the words; another program may have options of that name."""
     found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
-    found |= dict(split_override(word) for word in words)
-    keys = [key for key in LEAVES if key.startswith(GROUP) and key in found]
+    found |= dict(parse_override(word) for word in words)
+    keys = [key for key in OPTIONS if key.startswith(GROUP) and key in found]
     try:
-        return build(Config(), ("", {key: found[key] for key in keys})).plan
+        return compose(Source({key: found[key] for key in keys})).plan
     except UserError:  # options of its own that are called so
         return PlanConfig()
 

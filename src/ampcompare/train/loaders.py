@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.config.load import Config
-from ampcompare.config.schema import LEAVES
+from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import Field, content_of, count_samples
 from ampcompare.data.dataset import Dataset
@@ -87,12 +87,12 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
         ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
-        is_asked = split is data.train or ours != LEAVES[key].default
+        is_asked = split is data.train or ours != OPTIONS[key].default
         if is_asked and theirs not in (None, ours):
             todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
             yield f"{key}={ours}: the loader of {source} has batches of {theirs}; {todo}"
     for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
-        if (given := config.value(key)) != LEAVES[key].default:
+        if (given := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
             yield f"{key}={given}: {why}; leave it out, normalise in the function"
     if captures(execution) and not isinstance(data.train, TensorSet):

@@ -7,9 +7,8 @@ from itertools import chain, count, islice
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.config.arguments import parse
-from ampcompare.config.check import settle
-from ampcompare.config.load import Config, check_chosen
+from ampcompare.config.load import Config, check_chosen, config_from_cli
+from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES
@@ -33,9 +32,9 @@ def configured(words: Sequence[str], **instead: Any) -> Config:
     """
     if instead.get("backend") == PLAIN:
         instead = {"tf32": False, **instead}
-    config = parse([*words, *(f"{key}={value}" for key, value in instead.items())])
+    config = config_from_cli([*words, *(f"{key}={value}" for key, value in instead.items())])
     check_chosen(config)
-    settle(config)
+    resolve_backend(config)
     return config
 
 

@@ -11,8 +11,8 @@ from support.wandb_files import write_runs
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.cli import main
-from ampcompare.config.arguments import parse
-from ampcompare.config.publication import arm_config
+from ampcompare.config.load import config_from_cli
+from ampcompare.config.publication_config import arm_config
 from ampcompare.entrypoint import main as train
 from ampcompare.published.publication import load, names
 from ampcompare.report.analysis.judged import OPEN
@@ -172,7 +172,9 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
     assert sweep.total() == 2 * len(publication.arms)
     template = sweep.command[sweep.command.index("run") + 1 :]
     configs = [
-        parse(build_command(template, sweep.program, sweep.points[place].parameters, tmp_path / "json"))
+        config_from_cli(
+            build_command(template, sweep.program, sweep.points[place].parameters, tmp_path / "json")
+        )
         for place in range(2 * len(publication.arms))
     ]
     ran = sorted((config.published.arm, config.seed) for config in configs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampcompare.config.schema import LEAVES
+from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
@@ -80,14 +80,15 @@ def planned_words(plan: Plan, metric: ComparedMetric) -> str:
 
 def _read(name: str, value: Any) -> Any:
     """The value as the option takes it; None where it can be none of that name."""
-    leaf = LEAVES[f"plan.{name}"]
+    spec = OPTIONS[f"plan.{name}"]
     try:
-        read = leaf.take(value, value)
+        read = spec.convert(value)
+        spec.check(read, value)
     except UserError:
         return None
     if read is None:  # an empty text
         return None
-    kind: Any = int if name == "looks" else leaf.base
+    kind: Any = int if name == "looks" else spec.type
     parts: list[Any] = read if name == "looks" else [read]
     if not 0 < len(parts) <= MOST or any(type(p) is not kind or (kind is int and p > MOST) for p in parts):
         return None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ampcompare.config.canonical import AUTO, GROUP, canonical
-from ampcompare.config.options import Role
+from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ampcompare.config.canonical import canonical
-from ampcompare.config.options import Role
+from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import find_option, with_role
 from ampcompare.data import sources
 from ampcompare.records import RunRecord

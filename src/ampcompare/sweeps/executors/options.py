@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ampcompare.config.load import split_override
+from ampcompare.config.load import parse_override
 from ampcompare.errors import UserError
 
 CLUSTERS = ("slurm", "ray")
@@ -24,7 +24,7 @@ def split_cluster_words(
     own: dict[str, str] = {}
     of_runs = []
     for word in words:
-        key, value = split_override(word)
+        key, value = parse_override(word)
         prefix, dot, name = key.partition(".")
         if not dot or prefix not in CLUSTERS:
             of_runs.append(word)

@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from ampcompare.config.canonical import canonical
-from ampcompare.config.options import Role
+from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import Config, with_role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason

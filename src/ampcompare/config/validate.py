@@ -1,4 +1,4 @@
-"""Which options go together, and what of them has no effect."""
+"""Rules that join options: values that exclude each other, that a backend refuses, that have no effect."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.canonical import TF32, has_no_effect
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
@@ -15,29 +15,32 @@ from ampcompare.precision import backend_of
 from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend
 
 
-def check(config: Config) -> None:
-    """Raise UserError for values that are fine alone and wrong together."""
-    for key, why in (*_wrong_training(config), *_wrong_data(config), *_wrong_plan(config)):
+def validate(config: Config) -> None:
+    """Raise UserError for values that are allowed alone and wrong together."""
+    for key, why in (*_training_conflicts(config), *_data_conflicts(config), *_plan_conflicts(config)):
         value = config.value(key)
-        said = _shown(value) if isinstance(value, bool | float) else repr(value)
-        raise UserError(f"{key}={said}: {why}")
+        shown = _shown(value) if isinstance(value, bool | float) else repr(value)
+        raise UserError(f"{key}={shown}: {why}")
     task.check(config.task.loss, config.task.metrics, config.task.metric)
-    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (`settle`)
+    if config.backend in REGISTRY:  # a plug-in is imported later, in `resolve_backend`
         check_backend(config, REGISTRY[config.backend])
 
 
-def _wrong_training(config: Config) -> Iterator[tuple[str, str]]:
+def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the key of an option that conflicts with others, and why."""
     optimizer, schedule, training = config.optimizer, config.schedule, config.training
     precision = config.precision
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
         yield "optimizer.nesterov", "needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     if optimizer.momentum and optimizer.name != "sgd":
         yield "optimizer.momentum", "only sgd has it; set it to 0 or use optimizer.name=sgd"
+
     if schedule.name == "multistep" and not schedule.milestones:
         yield "schedule.name", "needs schedule.milestones, epochs such as [100,150]; give them"
     if schedule.milestones and schedule.name != "multistep":
         why = f"schedule.name={schedule.name} has none"
         yield "schedule.milestones", f"{why}; leave it out, or use schedule.name=multistep"
+
     if training.label_smoothing and config.task.loss != task.CROSS_ENTROPY:
         only = f"only task.loss={task.CROSS_ENTROPY} has it, and task.loss={config.task.loss!r} is given"
         yield "training.label_smoothing", f"{only}; leave it out"
@@ -54,16 +57,17 @@ def _wrong_training(config: Config) -> Iterator[tuple[str, str]]:
     if config.execution.endswith("_graph") and optimizer.fused is False:
         why = "needs optimizer.fused=true, other optimizers decide on the host"
         yield "execution", f"{why}; leave optimizer.fused out"
-    if (floor := precision.min_loss_scale) is not None:
-        if precision.max_loss_scale is not None and floor > precision.max_loss_scale:
-            most = f"precision.max_loss_scale={precision.max_loss_scale:g}"
-            yield "precision.min_loss_scale", f"expected at most {most}; lower it"
-        if floor > precision.init_scale:
-            most = f"precision.init_scale={precision.init_scale:g}"
-            yield "precision.min_loss_scale", f"expected at most {most}; lower it or raise init_scale"
+
+    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
+    if floor is not None and ceiling is not None and floor > ceiling:
+        most = f"precision.max_loss_scale={ceiling:g}"
+        yield "precision.min_loss_scale", f"expected at most {most}; lower it"
+    if floor is not None and floor > precision.init_scale:
+        most = f"precision.init_scale={precision.init_scale:g}"
+        yield "precision.min_loss_scale", f"expected at most {most}; lower it or raise init_scale"
 
 
-def _wrong_data(config: Config) -> Iterator[tuple[str, str]]:
+def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
     data, source = config.data, source_of(config.data.source)
     if len(data.mean) != 3:
         yield "data.mean", "expected three numbers, one per channel"
@@ -73,19 +77,16 @@ def _wrong_data(config: Config) -> Iterator[tuple[str, str]]:
         yield "data.root", f"data.source={source.name} needs a {source.root}; set data.root=PATH"
 
 
-def _wrong_plan(config: Config) -> Iterator[tuple[str, str]]:
-    looks, most = config.plan.looks, config.plan.max_seeds
-    if looks is not None:
-        if not looks or any(later <= earlier for earlier, later in pairwise(looks)):
-            yield "plan.looks", "expected rising numbers of seeds, such as [3,6,10]"
-        elif most is not None and most < looks[-1]:
-            yield (
-                "plan.max_seeds",
-                f"plan.looks={looks} goes further; raise it, or leave out the looks beyond it",
-            )
+def _plan_conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    looks, max_seeds = config.plan.looks, config.plan.max_seeds
+    if looks is not None and (not looks or any(later <= earlier for earlier, later in pairwise(looks))):
+        yield "plan.looks", "expected rising numbers of seeds, such as [3,6,10]"
+    if looks and max_seeds is not None and max_seeds < looks[-1]:
+        todo = "raise it, or leave out the looks beyond it"
+        yield "plan.max_seeds", f"plan.looks={looks} goes further; {todo}"
 
 
-# What a backend has to be for an option of `precision`, and what is said of one that is not.
+# Per option of `precision`: the attribute that a backend needs, and the message if it lacks it.
 _NEEDS = {
     "precision.loss_scale": ("scales", "does not scale the loss"),
     "precision.min_loss_scale": ("bounded_scale", "has neither floor nor ceiling for the loss scale"),
@@ -102,44 +103,46 @@ def check_backend(config: Config, backend: Backend) -> None:
     keep = "precision.keep_fp32"
     if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
         raise UserError(f"{keep}={_shown(config.value(keep))}: {CANNOT_KEEP.format(config.backend)}")
-    if backend.is_fp32:  # `remarks` says what has no effect: a comparison gives all its runs the same words
+    if backend.is_fp32:  # `ignored_options` reports them: a comparison gives all its runs the same overrides
         return
     for key, (needs, why) in _NEEDS.items():
         value = config.value(key)
-        if value != LEAVES[key].default and not getattr(backend, needs):
+        if value != OPTIONS[key].default and not getattr(backend, needs):
             raise UserError(f"{key}={_shown(value)}: backend={config.backend} {why}; leave it out")
 
 
-def settle(config: Config) -> None:
-    """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a backend
-    that cannot be had, and for options that it does not take.
+def resolve_backend(config: Config) -> None:
+    """Load the backend and check its options; warn on stderr of plug-ins that a built-in name hides.
+
+    Raises:
+        UserError: The backend cannot be loaded, or does not take an option.
     """
     if os.environ.get("RANK", "0") == "0":
-        for leaf in LEAVES.values():
-            for line in left_out(leaf.door, leaf.choices) if leaf.door else ():
+        for spec in OPTIONS.values():
+            for line in left_out(spec.plugin, spec.choices) if spec.plugin else ():
                 sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 
 
-def remarks(config: Config) -> list[str]:
-    """What is to be said of options that were given and have no effect, a line each."""
+def ignored_options(config: Config) -> list[str]:
+    """Return a line for each reason why options that were given have no effect."""
     backend, network = config.backend, config.model.name
-    of_backend = [key for key in LEAVES if has_no_effect(key, backend)]
-    is_ours = network in LEAVES["model.name"].choices
+    of_backend = [key for key in OPTIONS if has_no_effect(key, backend)]
+    is_built_in = network in OPTIONS["model.name"].choices
     kind = "is fp32" if backend in REGISTRY and REGISTRY[backend].is_fp32 else "does not scale the loss"
     idle = {
         f"backend={backend} {kind}": [key for key in of_backend if key != TF32],
         f"backend={backend} always uses TF32": [key for key in of_backend if key == TF32],
         f"model.name={network} is none of our networks": (
-            [] if is_ours else ["model.stem", "model.zero_init_residual"]
+            [] if is_built_in else ["model.stem", "model.zero_init_residual"]
         ),
     }
-    found = []
+    lines = []
     for why, keys in idle.items():
-        told = [f"{k}={_shown(config.value(k))}" for k in keys if config.value(k) != LEAVES[k].default]
-        if told:
-            found.append(f"{', '.join(told)} {'has' if len(told) == 1 else 'have'} no effect: {why}")
-    return found
+        given = [f"{k}={_shown(config.value(k))}" for k in keys if config.value(k) != OPTIONS[k].default]
+        if given:
+            lines.append(f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect: {why}")
+    return lines
 
 
 def _shown(value: object) -> str:

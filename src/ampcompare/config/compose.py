@@ -1,0 +1,174 @@
+"""Values from files, overrides and sweeps, merged into the structured config of `schema.py` by OmegaConf.
+
+`OptionSpec.convert` converts each value before OmegaConf sees it, and `${...}` is checked before OmegaConf
+resolves it.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
+
+from ampcompare.config.option_spec import MISSING, REFERENCE, OptionSpec
+from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, Config, find_option
+from ampcompare.errors import UserError, did_you_mean, reason
+from ampcompare.program.place import as_typed
+from ampcompare.program.yaml_file import read_word
+
+# What the options are called elsewhere, by the last part of a key.
+KEY_HINTS = {
+    "optimizer.lr": "learning_rate base_lr init_lr",
+    "epochs": "num_epochs n_epochs max_epochs num_train_epochs",
+    "batch_size": "bs batch train_batch_size per_device_train_batch_size",
+    "backend": "amp opt_level mixed_precision use_amp dtype",
+    "device": "gpu gpus accelerator",
+    "training.clip_norm": "grad_clip max_grad_norm gradient_clip_val",
+    "training.accumulate": "gradient_accumulation_steps accumulate_grad_batches",
+    "model.name": "arch model_name",
+    "optimizer.weight_decay": "wd l2",
+    "task.loss": "criterion loss_fn objective",
+}
+
+
+class Source(NamedTuple):
+    """Values of options from one place: a mapping, nested or with dotted keys, and its file if it has one."""
+
+    values: Mapping[Any, Any]
+    file: str = ""
+
+
+@cache
+def _structured() -> DictConfig:
+    return OmegaConf.structured(Config)
+
+
+def compose(*sources: Source) -> Config:
+    """Merge the sources over the defaults, the later one winning, and check each option that was given.
+
+    Raises:
+        UserError: One line with file, key, value, what is allowed and what may have been meant.
+    """
+    merged, given = copy.deepcopy(_structured()), dict[str, tuple[str, Any]]()
+    for source in sources:
+        with _naming(source.file):
+            for spec, value in read_options(source.values):
+                given[spec.key] = source.file, value
+                _merge(merged, spec, value)
+    # A value that another option refers to is missing or wrong before the one that refers to it.
+    for key, (file, value) in sorted(given.items(), key=lambda item: "${" in str(item[1][1])):
+        with _naming(file):
+            OPTIONS[key].check(_resolve(merged, key, value), value)
+    config: Any = OmegaConf.to_object(merged)
+    return config
+
+
+def read_options(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[OptionSpec, Any]]:
+    """Yield the options in a mapping with their values; `model.kwargs.width` as a mapping for `model.kwargs`.
+
+    Raises:
+        UserError: A key is no option, or the value of a group is no mapping.
+    """
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        inner = read_mapping(key, value)
+        if key in GROUPS:
+            if not isinstance(inner, Mapping | None):
+                known = ", ".join(name.rpartition(".")[2] for name in OPTIONS if name.startswith(f"{key}."))
+                raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
+            yield from read_options(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
+        elif option := find_option(key):
+            spec, path = option
+            for part in reversed(path):
+                inner = {part: inner}
+            yield spec, inner
+        else:
+            raise UserError(f"{key}: no such key; {_near(key)}")
+
+
+def read_mapping(key: str, value: Any) -> Any:
+    """Return the value, parsed if it is a mapping in a text, as W&B's agent writes a group: `{'lr': 0.2}`."""
+    if isinstance(value, str) and (key in GROUPS or key in FREE_FORM):
+        with suppress(UserError):  # the option's own error says what it expects
+            return read_word(key, value)
+    return value
+
+
+def _merge(merged: DictConfig, spec: OptionSpec, value: Any) -> None:
+    """Check the texts in the value, convert it and put it into the config."""
+    for text in _texts(value):
+        _check_text(spec, value, text)
+    if spec.is_free_form and value is None:  # null empties it
+        OmegaConf.update(merged, spec.key, {}, merge=False)
+        return
+    converted = spec.convert(value)
+    try:
+        OmegaConf.update(merged, spec.key, converted)
+    except OmegaConfBaseException as problem:
+        raise UserError(f"{spec.key}={value!r}: {reason(problem)}") from None
+
+
+def _check_text(spec: OptionSpec, value: Any, text: str) -> None:
+    """Raise UserError for what no text may hold: `${oc.env:WANDB_API_KEY}` would record a secret."""
+    if "\0" in text:
+        raise spec.error(value, "a NUL character is in it; ")
+    if any("\ud800" <= c <= "\udfff" for c in text):  # how Python keeps bytes that are not UTF-8
+        raise spec.error(value, "a byte that is not UTF-8 is in it; ")
+    if text.endswith("\\???"):  # OmegaConf's escape of its mark for a missing value
+        raise spec.error(value, "a text cannot end with \\???; ")
+    if "${" in REFERENCE.sub("", text):
+        why = "of ${...} only another option's key is understood, such as ${backend}"
+        raise UserError(f"{spec.key}={value!r}: {why}")
+    for key in REFERENCE.findall(text):
+        if not find_option(key):
+            raise UserError(f"{spec.key}={value!r}: ${{{key}}} is no option; {_near(key)}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value, keys of mappings too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _resolve(merged: DictConfig, key: str, given: Any) -> Any:
+    """Return the value of an option, its references resolved. OmegaConf's exceptions become a UserError."""
+    try:
+        value = OmegaConf.select(merged, key, throw_on_missing=True)
+        if OmegaConf.is_config(value):
+            return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue:
+        raise UserError(f"{key}={MISSING}: has to be given; expected {OPTIONS[key].allowed}") from None
+    except ValidationError:
+        raise OPTIONS[key].error(given) from None
+    except (OmegaConfBaseException, RecursionError) as problem:
+        raise UserError(f"{key}={given!r}: {reason(problem)}") from None
+    return value
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Put the name of the file before the message of a UserError."""
+    try:
+        yield
+    except UserError as problem:
+        raise UserError(f"{file}: {problem}" if file else str(problem)) from None
+
+
+def _near(key: str) -> str:
+    """Return which option may have been meant, or where all are listed."""
+    last = key.rpartition(".")[2]
+    hints = [ours for ours, others in KEY_HINTS.items() if last.replace("-", "_") in others.split()]
+    near = "" if hints else did_you_mean(key, OPTIONS)
+    if not near:  # `lr` for `optimizer.lr`
+        hints += [option for option in OPTIONS if option.rpartition(".")[2] == last]
+    if hints:
+        near = f"did you mean {hints[0]}?"
+    return near or f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"

@@ -1,0 +1,267 @@
+"""How an option is declared: a dataclass field whose metadata has its help, range, choices and role.
+
+`schema.py` declares the options as an OmegaConf structured config, `compose.py` merges values into it.
+"""
+
+import dataclasses
+import math
+import operator
+import re
+import types
+import typing
+from ast import literal_eval
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from ampcompare.errors import UserError, did_you_mean
+from ampcompare.plugins import Door
+
+BOUNDS = {
+    "minimum": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "maximum": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+LISTS: dict[Any, tuple[str, str]] = {  # how a list of such items is called, and an example
+    float: ("numbers", "[0.5,0.5,0.5]"),
+    int: ("whole numbers", "[3,6,10]"),
+    str: ("texts", "[a,b]"),
+}
+NULL_WORDS = ("none", "null", "~", "")
+BOOLS = dict.fromkeys(("true", "yes", "y", "on", "1"), True)
+BOOLS |= dict.fromkeys(("false", "no", "n", "off", "0"), False)
+MISSING = "???"  # OmegaConf's marker for a value that another source has to give
+REFERENCE = re.compile(r"(?<!\\)\$\{(\w+(?:\.\w+)*)\}")  # to another option: the one allowed interpolation
+
+
+class Role(Enum):
+    """What an option means for a run: which runs a report pools, and what may change on resume."""
+
+    RESULT = "shapes the result: runs that differ in it are never taken for one"
+    MAY_DIFFER = "sets runs apart in a report, but a run may go on with another value"
+    REPEAT = "tells repetitions apart: they are pooled, and a run goes on with the same"
+    BOOKKEEPING = "touches no figure: it may differ among runs that are pooled, and when one goes on"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptionSpec:
+    """One option: its dotted key, its type, and the metadata of its field.
+
+    Attributes:
+        key: The dotted key, such as `optimizer.lr`.
+        type: int, float, bool, str, list or dict; float for `float | str`.
+        item: The type of a list's items.
+        optional: Whether null is allowed.
+        default: The value without any source.
+        help: What the option does.
+        role: What it means for a run.
+        choices: The allowed words; for a number, words that are allowed beside numbers.
+        minimum, maximum: Inclusive bounds.
+        above, below: Exclusive bounds.
+        pattern: A regular expression for the whole text.
+        pattern_help: The same in words.
+        hints: The right word for a wrong one that people write.
+        null_means: What null stands for, given a look-up of other options.
+        plugin: The kind of plug-in that is allowed by name, beside the choices.
+        is_set: Whether the order of the list's items has no meaning, as of names of modules.
+    """
+
+    key: str
+    type: type
+    item: Any
+    optional: bool
+    default: Any
+    help: str
+    role: Role
+    choices: Collection[Any] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    pattern: str = ""
+    pattern_help: str = "a text"
+    hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    null_means: Callable[[Callable[[str], Any]], Any] | None = None
+    plugin: Door | None = None
+    is_set: bool = False
+
+    @property
+    def is_free_form(self) -> bool:
+        """Whether it is a mapping with any keys, such as the arguments of somebody else's function."""
+        return self.type is dict
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        names = self.plugin.names(self.choices) if self.plugin else ()
+        words = ", ".join([*map(str, self.choices), *names])
+        bounds = " and ".join(f"{phrase} {bound:g}" for phrase, bound, _ in self._bounds())
+        if self.type in (int, float):
+            text = f"{'a whole number' if self.type is int else 'a number'} {bounds}".strip()
+            text += f", or {words}" if words else ""
+        elif self.type is bool:
+            text = "true or false"
+        elif self.is_free_form:
+            text = f"names with values as YAML types them, such as {self.key}.width=64"
+        elif self.is_set:
+            text = "names with commas between them, such as layer4.2,*.bn3,fc"
+        elif self.type is list:
+            noun, example = LISTS[self.item]
+            text = f"a list of {noun}{bounds and f', each {bounds}'}, such as {example}"
+            text = f"a list of {words}" if words else text
+        else:
+            text = f"one of {words}" if words else self.pattern_help
+        return f"{text}, or null" if self.optional else text
+
+    def _bounds(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
+        bounds = ((phrase, getattr(self, name), holds) for name, (phrase, holds) in BOUNDS.items())
+        return [(phrase, bound, holds) for phrase, bound, holds in bounds if bound is not None]
+
+    def convert(self, value: Any) -> Any:
+        """Return a word, or a value of a file, in the type of the option.
+
+        W&B's sweeps write `1e3` for 1000 and `None` for null, which OmegaConf would refuse. A text that
+        refers to another option (`${seed}`) or is MISSING stays as it is: OmegaConf resolves it.
+
+        Raises:
+            UserError: The value cannot be converted.
+        """
+        try:
+            return self._convert(value)
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            raise self.error(value) from None
+
+    def _convert(self, value: Any) -> Any:
+        if self.is_free_form:
+            if not isinstance(value, Mapping):
+                raise ValueError
+            return _plain(value)
+        word = value.strip().lower() if isinstance(value, str) else None
+        if self.optional and (value is None or word in NULL_WORDS):
+            return None
+        if self.type is not list:
+            return word if self.type is float and word in self.choices else _scalar(self.type, value)
+        if word is not None:
+            if word == MISSING or REFERENCE.fullmatch(word):
+                return value
+            value = split_list(value)
+        values = value if isinstance(value, list | tuple) else [value]
+        if word in NULL_WORDS or (self.is_set and any(isinstance(item, bool | float) for item in values)):
+            raise ValueError  # of a set: the module 1.10 would be 1.1
+        items = [_scalar(self.item, item) for item in values]
+        return [*dict.fromkeys(items)] or None if self.is_set else items
+
+    def check(self, value: Any, given: Any) -> None:
+        """Raise UserError if a converted value is not allowed by the metadata; `given` is shown."""
+        items = [] if self.is_free_form else value if isinstance(value, list) else [value]
+        if not all(map(self._is_allowed, items)):
+            raise self.error(given)
+
+    def _is_allowed(self, item: Any) -> bool:
+        if isinstance(item, bool | None):
+            return True
+        if isinstance(item, str):
+            is_choice = not self.choices or item in self.choices or (self.plugin and self.plugin.takes(item))
+            return bool(is_choice and (not self.pattern or re.fullmatch(self.pattern, item)))
+        return (isinstance(item, int) or math.isfinite(item)) and all(
+            holds(item, bound) for _, bound, holds in self._bounds()
+        )
+
+    def error(self, given: Any, why: str = "") -> UserError:
+        """Return the one-line error for a value, with the word that was meant if it is known."""
+        hint = self.hints.get(str(given).strip().lower())
+        near = f"did you mean {hint}?" if hint else ""
+        if not hint and isinstance(given, str):
+            near = did_you_mean(given.lower(), map(str, self.choices), 0.75)
+        return UserError(f"{self.key}={given!r}: {why}expected {self.allowed}{near and '; ' + near}")
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:
+    """Return a dataclass field for an option.
+
+    Args:
+        default: The default value.
+        help: What the option does.
+        metadata: Attributes of `OptionSpec`. The role is that of the group if it is left out.
+    """
+    metadata = {"help": help, **metadata}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def group(cls: type, role: Role = Role.RESULT) -> Any:
+    """Return a dataclass field for a group of options; `role` is that of options without their own."""
+    return dataclasses.field(default_factory=cls, metadata={"role": role})
+
+
+def option_specs(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[OptionSpec]:
+    """Yield the options of a dataclass and its groups, depth first, in the order of declaration."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        metadata = {"role": role, **field.metadata}
+        if dataclasses.is_dataclass(hint):
+            yield from option_specs(typing.cast(type, hint), f"{key}.", metadata["role"])
+            continue
+        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        base = float if float in members else members[0]
+        factory = field.default_factory
+        yield OptionSpec(
+            key=key,
+            type=typing.get_origin(base) or base,
+            item=next(iter(typing.get_args(base)), None),
+            optional=type(None) in members,
+            default=field.default if factory is dataclasses.MISSING else factory(),
+            **metadata,
+        )
+
+
+def split_list(text: str) -> list[str] | None:
+    """Return the items of a list in a text: with commas, in brackets or not, quoted or not. None: no list.
+
+    YAML is not used: it takes the star of `*.bn3` for an alias, and 1.10 for 1.1.
+
+    >>> split_list("layer4.2, *.bn3"), split_list("[a,1.10]"), split_list("['a', 'b, c']")
+    (['layer4.2', '*.bn3'], ['a', '1.10'], ['a', 'b, c'])
+    """
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            items = list(literal_eval(text))
+            if all(isinstance(item, str) for item in items):
+                return items
+        text = text[1:-1]
+    items = [item for part in text.split(",") if (item := part.strip().strip("'\""))]
+    is_list = not any(item.startswith("{") or item.count("[") != item.count("]") for item in items)
+    return items if is_list else None
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    if not isinstance(value, str | bool | int | float) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError
+    if isinstance(value, str) and (kind is str or value == MISSING or "${" in value):
+        return value
+    if kind is bool:
+        return BOOLS[str(value).strip().lower()]
+    if isinstance(value, str):
+        try:
+            value = int(value)  # exact, however large
+        except ValueError:
+            value = float(value)
+    if kind is int and value != int(value):
+        raise ValueError
+    return kind(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of what JSON can hold, too. Raises ValueError for anything else."""
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    raise ValueError
