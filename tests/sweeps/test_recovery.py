@@ -63,8 +63,8 @@ def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0
     os.utime(file, (time.time() - age, time.time() - age))
 
 
-def guard_interrupted(journal: Journal, *pids: int, seconds_ago: float = 0.0) -> None:
-    (journal.folder / GUARD_MARK).write_text(" ".join(map(str, [time.time() - seconds_ago, *pids])))
+def guard_interrupted(journal: Journal, *run_ids: str, seconds_ago: float = 0.0) -> None:
+    (journal.folder / GUARD_MARK).write_text(" ".join(map(str, [time.time() - seconds_ago, *run_ids])))
 
 
 def test_a_run_that_finished_is_finished_with_its_value(left):
@@ -81,14 +81,21 @@ def test_a_run_that_finished_before_its_start_was_written_down_is_not_run_again(
     assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
 
 
-@pytest.mark.parametrize(("pids", "state"), [((NOBODY,), RunState.PREEMPTED), ((), RunState.FINISHED)])
-def test_a_program_that_ends_with_0_when_the_guard_interrupts_it_has_not_finished(left, pids, state):
+@pytest.mark.parametrize(
+    ("is_interrupted", "state"), [(True, RunState.PREEMPTED), (False, RunState.FINISHED)]
+)
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_program_that_ends_with_0_when_the_guard_interrupts_it_has_not_finished(
+    left, is_noted, is_interrupted, state
+):
     def leave(journal, run):
-        start(journal, run)
-        guard_interrupted(journal, *pids, seconds_ago=1)
+        if is_noted:
+            start(journal, run)
+        guard_interrupted(journal, run.run_id if is_interrupted else "another", seconds_ago=1)
         record(journal, run)
 
-    assert left(leave).state is state
+    recovered = left(leave)
+    assert recovered.state is (state if is_noted or not is_interrupted else RunState.QUEUED)
 
 
 def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
@@ -97,7 +104,7 @@ def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
         time.sleep(0.05)
         record(journal, run, age=0.01)
         time.sleep(0.05)
-        guard_interrupted(journal, NOBODY)
+        guard_interrupted(journal, run.run_id)
 
     assert left(leave).state is RunState.FINISHED
 

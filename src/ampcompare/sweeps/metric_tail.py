@@ -1,4 +1,4 @@
-"""The metric of a run while the run goes on, read from its W&B record as it grows."""
+"""The metric of a running run, read from its W&B record as it grows."""
 
 import math
 import time

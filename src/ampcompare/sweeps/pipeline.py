@@ -238,7 +238,7 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
 def _executor_factory(
     prepared: PreparedSweep, cluster_words: Mapping[str, str]
 ) -> Callable[[Journal], Executor]:
-    """Return what makes the executor; what is wrong with the cluster's options is said before that.
+    """Check the cluster's options, and return what makes the executor.
 
     Raises:
         UserError: If the cluster cannot be used, or cannot do what the sweep needs.

@@ -1,9 +1,9 @@
 """End the runs of a process that was killed before it could end them itself.
 
 The guard is a program of its own, started by `ProcessGuard` in a session of its own. It reads lines from its
-standard input, `+PID` or `-PID`: watch a run's process group, or watch it no longer. When the input closes,
-its parent has ended, however that happened, and the guard ends the runs that are left: SIGTERM to the run,
-so that it can save a checkpoint, SIGKILL to its whole group after PATIENCE_SECONDS.
+standard input: `+PID RUN_ID`, watch a run's process group, or `-PID`, watch it no longer. When the input
+closes, its parent has ended, however that happened, and the guard ends the runs that are left: SIGTERM to the
+run, so that it can save a checkpoint, SIGKILL to its whole group after PATIENCE_SECONDS.
 
 Linux has PR_SET_PDEATHSIG for this, but that fires when the *thread* that started the run ends, it does not
 reach grandchildren, and other systems do not have it.
@@ -26,7 +26,7 @@ IGNORED_SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 class ProcessGuard:
     """The guard of this process's runs.
 
-    Runs go on unguarded where somebody has killed the guard: they are worth more than their protection.
+    If somebody kills the guard, the runs continue without it.
     """
 
     def __init__(self, mark: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class ProcessGuard:
 
         Args:
             mark: A file that the guard writes before it ends runs: the time at which its parent ended, and
-                the pids of the runs that it interrupts.
+                the ids of the runs that it interrupts.
         """
         marks = [] if mark is None else [str(mark)]
         self._process = subprocess.Popen(
@@ -44,9 +44,9 @@ class ProcessGuard:
             start_new_session=True,  # Ctrl-C in the terminal is not for the guard
         )
 
-    def watch(self, pid: int) -> None:
+    def watch(self, pid: int, run_id: str = "") -> None:
         """Watch the process group of a run."""
-        self._write(f"+{pid}\n")
+        self._write(f"+{pid} {run_id}\n")
 
     def forget(self, pid: int) -> None:
         """Stop watching a run that has ended."""
@@ -66,14 +66,18 @@ def main() -> None:
     """Watch until standard input closes, then end what is left."""
     for name in IGNORED_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    groups: set[int] = set()
+    run_ids: dict[int, str] = {}  # by process group
     for line in sys.stdin:
-        change = groups.add if line[0] == "+" else groups.discard
-        change(int(line[1:]))
+        pid, _, run_id = line[1:].strip().partition(" ")
+        if line[0] == "+":
+            run_ids[int(pid)] = run_id
+        else:
+            run_ids.pop(int(pid), None)
+    groups = set(run_ids)
     if groups and sys.argv[1:]:
         now = time.time()
         time.sleep(2 * CLOCK_TICK_SECONDS)  # what a run writes after its SIGTERM is clearly younger
-        words = [now, *(pid for pid in groups if heeds_sigterm(pid))]
+        words = [now, *(run_id for pid, run_id in run_ids.items() if heeds_sigterm(pid))]
         with suppress(OSError):
             Path(sys.argv[1]).write_text(" ".join(map(str, words)))
     for pid in groups:

@@ -47,7 +47,12 @@ class RunProcess:
     """A running program in a process group of its own. Its output goes to a file."""
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], log: Path, guard: ProcessGuard
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        guard: ProcessGuard,
+        run_id: str = "",
     ) -> None:
         self._guard = guard
         self._exit_code: int | None = None
@@ -64,7 +69,7 @@ class RunProcess:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        guard.watch(self.pid)
+        guard.watch(self.pid, run_id)
 
     @property
     def pid(self) -> int:
@@ -97,7 +102,7 @@ class RunProcess:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether it has ended because it was asked to: not where it ignores that and comes to its end."""
+        """Whether it ended because it was asked to. A program that ignores SIGTERM may come to its end."""
         return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
 
     def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
@@ -174,7 +179,8 @@ class RunLauncher:
             if self.trains_here:
                 known = PlanConfig.__dataclass_fields__
                 words += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
-            return RunProcess([*self.prefix, *words], self._environment(run, file, gpu), log, guard)
+            environment = self._environment(run, file, gpu)
+            return RunProcess([*self.prefix, *words], environment, log, guard, run.run_id)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
             with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
                 print(f"cannot be started: {problem}", file=output)
@@ -241,13 +247,13 @@ def interrupted_at(run: SweepRun, folder: Path) -> float:
 
     The killed driver's guard has interrupted it, or, where the guard was killed as well, nobody until now.
     """
-    pid = run.process.get("pid")
     try:
-        time_of_guard, *pids = (folder / GUARD_MARK).read_text().split()
-        is_interrupted, when = str(pid) in pids, float(time_of_guard) + CLOCK_TICK_SECONDS
+        time_of_guard, *run_ids = (folder / GUARD_MARK).read_text().split()
+        is_interrupted, when = run.run_id in run_ids, float(time_of_guard) + CLOCK_TICK_SECONDS
     except (OSError, ValueError):
+        pid = run.process.get("pid")
         is_interrupted, when = pid is None or heeds_sigterm(pid), time.time()
-    return when if is_interrupted or pid is None else math.inf
+    return when if is_interrupted else math.inf
 
 
 def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> RunState:
@@ -292,7 +298,8 @@ def end_leftovers(
     left = _processes_of(runs, folder, started)
     if not left:
         return
-    say(f"waiting for {len(left)} processes of runs that a killed driver has left")
+    processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+    say(f"waiting for {processes} of runs that a killed driver has left")
     # By the pid alone: when the machine's clock is set, the start times of processes change.
     programs = [process for process in left if process.pid in {pid for pid, _ in started}]
     for process in programs:
