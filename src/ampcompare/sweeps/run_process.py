@@ -93,7 +93,7 @@ class RunProcess:
             if self._exit_code is None:
                 return None
             self._kill_leftovers_at = now + LEFTOVER_SECONDS
-        if _send_to_group(self.pid, 0):
+        if _is_group_running(self.pid):
             if now > self._kill_leftovers_at:
                 self.kill()
             return None
@@ -305,12 +305,12 @@ def end_leftovers(
     for process in programs:
         with suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(programs, timeout=STOP_SECONDS)
-    _, left = psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
+    _wait_for(programs, STOP_SECONDS)
+    left = _wait_for(left, LEFTOVER_SECONDS)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
+    _wait_for(left, LEFTOVER_SECONDS)
 
 
 def _processes_of(
@@ -325,9 +325,25 @@ def _processes_of(
                 environment = process.environ()
                 is_left = environment.get("WANDB_RUN_ID") in run_ids
                 is_left = is_left and environment.get("WANDB_DIR") == str(folder)
-            if is_left and process.pid != os.getpid():
+            if is_left and process.pid != os.getpid() and not _has_ended(process):
                 found.append(process)
     return found
+
+
+def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until these processes have ended, for so many seconds at most; return those that have not."""
+    deadline = time.monotonic() + seconds
+    while (left := [p for p in processes if not _has_ended(p)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return left
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is gone, or a zombie: in a container perhaps nobody collects orphans."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
 
 
 def recorded_parameters(run: SweepRun) -> dict[str, Any]:
@@ -376,6 +392,17 @@ def last_line(log: Path) -> str:
         return ""
     lines = [line.strip() for line in printed if line.strip() and not line.startswith(WANDB_LINES)]
     return lines[-1][:MAX_LINE_CHARS] if lines else ""
+
+
+def _is_group_running(group: int) -> bool:
+    """Return whether a process group has a member that has not ended."""
+    if not _send_to_group(group, 0):
+        return False
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if os.getpgid(pid) == group and not _has_ended(psutil.Process(pid)):
+                return True
+    return False
 
 
 def _send_to_group(group: int, number: int) -> bool:
