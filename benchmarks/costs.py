@@ -120,7 +120,7 @@ def loop(every: int) -> Rounds:
 
     with tempfile.TemporaryDirectory() as folder:
         loops = Loops(folder, every)
-        tracker = start_tracker(loops.config, {}, lambda line: None)
+        tracker = start_tracker(loops.config, {})
         record = wandb.init(
             mode="offline", dir=folder, reinit="create_new", settings=wandb.Settings(quiet=True)
         )
@@ -156,7 +156,7 @@ def recorder() -> Rounds:
 
     parts: dict[str, Any] = {"scaler": scaler, "optimizer": optimizer, "model": model}
     with tempfile.TemporaryDirectory() as folder:
-        how: dict[str, Any] = {"every": 50, "output_dir": folder, "quiet": True, "seed": 0, "batch_size": 128}
+        how: dict[str, Any] = {"every": 50, "output_dir": folder, "seed": 0, "batch_size": 128}
         with Recorder(backend="native", **parts, **how) as record:
 
             def recorded(number: int) -> float:

@@ -65,9 +65,14 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
     try:
         config = config_from_cli([*_resumed(), *words])
         with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
-            from ampcompare.experiment import run
+            from rich.console import Console
 
-        return run(config, brief=brief, stop=stop).exit_code
+            from ampcompare.experiment import run
+            from ampcompare.program.messages import messages_on
+
+        console = Console(highlight=False)
+        with messages_on(console):
+            return run(config, console, brief=brief, stop=stop).exit_code
     except UserError as problem:
         if problem.exit_code == EXIT_BAD_INPUT:
             from ampcompare.tracking.refusal import record_refusal

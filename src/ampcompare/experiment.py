@@ -1,6 +1,8 @@
 """One run from config to finished record: prepare the parts, start the record, fit, finish."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +23,8 @@ from ampcompare.machine.environment import with_earlier
 from ampcompare.machine.world import World, is_loss_of_another, join, this_world
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
-from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
+from ampcompare.program.messages import silent
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
@@ -36,6 +38,8 @@ from ampcompare.train.loop import Fit, count_steps
 from ampcompare.train.meter import Row
 from ampcompare.train.setting import set_up
 from ampcompare.wandb_client.client import leave_pandas_out
+
+log = logging.getLogger(__name__)
 
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 
@@ -56,9 +60,10 @@ def run(
     brief: bool = False,
     stop: StopRequest | None = None,
 ) -> Result:
-    """Train as the config says, record it with W&B, and print how it goes.
+    """Train as the config says, record it with W&B, and show on the console how far it is.
 
-    A `brief` run prints neither which options have no effect nor where its record is. `stop` may have heard
+    Messages are logged, from INFO on (`ampcompare.program.messages.messages_on` prints them on the console).
+    A `brief` run logs neither which options have no effect nor where its record is. `stop` may have heard
     of a signal before.
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
@@ -69,7 +74,7 @@ def run(
     console = console or Console(highlight=False)
     try:
         check_processes(config, this_world().size)
-        with join(config.device) as world:
+        with join(config.device) as world, nullcontext() if world.leads else silent(console):
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
         why = _lost(problem)
@@ -77,7 +82,7 @@ def run(
             why = "out of memory for network and data; tensors have to fit on the device, a Dataset has not"
         if why is None:
             raise
-        print_line(console, f"error: before the first step: {why}")
+        log.error(f"error: before the first step: {why}")
         return Result(EXIT_FAILED, None, {})
 
 
@@ -94,25 +99,22 @@ def _run(
     setting = set_up(config, world)
     trainer, data = setting.trainer(), setting.data
     environment, total_steps = setting.environment(trainer), count_steps(config, setting.train)
-    if not world.leads:
-        console = Console(quiet=True)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        say = display.say
         label, counts = trainer.precision.declares.label, f"{len(data.train):,} training {data.train.counts}"
         what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
-        say(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
+        log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
-            say(line)
+            log.warning(line)
         identity = _identify(config, environment, data)
         found = None
         with world.agree():
             if world.leads:
-                found = find(config, identity, total_steps, say)
+                found = find(config, identity, total_steps)
         (state,) = world.share([found and found[1]])  # of process 0: a disk of its own will do
         if state == {}:
             name = found[0].folder.name if found else ""
-            say(f"run {name} is finished: nothing is left to do (resume=never: once more)")
+            log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return Result(0, None, {})
         if state:
             machine = with_earlier(environment["machine"], state["machine"])
@@ -122,7 +124,7 @@ def _run(
             tracker = Tracker()
             with world.agree():
                 if world.leads:
-                    tracker = _begin_record(config, environment, facts, say, stop, state)
+                    tracker = _begin_record(config, environment, facts, stop, state)
             store = found[0] if found else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
 
             def on_row(row: Row) -> None:
@@ -136,28 +138,27 @@ def _run(
                 config,
                 on_row=on_row,
                 on_step=display.step,
-                on_note=say,
                 should_stop=stop.is_made,
                 on_stop=partial(_end_alike, stop, world),
                 world=world,
                 total_steps=total_steps,
             )
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
-                fit.keeper = RunKeeper(tracker, store, config, identity, environment["machine"], say)
+                fit.keeper = RunKeeper(tracker, store, config, identity, environment["machine"])
             exit_code = EXIT_FAILED
             try:
                 if state:
                     restore(fit, state)
-                    say(f"going on with run {state['run_id']} at step {fit.step}")
-                exit_code = _train(fit, stop, say)
+                    log.info(f"going on with run {state['run_id']} at step {fit.step}")
+                exit_code = _train(fit, stop)
             finally:
                 summary = facts | fit.summary()
-                exit_code = _finish(tracker, fit, summary, exit_code, stop, say)
+                exit_code = _finish(tracker, fit, summary, exit_code, stop)
                 if exit_code == 0 and world.leads:
-                    store.end(fit.step, say)
+                    store.end(fit.step)
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
-        print_line(console, line)
+        log.info(line)
     return Result(exit_code, tracker.record, summary)
 
 
@@ -191,7 +192,6 @@ def run_name(config: Config) -> str:
 def start_tracker(
     config: Config,
     environment: Mapping[str, Any],
-    say: Callable[[str], None],
     on_stop: Callable[[], None] | None = None,
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
@@ -208,20 +208,19 @@ def start_tracker(
     data = source if source in DATA else source_of(source).label[-MOST_TAG_CHARS:]
     own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
-    return begin(Start(logged, config.output_dir, **own), say, on_stop, resumed, on_lost)
+    return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 
 
 def _begin_record(
     config: Config,
     environment: Mapping[str, Any],
     facts: Mapping[str, Any],
-    say: Callable[[str], None],
     stop: StopRequest,
     state: Mapping[str, Any] | None,
 ) -> Tracker:
     """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
-        tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
+        tracker = start_tracker(config, environment, stop.from_wandb, state, stop.from_record)
         tracker.note(facts)
         return tracker
     except Exception as problem:
@@ -236,7 +235,6 @@ def _finish(
     summary: dict[str, Any],
     exit_code: int,
     stop: StopRequest,
-    say: Callable[[str], None],
 ) -> int:
     """End the record; returns the exit code, another one where the record is not whole."""
     lack = tracker.finish(summary, exit_code)
@@ -245,26 +243,26 @@ def _finish(
         return exit_code
     is_stop = stop.is_interruption()
     what = f"interrupted ({stop.reason})" if is_stop else "error"
-    say(f"{what}: {lack}{_resume_hint(fit, 'complete it')}")
+    log.error(f"{what}: {lack}{_resume_hint(fit, 'complete it')}")
     return stop.exit_code if is_stop else exit_code or EXIT_FAILED
 
 
-def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
+def _train(fit: Fit, stop: StopRequest) -> int:
     """Run the fit; returns the exit code, having said why it is not 0."""
     if stop.is_interruption() and fit.world.size == 1:  # several agree on it behind a step
-        say(f"interrupted before step {fit.step + 1} ({stop.reason}): nothing is lost")
+        log.warning(f"interrupted before step {fit.step + 1} ({stop.reason}): nothing is lost")
         return stop.exit_code
     try:
         fit.run()
     except KeyboardInterrupt:
-        say(f"interrupted at step {fit.step}: the record so far is kept")
+        log.warning(f"interrupted at step {fit.step}: the record so far is kept")
         return EXIT_INTERRUPTED
     except UserError as problem:  # what somebody's data came to in the middle
         problem.exit_code = EXIT_FAILED
         raise
     except Exception as problem:
         if why := _failure(fit, problem):
-            say(f"error: {why}")
+            log.error(f"error: {why}")
             return EXIT_FAILED
         lost = _lost(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
@@ -273,12 +271,12 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
             raise
         what = f"interrupted at step {fit.step} ({stop.reason})" if is_stop else f"error: step {fit.step}"
         why = lost or f"what was under way could not be finished ({reason(problem)})"
-        say(f"{what}: {why}{_resume_hint(fit, 'go on')}")
+        log.error(f"{what}: {why}{_resume_hint(fit, 'go on')}")
         return stop.exit_code if is_stop else EXIT_FAILED
     if not fit.stopped:
         return 0
     kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
-    say(f"interrupted at step {fit.step} ({stop.reason}){kept}{_resume_hint(fit, 'go on')}")
+    log.warning(f"interrupted at step {fit.step} ({stop.reason}){kept}{_resume_hint(fit, 'go on')}")
     return stop.exit_code
 
 

@@ -194,7 +194,7 @@ def test_record_keys(trained: RunRecord, tmp_path: Path, monkeypatch: pytest.Mon
     parts: dict[str, Any] = {"scaler": loop.scaler, "optimizer": loop.optimizer, "model": loop.model}
     with Recorder(
         backend="native", seed=1, batch_size=8, every=2, warmup_steps=1, diagnostics=2, test_samples=8,
-        output_dir=tmp_path / "loop", quiet=True, **parts,
+        output_dir=tmp_path / "loop", **parts,
     ) as record:  # fmt: skip
         loop(record)
         record.evaluate(accuracy=0.5, loss=1.0)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.logs import logged
 from support.properties import MECHANISMS
 from support.quick import QUICK
 from support.training import fit_of
@@ -241,9 +242,9 @@ def test_no_memory_left_within_a_capture_is_one_line():
             torch.cuda.set_per_process_memory_fraction(held / torch.cuda.mem_get_info()[1])
 
     made.on_step = leave_nothing
-    said: list[str] = []
     try:
-        assert experiment._train(made, StopRequest(), said.append) == 1
+        with logged() as said:
+            assert experiment._train(made, StopRequest()) == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert made.step == FIRST_STEPS + 1
@@ -313,8 +314,7 @@ def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
     device = torch.device("cuda")
     rows: list[dict[str, Any]] = []
     scaling = Scaling(build_precision("none", device))
-    how: dict[str, Any] = {"on_note": print, "on_bad_loss": print}
-    meter = Meter(scaling, every=4, warmup_steps=1, on_row=rows.append, **how)
+    meter = Meter(scaling, every=4, warmup_steps=1, on_row=rows.append)
     meter.resume()
     for step in range(1, 5):
         torch.cuda._sleep(300_000_000)

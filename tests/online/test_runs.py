@@ -71,7 +71,7 @@ import os, signal
 import torch
 from ampcompare import Recorder
 
-with Recorder(project="p", backend="none", seed=1, every=1, quiet=True) as record:
+with Recorder(project="p", backend="none", seed=1, every=1) as record:
     for step in range(1, 6):
         record.step(loss=torch.tensor(1.0), samples=8)
         if step == 3:

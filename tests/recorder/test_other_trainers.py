@@ -15,7 +15,7 @@ from ampcompare.records import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-HOW: dict[str, Any] = {"every": 5, "warmup_steps": 4, "diagnostics": 4, "quiet": True}
+HOW: dict[str, Any] = {"every": 5, "warmup_steps": 4, "diagnostics": 4}
 # What every run of ours has, whatever it trains.
 ALWAYS = {
     *(metrics.STEP, metrics.EPOCH, metrics.ELAPSED, metrics.TRAIN_SECONDS, metrics.PEAK_MEMORY),
@@ -179,7 +179,7 @@ def test_a_batch_without_a_loss_is_a_step_and_two_optimizers_count_once_also_aft
     data = DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=4)
 
     def train(epochs: int, saved: Path | None) -> Any:
-        callback = RecorderCallback(output_dir=tmp_path, every=5, quiet=True, backend="none")
+        callback = RecorderCallback(output_dir=tmp_path, every=5, backend="none")
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
         trainer = library.Trainer(
             accelerator="cpu", default_root_dir=tmp_path, callbacks=[callback], max_epochs=epochs, **quiet
@@ -275,7 +275,7 @@ def hugging_face(folder: Path, rows: Any, model: Any = None, **how: Any) -> RunR
     config = BertConfig(vocab_size=30, max_position_embeddings=16, **sizes)
     options = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True} | how
     arguments = TrainingArguments(output_dir=str(folder / "out"), **options)
-    record = RecorderCallback(output_dir=folder, every=1, warmup_steps=0, quiet=True)
+    record = RecorderCallback(output_dir=folder, every=1, warmup_steps=0)
     made = (model or BertForSequenceClassification)(config)
     Trainer(model=made, args=arguments, train_dataset=rows, callbacks=[record]).train()
     (run,) = load_runs([folder])

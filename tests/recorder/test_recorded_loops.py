@@ -16,7 +16,7 @@ from ampcompare.errors import UserError
 from ampcompare.report.external.questions import MissingInput
 from ampcompare.wandb_client.client import end_service
 
-QUIET: dict[str, Any] = {"batch_size": 8, "quiet": True}
+QUIET: dict[str, Any] = {"batch_size": 8}
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,7 @@ if how == "lent":
     import wandb
     run = wandb.init(settings=wandb.Settings(console="off", quiet=True))
 atexit.register(print, "the program's own end", flush=True)
-record = Recorder(backend="none", seed=1, batch_size=8, every=1, run=run, quiet=True)
+record = Recorder(backend="none", seed=1, batch_size=8, every=1, run=run)
 
 def is_on_disk():
     try:

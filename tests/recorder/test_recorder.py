@@ -23,7 +23,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
 from ampcompare.recorder import recorder
 
-QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
+PARTS = {"seed": 1, "batch_size": 8}
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
 def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagnostic_steps(kept: Kept):
     loop = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(loop.parameters(), lr=0.1)
-    with Recorder(backend="none", optimizer=optimizer, every=32, diagnostics=10, **QUIET) as record:
+    with Recorder(backend="none", optimizer=optimizer, every=32, diagnostics=10, **PARTS) as record:
         for number in range(1, 41):
             loop(torch.ones(2, 4)).square().mean().backward()
             optimizer.step()
@@ -73,7 +73,7 @@ def test_rows_are_in_the_order_of_steps_where_an_evaluation_comes_between_diagno
 
 def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: SimpleNamespace):
     """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
-    with Recorder(backend="none", every=5, warmup_steps=3, **QUIET) as record:
+    with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
             hands.now += 1000.0 if step <= 3 else 0.125
             record.fetched()
@@ -110,7 +110,7 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
 ):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=6, backoff_factor=factor)
     loop = Loop(scaler, fused, steps=100, factor=lambda step: math.inf if step % 9 == 0 else 1.0)
-    with Recorder(backend="native", scaler=scaler, optimizer=loop.optimizer, every=every, **QUIET) as record:
+    with Recorder(backend="native", scaler=scaler, optimizer=loop.optimizer, every=every, **PARTS) as record:
         loop(record)
     assert loop.drops == 11
     assert kept.rows[-1][metrics.SKIPPED] == loop.drops
@@ -120,7 +120,7 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(
 def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
     loop = Loop(scaler, steps=3)
-    with Recorder(backend="native", scaler=scaler, every=3, **QUIET) as record:
+    with Recorder(backend="native", scaler=scaler, every=3, **PARTS) as record:
         loop(record)
         record.evaluate(accuracy=0.5)
         scaler.update(4.0)
@@ -137,7 +137,7 @@ def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bo
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     state = copy.deepcopy(precision.state_dict())
     how = {"scaler": precision} if ours else {"scaler": precision.scaler, "backend": "native"}
-    with Recorder(every=every, **how, **QUIET) as record:
+    with Recorder(every=every, **how, **PARTS) as record:
 
         def step(factor: float) -> None:
             optimizer.zero_grad()
@@ -164,7 +164,7 @@ def test_a_scale_restored_in_a_pause_is_no_skip(kept: Kept, every: int, ours: bo
 
 def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch: pytest.MonkeyPatch):
     scaler = torch.amp.GradScaler("cpu")
-    record = Recorder(backend="native", scaler=scaler, **QUIET)
+    record = Recorder(backend="native", scaler=scaler, **PARTS)
     monkeypatch.setattr(scaler, "get_scale", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError), record:
         pass
@@ -174,7 +174,7 @@ def test_a_scaler_that_fails_at_once_leaves_no_run_open(kept: Kept, monkeypatch:
 @pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
 def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(kept: Kept, scaler: Any):
     loop = Loop(steps=4)
-    with Recorder(backend="mine", scaler=scaler, optimizer=loop.optimizer, every=4, **QUIET) as record:
+    with Recorder(backend="mine", scaler=scaler, optimizer=loop.optimizer, every=4, **PARTS) as record:
         loop(record)
     assert kept.rows[-1][metrics.SCALE] == 1
     assert kept.rows[-1][metrics.SKIPPED] == 0
@@ -188,7 +188,7 @@ def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
     loop = Loop(scaler, fused, steps=9, zero_first=zero_first)
     how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
-    with Recorder(backend="mine", scaler=scaler, **how, **QUIET) as record:
+    with Recorder(backend="mine", scaler=scaler, **how, **PARTS) as record:
         loop(record)
     norms = {
         row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in kept.rows if metrics.GRADIENT_NORM in row
@@ -205,7 +205,7 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
     loop = Loop(scaler, steps=12, factor=lambda step: 1e20 if step == 5 else 1.0)
     how = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
-    with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
+    with Recorder(backend="native", scaler=scaler, **how, **PARTS) as record:
         loop(record)
     assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
 
@@ -213,7 +213,7 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
 def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.25)
     place = torch.zeros(())  # a captured step writes each loss into the same place
-    with Recorder(backend="none", optimizer=optimizer, every=4, **QUIET) as record:
+    with Recorder(backend="none", optimizer=optimizer, every=4, **PARTS) as record:
         for step in range(8):
             place.fill_(float(step))
             record.step(loss=place, samples=3 if step % 4 == 3 else 1)
@@ -221,17 +221,19 @@ def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):
     assert kept.of(metrics.LEARNING_RATE) == [0.25, 0.25]
 
 
-def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(kept: Kept, capsys: Any):
-    with Recorder(backend="none", every=5, **QUIET | {"quiet": False}) as record:
+def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(kept: Kept, caplog: pytest.LogCaptureFixture):
+    with Recorder(backend="none", every=5, **PARTS) as record:
         for step in range(1, 11):
             record.step(loss=torch.tensor(math.nan if step == 7 else 1.0), samples=1)
-    assert "step 7: the training loss is not finite (loss scale 1); going on" in capsys.readouterr().out
+    assert caplog.messages == ["step 7: the training loss is not finite (loss scale 1); going on"]
     assert kept.ended == [0]
     assert [math.isnan(x) for x in kept.of(metrics.LOSS)] == [False, True]
 
 
-def test_evaluations_have_their_names_and_the_best_is_in_the_summary(kept: Kept, capsys: Any):
-    with Recorder(backend="none", every=2, test_samples=100, **QUIET | {"quiet": False}) as record:
+def test_evaluations_have_their_names_and_the_best_is_in_the_summary(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+):
+    with Recorder(backend="none", every=2, test_samples=100, **PARTS) as record:
         for epoch, accuracy in enumerate((0.5, 0.7, torch.tensor(0.6)), 1):
             record.step(loss=1.0, samples=1, epoch=epoch)
             record.evaluate(accuracy=accuracy, f1=0.25)
@@ -241,7 +243,7 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(kept: Kept,
     assert kept.of("eval/f1") == [0.25] * 3
     assert kept.summary[metrics.TEST_IMAGES] == 100
     assert kept.summary[metrics.BEST_ACCURACY] == 61.0
-    assert capsys.readouterr().out.count("a share of 1 was expected") == 1
+    assert sum("a share of 1 was expected" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_evaluations_have_their_names_and_the_best_is_in_the_summary(kept: Kept,
 )
 def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, end: Any):
     def loop() -> None:
-        with Recorder(backend="none", every=2, **QUIET) as record:
+        with Recorder(backend="none", every=2, **PARTS) as record:
             for _ in range(3):
                 record.step(loss=1.0, samples=1)
             raise problem
@@ -272,7 +274,7 @@ def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, en
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.Signals):
     def loop() -> None:
-        with Recorder(backend="none", every=1, **QUIET) as record:
+        with Recorder(backend="none", every=1, **PARTS) as record:
             record.step(loss=1.0, samples=1)
             os.kill(os.getpid(), number)
             record.step(loss=1.0, samples=1)
@@ -295,7 +297,7 @@ def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays
     heard: list[int] = []
     before = signal.getsignal(signal.SIGUSR1)
     try:
-        record = Recorder(backend="none", **QUIET).begin()
+        record = Recorder(backend="none", **PARTS).begin()
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
         signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
         record.step(loss=1.0, samples=1)
@@ -315,7 +317,7 @@ def test_process_0_records_the_samples_of_all(
     monkeypatch.setenv("WORLD_SIZE", "4")
     for rank in ("0", "3"):
         monkeypatch.setenv("RANK", rank)
-        with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
+        with Recorder(backend="none", every=2, warmup_steps=0, **PARTS) as record:
             for _ in range(2):
                 hands.now += 0.5
                 record.step(loss=1.0, samples=8)
@@ -364,13 +366,13 @@ def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
     "loss", [torch.tensor([3]), torch.tensor(3), np.float32(3), np.ones(()) * 3], ids=repr
 )
 def test_a_loss_may_be_any_one_number(kept: Kept, loss: Any):
-    with Recorder(backend="none", every=1, **QUIET) as record:
+    with Recorder(backend="none", every=1, **PARTS) as record:
         record.step(loss=loss, samples=np.int64(8))
     assert kept.of(metrics.LOSS) == [3]
 
 
 def test_a_recorder_begins_one_record(kept: Kept):
-    with Recorder(backend="none", start_step=7, **QUIET) as record:
+    with Recorder(backend="none", start_step=7, **PARTS) as record:
         pass
     with pytest.raises(UserError, match="entered before"), record:
         pass
@@ -390,7 +392,7 @@ def test_a_recorder_begins_one_record(kept: Kept):
 def test_a_word_stays_as_it_was_given_and_what_we_take_it_for_is_beside_it(
     kept: Kept, said: str, known: str | None, dtype: Any
 ):
-    with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **QUIET):
+    with Recorder(backend=said, config={"model": {"name": "mine"}, "seed": 1}, **PARTS):
         pass
     assert kept.told.logged["backend"] == said
     assert kept.told.logged["recorder"]["backend"] == known

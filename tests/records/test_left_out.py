@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.fakes import plan
+from support.logs import logged
 from support.wandb_files import write_runs
 
 from ampcompare import load_runs
@@ -22,8 +23,8 @@ def write(path: Path, text: str) -> Path:
 
 
 def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
-    notes: list[str] = []
-    runs = load_runs([folder], say=notes.append)
+    with logged() as notes:
+        runs = load_runs([folder])
     return [str(run.paths[0].relative_to(folder)) for run in runs], notes
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from support.fakes import plan
+from support.logs import logged
 from support.wandb_files import write_runs
 
 from ampcompare import analyse_runs, load_runs
@@ -23,8 +24,8 @@ from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tenso
 
 
 def _load(folder: Path, **how: Any) -> tuple[list[RunRecord], list[str]]:
-    said: list[str] = []
-    return load_runs([folder], say=said.append, **how), said
+    with logged() as said:
+        return load_runs([folder], **how), said
 
 
 def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None:

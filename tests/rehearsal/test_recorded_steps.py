@@ -23,7 +23,7 @@ def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Cont
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
         scaler = torch.amp.GradScaler("cuda")
         how = {"scaler": scaler, "optimizer": optimizer, "model": model, "diagnostics": 3, "every": EVERY}
-        with Recorder(backend="native", warmup_steps=3, quiet=True, **how) as record:
+        with Recorder(backend="native", warmup_steps=3, **how) as record:
             x = torch.ones(16, 64, device="cuda")
             for step in range(24):
                 if step == 1:  # the scaler makes its scale in the first

@@ -15,6 +15,7 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import run
 from ampcompare.precision import build_precision
+from ampcompare.program.messages import messages_on
 from ampcompare.train.build import build_trainer
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loaders import make_loader
@@ -102,10 +103,11 @@ def play(*words: str, code: int = 0, until: int | None = None) -> str:
         shown(self, step)
 
     config = load_config(None, [*QUICK, *words])
-    with patch.object(TrainingDisplay, "step", step):
+    console = Console(file=text, width=300)
+    with patch.object(TrainingDisplay, "step", step), messages_on(console):
         if until is None:
-            assert run(config, Console(file=text, width=300)).exit_code == code, text.getvalue()
+            assert run(config, console).exit_code == code, text.getvalue()
         else:
             with pytest.raises(Killed):
-                run(config, Console(file=text, width=300))
+                run(config, console)
     return text.getvalue()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.logs import logged
 
 from ampcompare import load_runs
 from ampcompare.config.load import load_config
@@ -13,12 +14,12 @@ from ampcompare.records import RunRecord
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
-    said: list[str] = []
     config = load_config("reference", [f"output_dir={folder}", *words])
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = start_tracker(config, {"torch": "x"}, said.append)
-    tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
-    tracker.finish({"best/epoch": 1.0}, 0)
+    with logged() as said:
+        tracker = start_tracker(config, {"torch": "x"})
+        tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
+        tracker.finish({"best/epoch": 1.0}, 0)
     if tracker.record is None:
         return None, said
     (record,) = load_runs([folder])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.logs import logged
 from support.training import Killed, batch, fit, play, timeless, trainer
 from torch import Tensor, nn
 
@@ -175,15 +176,16 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(how: str)
         if step == at:
             raise Killed
 
-    whole_notes, notes = list[str](), list[str]()
-    one, whole = fit(*words, on_note=whole_notes.append)
-    one.run()
-    first, rows = fit(*words, on_note=notes.append, on_step=die)
-    with pytest.raises(Killed):
-        first.run()
-    second, later = fit(*words, on_note=notes.append)
-    vars(second.trainer)["steps"] = at
-    restore(second, copy.deepcopy(capture(first)))
-    assert second.run()[metrics.NONFINITE_AT] == BAD[0]
+    with logged() as whole_notes:
+        one, whole = fit(*words)
+        one.run()
+    with logged() as notes:
+        first, rows = fit(*words, on_step=die)
+        with pytest.raises(Killed):
+            first.run()
+        second, later = fit(*words)
+        vars(second.trainer)["steps"] = at
+        restore(second, copy.deepcopy(capture(first)))
+        assert second.run()[metrics.NONFINITE_AT] == BAD[0]
     assert str(timeless(rows + later)) == str(timeless(whole))
     assert notes == whole_notes

@@ -50,21 +50,13 @@ class Scale:
 
 
 class Made:
-    """A meter, the rows and notes that it gave, and a clock."""
+    """A meter, the rows that it gave, and a clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.clock, self.scale = Clock(monkeypatch), Scale()
         self.rows: list[dict[str, Any]] = []
-        self.notes: list[str] = []
-        self.bad: list[str] = []
         told = {"every": 1000, "warmup_steps": 0, "lag": False} | options
-        self.meter = Meter(
-            self.scale,
-            on_row=self.on_row,
-            on_note=self.notes.append,
-            on_bad_loss=lambda what, cause: self.bad.append(what),
-            **told,
-        )
+        self.meter = Meter(self.scale, on_row=self.on_row, **told)
         self.meter.resume()
         self.number, self.row_seconds = 0, 0.0
 
@@ -89,7 +81,9 @@ def right(correct: int, of: int, ignored: int = 0) -> list[tuple[Tensor, Tensor]
     return [(torch.arange(of + ignored) < correct, classes)]
 
 
-def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(made: Made):
+def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
+    made: Made, caplog: pytest.LogCaptureFixture
+):
     made.scale.scale = 1.0
     for loss, correct, samples in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
         made.step(loss, samples, right=right(correct, samples))
@@ -100,7 +94,7 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(made: Made):
     first, second = made.rows
     assert math.isnan(first[metrics.LOSS])
     assert (first[metrics.ACCURACY], first[metrics.STEP]) == (5 / 16, 3)
-    assert made.bad == ["step 3: the training loss is not finite (loss scale 1)"]
+    assert caplog.messages == ["step 3: the training loss is not finite (loss scale 1); going on"]
     assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
 
 
@@ -156,18 +150,19 @@ def test_the_step_behind_a_pause_that_nobody_ended_has_no_time(made: Made):
     assert made.rows[0][metrics.TRAIN_SECONDS] == pytest.approx(0.04)
 
 
-def test_a_low_scale_is_said_once(made: Made):
+def test_a_low_scale_is_said_once(made: Made, caplog: pytest.LogCaptureFixture):
     for scale in (1.0, 0.5, 0.25):
         made.scale.scale = scale
         made.step()
         made.meter.close()
-    assert [note for note in made.notes if "fell to 0.5" in note] == made.notes
+    (message,) = caplog.messages
+    assert "fell to 0.5" in message
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == 2
 
 
 @pytest.mark.parametrize("every", [7, 1000])
 def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
-    monkeypatch: pytest.MonkeyPatch, every: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: int
 ):
     """A fault of before: only intervals that were skipped as a whole counted."""
     made = Made(monkeypatch, every=every)
@@ -178,7 +173,7 @@ def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
     made.meter.flush()
     assert made.meter.summary()[metrics.SCALE_COLLAPSED] == first + SKIPS_IN_A_ROW - 1
     assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + SKIPS_IN_A_ROW
-    assert sum("steps in a row" in note for note in made.notes) == 1
+    assert sum("steps in a row" in note for note in caplog.messages) == 1
 
 
 def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made: Made):
@@ -204,7 +199,9 @@ def test_rows_of_one_interval_are_in_the_order_of_their_steps(monkeypatch: pytes
     assert [row[metrics.STEP] for row in made.rows] == [2, 4, 4]
 
 
-def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):
+def test_what_was_found_goes_on_in_another_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     first, second = Made(monkeypatch), Made(monkeypatch)
     for made in (first, second):
         made.scale.scale, made.scale.skipped = 0.5, True
@@ -213,7 +210,7 @@ def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPat
         made.meter.pause()
         if made is first:
             second.meter.load_state_dict(first.meter.state_dict())
-    assert (len(first.notes), second.notes) == (1, [])
+    assert len(caplog.messages) == 1  # by the first
     assert second.rows[0][metrics.SKIPPED] == 2
     assert second.meter.summary()[metrics.SCALE_COLLAPSED] == 1
 

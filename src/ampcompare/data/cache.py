@@ -20,7 +20,7 @@ from ampcompare.program.files import cache_folder, replacing
 # Part of every name: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 3
 
-log = logging.getLogger("ampcompare")
+log = logging.getLogger(__name__)
 
 
 def cached_file(source: str, identity: str) -> Path:

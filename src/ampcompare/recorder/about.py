@@ -1,8 +1,9 @@
 """What a Recorder is given, checked, and what its record says of the run: each refusal is a line."""
 
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ampcompare.precision.base import Precision
 from ampcompare.program.files import make_folder
 from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
 
 
 def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
@@ -130,14 +133,14 @@ def run_name(backend: str) -> str:
     return f"{backend}_{program}" if program else backend
 
 
-def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
+def start(told: Start, run: Any) -> Tracker:
     """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
 
     def on_lost(why: str) -> None:
-        say(f"{why}: the training goes on, its record ends here")
+        log.error(f"{why}: the training goes on, its record ends here")
 
     if run is not None:
-        return lend(run, told.logged, say, on_lost)
+        return lend(run, told.logged, on_lost)
     import wandb
 
     if wandb.run is not None:
@@ -146,7 +149,7 @@ def start(told: Start, run: Any, say: Callable[[str], None]) -> Tracker:
         "WANDB_DIR"
     ):  # else the client would take a temporary folder for it, with a warning
         make_folder(Path(told.output_dir), f"output_dir={told.output_dir!r}")
-    return begin(told, say, on_lost=on_lost)
+    return begin(told, on_lost=on_lost)
 
 
 def check_count(key: str, value: Any, least: int, *, optional: bool = False) -> Any:

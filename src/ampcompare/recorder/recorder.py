@@ -1,17 +1,17 @@
 """A training loop of one's own, recorded and measured as ours is: `from ampcompare import Recorder`."""
 
 import atexit
+import logging
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from ampcompare import metrics
@@ -19,7 +19,7 @@ from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
-from ampcompare.program.console import print_line
+from ampcompare.program.messages import hidden_messages
 from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
 from ampcompare.recorder.about import (
     check_config,
@@ -41,6 +41,8 @@ from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.meter import Meter, Result, Row
 from ampcompare.train.overflows import Buffers
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -122,7 +124,6 @@ class Recorder:
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
         self._scaling = scaling_of(scaler, self.device)
-        self._console = Console(highlight=False, quiet=quiet)
         backend, known = name_backend(backend, scaler)
         dtype = type_of(precision_dtype, known, scaler, self._scaling.scales_dynamically())
         # By `recorder` the report knows such a run; in it what we take its word for.
@@ -141,6 +142,7 @@ class Recorder:
         self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
+        self._hiding = hidden_messages() if quiet else nullcontext()
         self._was_entered = False
         self._looks: Looks | None = None
         self._meter: Meter | None = None  # in the process that records, between enter and exit
@@ -170,8 +172,16 @@ class Recorder:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
         # First what a scaler or an optimizer of others may refuse, while no run is open.
         self._scaling.look()
+        self._hiding.__enter__()
+        try:
+            return self._begin()
+        except BaseException as problem:
+            self._hiding.__exit__(type(problem), problem, problem.__traceback__)
+            raise
+
+    def _begin(self) -> Self:
         groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
-        self._tracker = start(self._told, self._run, self.say)
+        self._tracker = start(self._told, self._run)
         self._tracker.note(self._facts)
         if self._diagnostics is not None:
             scale = self._scaling.scale_factor
@@ -181,8 +191,6 @@ class Recorder:
             every=self._every,
             warmup_steps=self._warmup_steps,
             on_row=self._tracker.log,
-            on_note=self.say,
-            on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
             buffers=None if self._model is None else Buffers(self._model, restores=False),
             has_energy=self._alone,
             start=self.steps,
@@ -280,10 +288,6 @@ class Recorder:
         yield
         self.resume()
 
-    def say(self, line: str) -> None:
-        """A line for the user."""
-        print_line(self._console, line)
-
     def _entered(self, what: str) -> Meter:
         if self._meter is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
@@ -312,7 +316,7 @@ class Recorder:
     def _say_once(self, about: str, line: str) -> None:
         if about not in self._said:
             self._said.add(about)
-            self.say(line)
+            log.warning(line)
 
     # Its end.
 
@@ -345,9 +349,10 @@ class Recorder:
                 meter, self._meter = self._meter, None
                 code = exit_code(problem)
                 if lack := self._tracker.finish(self._facts | meter.summary() | self._best, code):
-                    self.say(lack if is_stopped(code) else f"error: {lack}")
+                    log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
-                    self.say(line)
+                    log.info(line)
+                self._hiding.__exit__(None, None, None)
                 self._ending.close()
 
     def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
@@ -359,4 +364,5 @@ class Recorder:
         meter.flush()  # sync: behind the last step
         meter.pause(since_step=True)
         if self.steps == self._began_at:
-            self.say("no step was recorded: call record.step(...) behind each; the report counts no such run")
+            what = "call record.step(...) behind each; the report counts no such run"
+            log.warning(f"no step was recorded: {what}")

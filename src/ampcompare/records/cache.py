@@ -7,7 +7,7 @@ from typing import Any
 from ampcompare.errors import reason
 from ampcompare.program.files import cache_folder
 
-log = logging.getLogger("ampcompare")
+log = logging.getLogger(__name__)
 
 
 def open_cache(name: str) -> Any:

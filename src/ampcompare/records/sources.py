@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, one_line
 from ampcompare.records.cache import open_cache, trim_cache
 from ampcompare.records.discovery import (
     EVENTS,
@@ -47,15 +47,12 @@ MOST_CACHED = "1G"
 MOST_PROCESSES, BYTES_A_PROCESS = 8, 40_000_000
 MOST_ROWS, MOST_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far apart they may be
 
-log = logging.getLogger("ampcompare")
+log = logging.getLogger(__name__)
 
-Say = Callable[[str], None]
 Signs = tuple[Any, ...]  # what the cache knows a file by: `_signs`
 
 
-def load_runs(
-    sources: Iterable[str | Path], *, step: str | None = None, say: Say = lambda line: None
-) -> list[RunRecord]:
+def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list[RunRecord]:
     """Every run in the sources, oldest first.
 
     A source is a folder, searched for `.wandb` files at any depth, or one such file; or
@@ -66,14 +63,14 @@ def load_runs(
 
     Where a source holds no `.wandb` file, what others wrote there is read: TensorBoard's event files, else
     CSV files with a step column (`step`, or the usual names), else Hugging Face's trainer_state.json, else
-    JSON lines with a step. `say` is told what was read, what was left out and why, and what was there
-    besides.
+    JSON lines with a step. What was read and what was there besides is logged, a file that is left out
+    with a warning that says why.
 
     `NAME=SOURCE` names the arm of a comparison that the runs of a source are: it becomes their setting `arm`.
     Then every source has a name, and the runs of the first come first.
 
     Raises UserError for a source that is not there, cannot be read or holds no run. A file that holds none
-    beside others that do raises nothing: `say` is told of it. One that breaks off says so in `problems`.
+    beside others that do raises nothing: a warning tells of it. One that breaks off says so in `problems`.
 
     >>> from ampcompare import load_runs
     >>> for run in load_runs(["runs"]):
@@ -90,7 +87,7 @@ def load_runs(
     found: list[RunRecord] = []
     taken: dict[tuple[Path, ...] | str, str] = {}
     for arm, places in arms.items():
-        for run in _load(places, step, say):
+        for run in _load(places, step):
             place = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
             if place in taken:
                 raise UserError(f"{run.name}: this run is in {taken[place]} and in {arm}; name it once")
@@ -108,12 +105,12 @@ def split_arm(source: str | Path) -> tuple[str, str]:
     return (name.strip(), place) if is_named and not os.path.lexists(source) else ("", str(source))
 
 
-def _load(places: Sequence[str], step: str | None, say: Say) -> list[RunRecord]:
+def _load(places: Sequence[str], step: str | None) -> list[RunRecord]:
     """The runs of some places, oldest first."""
     on_server = [place for place in places if place.startswith(API_PREFIX)]
     for place in on_server:
         parse_source(place)  # before anything is read
-    runs = _read_folders([place for place in places if place not in on_server], step, say)
+    runs = _read_folders([place for place in places if place not in on_server], step)
     for place in on_server:
         for run in read_server(place):
             _add(runs, run)
@@ -132,9 +129,9 @@ def _add(runs: list[RunRecord], new: RunRecord) -> None:
     runs.append(new)
 
 
-def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunRecord]:
+def _read_folders(given: Sequence[str], step: str | None) -> list[RunRecord]:
     """The runs of folders and files."""
-    reader = _SourceReader(step, say)
+    reader = _SourceReader(step)
     parts = [part for source in given for part in reader.read(source)]
     reader.close()
     return [merge(some) for some in _by_run(parts)]
@@ -143,8 +140,8 @@ def _read_folders(given: Sequence[str], step: str | None, say: Say) -> list[RunR
 class _SourceReader:
     """Reads the parts of runs in folders and files, each file once."""
 
-    def __init__(self, step: str | None, say: Say) -> None:
-        self.step, self.say = step, say
+    def __init__(self, step: str | None) -> None:
+        self.step = step
         self._read: set[str] = set()  # real places of files
 
     @cached_property
@@ -160,8 +157,8 @@ class _SourceReader:
         """Return the parts of runs in one folder or file.
 
         A program may log one run in several ways, so the first kind that holds a run is taken, and in a
-        folder whose files of that kind hold none, the next kind. `say` is told what was read, left out, or
-        there besides. Raises UserError where nothing is read.
+        folder whose files of that kind hold none, the next kind. Logs what was read, left out, or there
+        besides. Raises UserError where nothing is read.
         """
         found = discover(source, self.step)
         every = {os.path.realpath(path) for paths in found.files.values() for path in paths}
@@ -175,11 +172,11 @@ class _SourceReader:
             found.left_out += [(part.paths[0], " ".join(part.problems) or nothing) for part in bad]
             if good and kind != WANDB:
                 runs = "1 run" if len(good) == 1 else f"{len(good)} runs"
-                self.say(f"read {runs} from {kind}; whether a run came to its end is not in them")
+                log.info(f"read {runs} from {kind}; whether a run came to its end is not in them")
             if taken and (beside := len(found.files[kind]) - len(paths)):
                 there = "is 1 file" if beside == 1 else f"are {beside:,} files"
                 todo = "not read: name their folder or file for it"
-                self.say(f"{source}: read {taken}; there {there} of {kind} too, {todo}")
+                log.info(one_line(f"{source}: read {taken}; there {there} of {kind} too, {todo}"))
             parts += good
             places |= {path.parent for part in bad for path in part.paths}
             places -= {path.parent for part in good for path in part.paths}
@@ -187,9 +184,9 @@ class _SourceReader:
         if not parts and not every & self._read:
             raise nothing_found(source, found)
         for path, why in found.left_out[:MAX_LEFT_OUT]:
-            self.say(f"{path}: left out: {why}")
+            log.warning(one_line(f"{path}: left out: {why}"))
         if (more := len(found.left_out) - MAX_LEFT_OUT) > 0:
-            self.say(f"{source}: {more:,} more files were left out")
+            log.warning(one_line(f"{source}: {more:,} more files were left out"))
         self._read |= every
         return parts
 

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.program.files import make_folder
+from ampcompare.program.messages import messages_on
 from ampcompare.report.outputs import PAGE_NAME, write_report
 from ampcompare.report.publish import publish
 from ampcompare.report.request import PICTURES, Request
@@ -19,15 +20,13 @@ def make_report(request: Request, console: Console) -> int:
     """The files, then the table in the terminal, whose reader may leave; returns the exit code: 3 where a
     requirement fails, or a published figure is not reproduced.
     """
-    said: list[str] = []
-    analysis = request.analyse(said.append)
+    with messages_on(console):
+        analysis = request.analyse()
     folder = make_folder(Path(request.out), f"--out {request.out!r}")
     written = write_report(analysis, folder, request.kinds)
     if request.summary is not None:
         _append(Path(request.summary), to_summary(analysis))
     published = publish(analysis, request.publish) if request.publish is not None else None
-    for line in said:
-        say(console, line)
     print_table(analysis, console)
     if published is not None:
         say(console, f"published: {published}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,15 +120,15 @@ class Request:
         chosen = names_in(self.formats.lower())
         return FORMATS if chosen == (ALL,) else chosen
 
-    def analyse(self, say: Callable[[str], None] = lambda line: None) -> Analysis:
-        """Read the runs and compare them; `say` is told what was read but W&B's records, or passed over."""
+    def analyse(self) -> Analysis:
+        """Read the runs and compare them."""
         from ampcompare.records import load_runs
         from ampcompare.report.analysis.analysis import analyse_runs
         from ampcompare.report.external.questions import MissingInput
 
         try:
             return analyse_runs(
-                load_runs(self.sources, step=self.step, say=say),
+                load_runs(self.sources, step=self.step),
                 group_by=None if self.group_by is None else names_in(self.group_by),
                 split_by=names_in(self.split_by),
                 ignore=names_in(self.ignore),

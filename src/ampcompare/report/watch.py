@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder
+from ampcompare.program.messages import messages_on
 from ampcompare.records.sources import split_arm
 from ampcompare.report.command import say, tell
 from ampcompare.report.outputs import write_report
@@ -77,7 +78,8 @@ def watch_report(request: Request, console: Console) -> None:
                 if (now := signature(places)) != seen:
                     seen = now
                     try:
-                        analysis = request.analyse()
+                        with messages_on(Console(quiet=True)):  # at each build the same
+                            analysis = request.analyse()
                         write_report(analysis, folder, quick)
                         line = f"{plural(len(analysis.table), 'run')}: {analysis.headline}"
                     except UserError as problem:

@@ -27,6 +27,8 @@ from ampcompare.wandb_client.client import (
     waiting_said,
 )
 
+log = logging.getLogger(__name__)
+
 MOST_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
 INIT_TIMEOUT_SECONDS = 30.0
@@ -53,7 +55,6 @@ class Start:
 
 def begin(
     start: Start,
-    say: Callable[[str], None],
     on_stop: Callable[[], None] | None = None,
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
@@ -73,11 +74,11 @@ def begin(
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
     try:
-        mode = _mode(start.mode, say)
+        mode = _mode(start.mode)
         is_online = mode == "online"
         # Offline the client would warn; parts are put together when they are read.
         resume = "allow" if is_online and (resumed or start.goes_on) else None
-        with waiting_said(say, "W&B's server, to begin the run") if is_online else nullcontext():
+        with waiting_said("W&B's server, to begin the run") if is_online else nullcontext():
             run = _init(start, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
@@ -86,7 +87,7 @@ def begin(
         what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         raise UserError(f"W&B refuses to start the run: {what}; mend it or unset it") from None
     except (wandb.errors.CommError, TimeoutError) as problem:
-        say(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
+        log.warning(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start
         run = _init(start, "offline", run_id, on_stop)
     if run.disabled:
@@ -94,12 +95,10 @@ def begin(
         return Tracker(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
+    return WandbRun(run, run_id, on_lost, resumed["record"] if resumed else None)
 
 
-def lend(
-    run: Any, logged: Mapping[str, Any], say: Callable[[str], None], on_lost: Callable[[str], None]
-) -> Tracker:
+def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
     """A record that goes into the open W&B `run` of somebody else, who ends it.
 
     Its config gets what it lacks of `logged`. Raises UserError where the two contradict each other, or for
@@ -123,10 +122,10 @@ def lend(
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    return WandbRun(run, run.id, say, on_lost, lent=True)
+    return WandbRun(run, run.id, on_lost, lent=True)
 
 
-def _mode(asked: str, say: Callable[[str], None]) -> str:
+def _mode(asked: str) -> str:
     """What to tell wandb.init: what W&B's own variables say, where they do."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
@@ -137,7 +136,7 @@ def _mode(asked: str, say: Callable[[str], None]) -> str:
     if has_account():
         return "online"
     login = as_typed("wandb", "login")
-    say(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
+    log.warning(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
     return "offline"
 
 

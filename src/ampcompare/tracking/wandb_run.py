@@ -1,5 +1,6 @@
 """One run with W&B's client: its rows, what the client may lose of them, its end."""
 
+import logging
 import queue
 import threading
 import time
@@ -19,6 +20,8 @@ from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, waiting_said
 
+log = logging.getLogger(__name__)
+
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
@@ -37,7 +40,6 @@ class WandbRun(Tracker):
         self,
         run: Any,
         run_id: str,
-        say: Callable[[str], None],
         on_lost: Callable[[str], None] | None = None,
         state: Mapping[str, Any] | None = None,
         *,
@@ -48,7 +50,7 @@ class WandbRun(Tracker):
         self._file = RecordFile(Path(run.settings.sync_file))
         self._watched = True
         self._ended = False  # the client's service, before its time
-        self._say, self._on_lost = say, on_lost
+        self._on_lost = on_lost
         self._thread = Worker()
         self._sent: deque[Future[None]] = deque()
         self._lent_rows = LentRows(run, self._log) if lent else None
@@ -128,7 +130,7 @@ class WandbRun(Tracker):
             again = [entry for entry in tail if entry[0] > self._rows_on_server]
             missing = rows - self._rows_on_server - len(again)
             if missing > 0:
-                self._say(
+                log.warning(
                     f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
                     f"the folders *run-*-{self.run_id} beside {self.record}; each is sent by: "
                     f"{as_typed('wandb', 'sync', '--include-online')} FOLDER"
@@ -152,7 +154,7 @@ class WandbRun(Tracker):
             if self._run.offline:
                 self._lose(what)
             else:
-                self._say(f"{what}; the rows still go to the server")
+                log.warning(f"{what}; the rows still go to the server")
 
     def _lose(self, why: str) -> None:
         if self._on_lost:
@@ -166,7 +168,7 @@ class WandbRun(Tracker):
         ended = self._thread.submit(lambda: self._end(summary, exit_code))
         self._thread.close()
         try:
-            with waiting_said(self._say, "W&B's client, to send the rest of the record"):
+            with waiting_said("W&B's client, to send the rest of the record"):
                 ended.result(STOPPED_SECONDS if stopped else None)
         except TimeoutError:
             return f"the record {self._file.path} is on the disk, but was not sent whole in time"
@@ -191,7 +193,7 @@ class WandbRun(Tracker):
         except gone():
             self._ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
-            self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
+            log.warning(f"W&B's client could not write its log to the end ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
         # the client's service process is what can be relied on.
         end_service(STOPPED_SECONDS / 2 if stopped else SERVICE_SECONDS)

@@ -1,18 +1,19 @@
 """The loop of a run: epochs of steps, evaluation, when a checkpoint is due, where the run is."""
 
+import logging
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
 from ampcompare.machine.world import Polling, World
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import Meter, Row, Scaling
 from ampcompare.train.step import Trainer, micro_batches
+
+log = logging.getLogger(__name__)
 
 STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 
@@ -20,7 +21,7 @@ STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 class Fit:
     """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
 
-    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`.
+    Rows and summary have the names of `ampcompare.metrics`.
     `should_stop` is asked after each step and within the evaluation; then the training ends with the row of
     the last step. As that is decided `on_stop` is called, in all processes at one place. A row ends at each
     epoch's end, too, and `keeper` saves behind rows alone, so that no half of an interval need be kept. `lag`
@@ -39,7 +40,6 @@ class Fit:
         *,
         on_row: Callable[[Row], None] = lambda row: None,
         on_step: Callable[[int], None] = lambda step: None,
-        on_note: Callable[[str], None] = lambda note: None,
         should_stop: Callable[[], bool] = lambda: False,
         on_stop: Callable[[], None] = lambda: None,
         lag: bool | None = None,
@@ -51,15 +51,14 @@ class Fit:
         self.evaluation = Evaluation(
             trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
         )
-        self.on_row, self.on_step, self._say = on_row, on_step, on_note
+        self.on_row, self.on_step = on_row, on_step
         self.precision, self.device = trainer.precision, trainer.precision.device
         self.meter = Meter(
             Scaling(trainer.precision),
             every=config.log.every,
             warmup_steps=config.log.warmup_steps,
             on_row=on_row,
-            on_note=on_note,
-            on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
+            on_nan=config.training.on_nan,
             world=self.world,
             buffers=trainer.buffers,
             overflows=trainer.overflows,
@@ -184,18 +183,8 @@ class Fit:
             what = (
                 f"epoch {self.epoch + 1} goes on within a loader of its own, the batches before are skipped"
             )
-            self._say(f"{what}: what it draws unseeded comes otherwise than it would have")
+            log.warning(f"{what}: what it draws unseeded comes otherwise than it would have")
         self.meter.load_state_dict(state["meter"])
-
-
-def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], None]) -> None:
-    """Stop on a loss that is not finite and that no loss scale can mend, or say it: `training.on_nan`. The
-    `cause` is what to look at; where none is told it is what the training does to a network.
-    """
-    if stops:
-        advice = cause or "try a smaller optimizer.lr or training.clip_norm"
-        raise TrainingError(f"{what}; {advice}, or go on with training.on_nan=continue")
-    on_note(f"{what}; {cause and cause + '; '}going on (training.on_nan=continue)")
 
 
 def steps_per_epoch(config: Config, train: Any) -> int:

@@ -113,8 +113,7 @@ class _Interval:
 
 
 class Meter:
-    """Turns steps into rows, which `on_row` gets; `on_note` gets sentences for the user, and `on_bad_loss`
-    what a loss is that is not finite and that no loss scale can mend, with what to look at, if that is known.
+    """Turns steps into rows, which `on_row` gets. `on_nan` is as in `Troubles`.
 
     A row is closed every `every` steps and by `close`. The first `warmup_steps` are in no throughput, step
     time or energy. `buffers` and `overflows` are of a model that is known; `start` steps were taken before;
@@ -129,8 +128,7 @@ class Meter:
         every: int,
         warmup_steps: int,
         on_row: Callable[[Row], None],
-        on_note: Callable[[str], None],
-        on_bad_loss: Callable[[str, str], None],
+        on_nan: str | None = None,
         world: World | None = None,
         buffers: Buffers | None = None,
         overflows: Overflows | None = None,
@@ -142,8 +140,7 @@ class Meter:
         self.every, self.on_row = every, on_row
         self.buffers, self._overflows = buffers, overflows
         self._troubles = Troubles(
-            on_note,
-            on_bad_loss,
+            on_nan,
             dynamic=scaling.scales_dynamically(),
             restores=buffers is not None and buffers.restores,
         )
@@ -163,7 +160,7 @@ class Meter:
         self._from: Mark = self._mark()
         self._fetched: Mark | None = None
         self._has_energy = has_energy and self.world.size == 1  # the counter knows one GPU
-        self._energy, self._energy_samples = EnergyMeter(self.device, on_note), 0
+        self._energy, self._energy_samples = EnergyMeter(self.device), 0
         self._skipped = 0
         # Plain arrays: a run of two million steps must not keep as many Python floats.
         self._step_times = array("f")

@@ -1,11 +1,15 @@
 """What is wrong with a training, as its rows tell: each thing is said once."""
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.train.errors import TrainingError
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 SKIPS_IN_A_ROW = 20
@@ -14,23 +18,22 @@ AT_FIRST = "look at inputs, targets and initial weights"  # of a loss that begin
 
 
 class Troubles:
-    """Found so far. `on_note` gets sentences for the user, and `on_bad_loss` what a loss is that is not
-    finite and that no loss scale can mend, with what to look at, if that is known.
+    """Found so far; each is a warning.
 
+    `on_nan`: what a loss comes to that is not finite and that no loss scale can mend. "stop" raises
+    TrainingError, "continue" warns, as in `training.on_nan`; None warns in the loop of somebody else.
     `dynamic`: whether an overflow is expected now and then and mended by a smaller scale; `restores`: whether
     buffers that a skipped step spoiled are put back.
     """
 
     def __init__(
         self,
-        on_note: Callable[[str], None],
-        on_bad_loss: Callable[[str, str], None],
+        on_nan: str | None,
         *,
         dynamic: bool,
         restores: bool,
     ) -> None:
-        self._say, self._on_bad_loss = on_note, on_bad_loss
-        self._dynamic, self._restores = dynamic, restores
+        self._on_nan, self._dynamic, self._restores = on_nan, dynamic, restores
         # Plain values, as a checkpoint keeps them.
         self._found: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
         self._overflowed: Counter[str] = Counter()
@@ -46,7 +49,7 @@ class Troubles:
         first = step - steps + bad[0] + 1 if bad else step
         is_mended = self._dynamic and scale > 1
         if first == 1 and bad and is_mended:
-            self._say(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
+            log.warning(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
         if self._dynamic:
             self._judge_scale(row, skips)
         buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
@@ -58,14 +61,24 @@ class Troubles:
             number, module = overflow[metrics.STEP], overflow[metrics.NONFINITE_MODULE]
             if module not in self._overflowed:
                 also = "; the loss was not finite either, so the forward overflowed"
-                self._say(
+                log.warning(
                     f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
                     f"{also * (number - step + steps - 1 in bad)}"
                 )
             self._overflowed[module] += 1
         if bad and not is_mended:
             what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
-            self._on_bad_loss(what, AT_FIRST if first == 1 else "")
+            self._judge_loss(what, AT_FIRST if first == 1 else "")
+
+    def _judge_loss(self, what: str, cause: str) -> None:
+        """Stop or warn. The `cause` is what to look at; where none is told it is what the training does to a
+        network.
+        """
+        if self._on_nan == "stop":
+            advice = cause or "try a smaller optimizer.lr or training.clip_norm"
+            raise TrainingError(f"{what}; {advice}, or go on with training.on_nan=continue")
+        chosen = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
+        log.warning(f"{what}; {cause and cause + '; '}going on{chosen}")
 
     def _judge_scale(self, row: Row, skips: Sequence[float]) -> None:
         """Say that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
@@ -84,18 +97,18 @@ class Troubles:
         what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
         said = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
         todo = "Try a smaller learning rate, clipping by norm, or bf16, which needs no loss scale"
-        self._say(f"{said}; gradients overflow whatever the scale. {todo}")
+        log.warning(f"{said}; gradients overflow whatever the scale. {todo}")
 
     def _say_buffers(self, when: str, count: int) -> None:
         what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
         if self._restores:
             how = "of a forward that overflowed were put back to those from before the step"
-            self._say(f"{what} {how} ({restore})")
+            log.warning(f"{what} {how} ({restore})")
         else:
             how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
             uses = "every evaluation from here on uses them"
             todo = f"Put back a copy of them after a skipped step ({restore} does)"
-            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {todo}")
+            log.warning(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {todo}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """What was found, for the summary of a run."""

@@ -3,12 +3,15 @@ server cannot be asked or says no, the service process that it starts beside our
 """
 
 import contextlib
+import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import responses
 
 from ampcompare.errors import UserError, reason
+
+log = logging.getLogger(__name__)
 
 SERVICE_SECONDS = 15.0  # for the end of the service, which takes 0.1 s where nothing is wrong
 SILENT_SECONDS = 10.0  # what takes longer is said
@@ -62,9 +65,9 @@ def end_service(seconds: float = SERVICE_SECONDS) -> bool:
 
 
 @contextlib.contextmanager
-def waiting_said(say: Callable[[str], None], what: str) -> Iterator[None]:
+def waiting_said(what: str) -> Iterator[None]:
     """While entered, what is waited for is said once where it takes long: the client retries in silence."""
-    timer = threading.Timer(SILENT_SECONDS, say, [f"waiting for {what} ..."])
+    timer = threading.Timer(SILENT_SECONDS, log.warning, [f"waiting for {what} ..."])
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # Python ends already: likewise
         timer.start()

@@ -109,7 +109,7 @@ def test_damaged_checkpoints_cost_what_came_after_the_one_before_or_all(play, tm
 
 def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path):
     store = Store(begun)
-    state = store.load(print)
+    state = store.load()
     assert state
     del state["optimizer"]
     store.save(state, {}, best=True)
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path)
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: Path, tmp_path: Path):
     store = Store(begun)
-    state = store.load(print)
+    state = store.load()
     assert state
     machine, elsewhere = state["machine"], {"host": "0123456789ab", "gpu": None}
     store.save(state | {"machine": elsewhere}, {}, best=True)

@@ -15,7 +15,7 @@ from ampcompare.program.files import cache_folder
 # Without an answer for so long there is no network; applies to each connection and read, not to the whole.
 NETWORK_TIMEOUT_SECONDS = 8.0
 
-log = logging.getLogger("ampcompare")
+log = logging.getLogger(__name__)
 
 
 class Archive(NamedTuple):

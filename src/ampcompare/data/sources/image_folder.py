@@ -27,7 +27,7 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # More than 8 bits a channel: converting to RGB would clip the values without a word.
 DEEP_MODES = ("I", "F")
 
-log = logging.getLogger("ampcompare")
+log = logging.getLogger(__name__)
 
 
 def load(root: str | None) -> Dataset:

@@ -6,8 +6,9 @@ losses and loss scales of one that was not.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ampcompare.tracking.tracker import Tracker
     from ampcompare.train.loop import Fit
 
+log = logging.getLogger(__name__)
 
 PARTS = ("model", "optimizer", "scheduler", "precision")  # precision after the model: fp32 masters are finer
 
@@ -56,7 +58,6 @@ class RunKeeper:
     config: Config
     identity: Mapping[str, Any]  # `identify`
     machine: Mapping[str, Any]  # what the environment says of it, for what goes on elsewhere
-    say: Callable[[str], None]
     saved_step: int | None = None
     saved_at: float = field(default_factory=time.monotonic)
 
@@ -88,4 +89,4 @@ class RunKeeper:
             self.saved_step = fit.step
         except OSError as problem:
             where = f"could not be written to {self.store.folder} ({reason(problem)})"
-            self.say(f"the checkpoint at step {fit.step} {where}: going on without it")
+            log.warning(f"the checkpoint at step {fit.step} {where}: going on without it")

@@ -9,10 +9,11 @@ has `.best` in its name; of a run that has ended the last and the best.
 
 import io
 import json
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.program.files import replacing
+
+log = logging.getLogger(__name__)
 
 FORMAT = 5  # raise it when what a checkpoint holds changes; up to 2 there was no run.json to say it
 FOLDER = "checkpoints"
@@ -115,7 +118,7 @@ class Store:
         self._is_begun = True
         self._keep(2, {*before} - {path})
 
-    def end(self, step: int, say: Callable[[str], None]) -> None:
+    def end(self, step: int) -> None:
         """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
         try:
             if (about := self.about())["format"] == FORMAT:
@@ -123,7 +126,7 @@ class Store:
                 self._keep(1)
         except (OSError, ValueError) as problem:
             why = f"could not be noted in {self.folder} ({reason(problem)})"
-            say(f"the run's end {why}: resume=auto will end it again")
+            log.warning(f"the run's end {why}: resume=auto will end it again")
 
     def _keep(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
@@ -132,7 +135,7 @@ class Store:
         for file in {*old, *files, *left} - {*files[:count], *bests[:1]}:
             file.unlink(missing_ok=True)
 
-    def load(self, say: Callable[[str], None]) -> dict[str, Any] | None:
+    def load(self) -> dict[str, Any] | None:
         """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
         for path in self.files():
             try:
@@ -140,8 +143,8 @@ class Store:
                 return state
             except CheckpointError as problem:
                 aside = path.replace(path.with_name(path.name + ".damaged"))
-                say(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
-        say(f"none of the checkpoints in {self.folder} can be read")
+                log.warning(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
+        log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
 
 
@@ -165,7 +168,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def find(
-    config: Config, identity: Mapping[str, Any], total_steps: int, say: Callable[[str], None]
+    config: Config, identity: Mapping[str, Any], total_steps: int
 ) -> tuple[Store, dict[str, Any]] | None:
     """The run to go on with, taken by this process, and its state; None to start a new one.
 
@@ -196,16 +199,16 @@ def find(
             if not files:
                 continue
             stopped = f"run {store.folder.name} of this config stopped at step {int(files[0].name[5:14])}"
-            say(f"{stopped}: resume=auto goes on with it; this is a new run")
+            log.info(f"{stopped}: resume=auto goes on with it; this is a new run")
             return None
-        elif store.about()["ended"] < total_steps and (state := store.load(say)):
+        elif store.about()["ended"] < total_steps and (state := store.load()):
             return store, state
         else:
             store.unlock()
             if named and files:
                 return store, {}
     if passed_over and auto:
-        say(f"resume=auto: this is a new run; {passed_over[0]}")
+        log.warning(f"resume=auto: this is a new run; {passed_over[0]}")
     return None
 
 

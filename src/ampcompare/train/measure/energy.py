@@ -1,22 +1,23 @@
 """Energy that the GPU drew, by NVML's own counter; absent where there is none."""
 
-from collections.abc import Callable
+import logging
 
 import torch
 
 from ampcompare.machine.device import nvml_name
 
+log = logging.getLogger(__name__)
+
 
 class EnergyMeter:
     """Joules since `start`, from the total energy counter of one NVIDIA GPU (Volta and later).
 
-    A counter that fails later is given up: `on_note` is told once, and there are no joules any more.
+    A counter that fails later is given up: a warning says so once, and there are no joules any more.
     """
 
-    def __init__(self, device: torch.device, on_note: Callable[[str], None] = lambda note: None) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._handle = None
         self._start_mj: int | None = None
-        self._on_note = on_note
         if (name := nvml_name(device)) is None:
             return
         import pynvml
@@ -50,5 +51,5 @@ class EnergyMeter:
             return pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except pynvml.NVMLError as problem:
             self._handle = None
-            self._on_note(f"energy/joules_per_image ends here: the GPU's energy counter fails ({problem})")
+            log.warning(f"energy/joules_per_image ends here: the GPU's energy counter fails ({problem})")
             return None

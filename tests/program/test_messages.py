@@ -1,0 +1,117 @@
+"""Messages: those of a library in a program of one's own, lines of the terminal under our commands."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.quick import QUICK, ROOT
+from support.torchrun import torchrun
+
+from ampcompare.entrypoint import main
+
+PACKAGE = logging.getLogger("ampcompare")
+# Four rows of two steps, each of which has a loss that is not finite from the second on.
+DIVERGES = (*QUICK, "backend=none", "optimizer.lr=1e12", "training.on_nan=continue", "max_steps=6")
+READS = "from ampcompare import load_runs; print(len(load_runs(['.'])))"
+LOGS = "import logging; logging.{}; "
+RECORDS = """
+import logging, math
+from ampcompare import Recorder
+
+def loop():
+    with Recorder(backend="none", seed=1, batch_size=8, every=1) as record:
+        record.step(loss=math.nan, samples=8)
+
+loop()
+logging.getLogger("ampcompare").setLevel(logging.ERROR)
+loop()
+"""
+
+
+def python(code: str, folder: Path) -> tuple[str, list[str]]:
+    """What a program prints on stdout, and the lines on stderr that are not of W&B's client."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if not line.startswith("wandb: ")]
+
+
+@pytest.fixture
+def _package() -> Iterator[None]:
+    """The logger and the root's handlers, put back behind the test."""
+    level, handlers = PACKAGE.level, [*logging.root.handlers]
+    yield
+    PACKAGE.setLevel(level)
+    logging.root.handlers[:] = handlers
+
+
+@pytest.mark.parametrize(
+    ("configured", "shown"),
+    [
+        ("", ["left out"]),
+        (LOGS.format("getLogger('ampcompare').setLevel(logging.ERROR)"), []),
+        (LOGS.format("basicConfig(level=logging.INFO)"), ["read 1 run", "left out"]),
+    ],
+    ids=["as it comes", "errors alone", "all"],
+)
+def test_a_program_sees_warnings_unless_it_says_otherwise(tmp_path: Path, configured: str, shown: list[str]):
+    (tmp_path / "good.csv").write_text("step,loss\n1,0.5\n2,0.25\n")
+    (tmp_path / "bad.csv").write_text("step,loss\n")
+    said, lines = python(configured + READS, tmp_path)
+    assert said == "1\n"
+    assert len(lines) == len(shown)
+    assert all(words in line for words, line in zip(shown, lines, strict=True))
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_sees_warnings_once_and_none_when_silenced(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    said, lines = python(RECORDS, tmp_path)
+    assert (said, lines) == ("", ["step 1: the training loss is not finite (loss scale 1); "
+        "look at inputs, targets and initial weights; going on"])  # fmt: skip
+
+
+@pytest.mark.usefixtures("_package")
+def test_a_command_prints_each_line_once_whatever_logging_is_set_to(tmp_path: Path, capsys):
+    logging.root.addHandler(logging.StreamHandler(sys.stderr))  # as somebody's network may
+    assert main([*DIVERGES, f"output_dir={tmp_path}"]) == 0
+    shown = capsys.readouterr()
+    for step in (3, 5):
+        assert shown.out.count(f"\nstep {step}: the training loss is not finite") == 1
+    assert shown.out.count("\nrecord: ") == 1
+    assert "not finite" not in shown.err
+    assert not PACKAGE.handlers
+
+
+@pytest.mark.usefixtures("_package")
+def test_a_level_silences_a_command_but_for_its_rows(tmp_path: Path, capsys):
+    PACKAGE.setLevel(logging.ERROR)
+    assert main([*DIVERGES, f"output_dir={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("step ", "epoch ")) and "not finite" not in line for line in lines)
+    assert sum("loss nan" in line for line in lines) > 1
+
+
+@pytest.mark.slow
+def test_of_two_processes_the_first_one_prints(tmp_path: Path):
+    done = torchrun(2, str(ROOT / "run_experiment.py"), *DIVERGES, f"output_dir={tmp_path}")
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("none: tiny on synthetic data") for line in lines) == 1
+    warnings = [line for line in lines if "the training loss is not finite" in line]
+    assert len(warnings) == len(set(warnings)) > 0
+    assert "not finite" not in done.stderr
+
+
+def test_a_quiet_recorder_shows_nothing_and_leaves_the_logger_as_it_was(tmp_path: Path):
+    quiet = RECORDS.replace("every=1)", "every=1, quiet=True)")
+    level = "print(logging.getLogger('ampcompare').level == logging.ERROR)"
+    assert python(quiet + level, tmp_path) == ("True\n", [])
+    failing = (
+        "from ampcompare import Recorder\nimport logging\n"
+        "try:\n    with Recorder(backend='none', quiet=True) as r: raise ValueError\n"
+        "except ValueError: pass\nprint(logging.getLogger('ampcompare').level)"
+    )
+    assert python(failing, tmp_path) == ("0\n", [])
