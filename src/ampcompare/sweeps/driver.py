@@ -163,7 +163,7 @@ class SweepDriver:
 
     def _watch_runs(self) -> None:
         """Follow the metric of running runs; stop those that fall behind, and all after a stop request."""
-        if self.stop.signal and not self._is_stopping:  # said here: a signal may come into another print
+        if self.stop.signal and not self._is_stopping:  # not in the handler, which may interrupt a print
             self._is_stopping = True
             self.progress.say("stopping: waiting for the runs to end (Ctrl-C: at once)")
         for index in [*self._tails]:
