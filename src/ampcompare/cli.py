@@ -73,7 +73,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         status = command.main(args=arguments, prog_name="ampcompare", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `>&-`
+            sys.stdout.flush()
     except UserError as error:
         exit_with(error)
     except (KeyboardInterrupt, typer.Abort):

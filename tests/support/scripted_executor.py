@@ -69,6 +69,7 @@ def drive(
     options: SweepOptions | None = None,
     looks: Sequence[int] = (),
     look: Callable[[Sweep], Look] = lambda sweep: Look(True, ()),
+    see: Callable[[SweepDriver], object] = lambda driver: None,
 ) -> list[SweepRun]:
     """Drive a sweep in a folder until nothing is left to do; return its runs."""
     folder.mkdir(exist_ok=True)
@@ -80,9 +81,10 @@ def drive(
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))
             fill_first_look(now, journal, looks)
         progress = SweepProgress(console, prepared.sweep, journal.state, folder, executor.slots)
-        stop = StopRequest(lambda line: None)
+        stop = StopRequest()
         driver = SweepDriver(
             prepared, journal, executor, progress, stop, lambda sweep, folder, runs: look(sweep)
         )
+        see(driver)
         driver.run()
         return [run for _, run in sorted(journal.state.runs.items())]

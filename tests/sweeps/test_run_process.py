@@ -123,6 +123,31 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
             process.wait()
 
 
+UNCOLLECTED = """
+import ctypes, os, subprocess, sys, time
+from contextlib import closing
+from pathlib import Path
+from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.run_process import RunProcess
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process
+program = "import subprocess; subprocess.Popen(['true'])"
+with closing(ProcessGuard()) as guard:
+    run = RunProcess([sys.executable, "-c", program], os.environ, Path(sys.argv[1]), guard)
+    while run.poll() is None:
+        time.sleep(0.02)
+print("ended")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_CHILD_SUBREAPER")
+def test_a_run_has_ended_although_nobody_collects_its_orphans(tmp_path):
+    """As in a container whose first process does not wait for any child."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", UNCOLLECTED, str(tmp_path / "log")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "ended\n", done.stderr
+
+
 def test_programs_of_others_are_told_to_stay_offline_where_there_is_no_account(tmp_path, monkeypatch):
     netrc = tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(netrc))

@@ -100,7 +100,7 @@ def reproduce(
         Path | None, typer.Option(metavar="FILE", help="Write it as a sweep file instead, for W&B too.")
     ] = None,
 ) -> None:
-    """Run what others have published and judge it. Started again, it goes on.
+    """Run what others have published and judge it; the same command again continues.
 
     Exit code 3: a published figure is not reproduced.
     """
@@ -118,9 +118,9 @@ def reproduce(
         wrong, why = "scale network write-sweep workers seeds", "--runs judges runs that exist; leave it out"
     else:
         wrong, why = "out workers" if write_sweep else "", "--write-sweep runs nothing; leave it out"
-    said = [f"--{option} {asked[option]}" for option in wrong.split() if asked[option] is not None]
-    if said := [*said, *(given if runs else ())]:
-        raise UserError(f"{said[0]}: {why}")
+    unfit = [f"--{option} {asked[option]}" for option in wrong.split() if asked[option] is not None]
+    if unfit := [*unfit, *(given if runs else ())]:
+        raise UserError(f"{unfit[0]}: {why}")
     if name is None:
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
@@ -146,7 +146,7 @@ def reproduce(
     called, text = sweep_file(*way)
     there = dict(map(parse_override, given)).get("output_dir")
     if out and there:
-        raise UserError(f"--out {out}: output_dir={there} says it too; leave one out")
+        raise UserError(f"--out {out}: output_dir={there} names a folder, too; leave one out")
     folder = Path(out or there or Path("runs") / called)
     file = make_folder(folder, f"--out {folder}") / "sweep.yaml"
     file.write_text(text, encoding="utf-8")

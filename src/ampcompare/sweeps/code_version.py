@@ -103,28 +103,31 @@ def changed_code_dates(state: SweepState) -> Mapping[str, str]:
 
 
 class CodeWatch:
-    """Tells whether the user's files change while a sweep runs."""
+    """Watches the user's files while a sweep runs.
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    Args:
+        files: The files.
+        versions: Versions of the code in the journal, the present one last.
+    """
+
+    def __init__(self, files: Sequence[Path], versions: Sequence[CodeVersion]) -> None:
         self._files = files
-        self._stamps = self._read_stamps()
-        self._version = read_code_version(files)
-
-    def is_unchanged(self) -> bool:
-        """Return whether the files have the content that they had when the driver began."""
-        stamps = self._read_stamps()
-        if stamps == self._stamps:
-            return True
-        self._stamps = stamps
-        return not self.changed()
+        self._version = versions[-1] if versions and files else read_code_version(files)
+        self._stamps: list[tuple[int, int]] | None = None  # at which the files had that content
 
     def changed(self) -> list[str]:
-        """Return the files whose content is another one by now."""
+        """Return the files whose content is another one by now, or that have gone."""
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
+            return []
         try:
             hashes = read_code_version(self._files).hashes
         except UserError:  # an editor may be writing it
             hashes = {}
-        return [path for path, digest in self._version.hashes.items() if hashes.get(path) != digest]
+        changed = [path for path, digest in self._version.hashes.items() if hashes.get(path) != digest]
+        if not changed:
+            self._stamps = stamps
+        return changed
 
     def _read_stamps(self) -> list[tuple[int, int]]:
         stamps = []

@@ -19,7 +19,7 @@ from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
-from ampcompare.sweeps.run_process import end_leftovers
+from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, interrupted_at, state_after_driver
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sequential import Look, next_seeds
 from ampcompare.sweeps.stop_request import StopRequest
@@ -41,6 +41,7 @@ class SweepDriver:
 
     Attributes:
         sweep: The sweep, with the seeds that were added so far.
+        changed_code: The user's files that have changed since the driver began; no run is started then.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class SweepDriver:
         self._look = look
         self.sweep = self.progress.sweep = self._sweep_now()
         self._seed = seed_of(prepared.sweep, journal.state.definition)
-        self._code = CodeWatch(prepared.code_files)
+        self._code = CodeWatch(prepared.code_files, journal.state.code_versions)
+        self.changed_code: list[str] = []
         self._tails: dict[int, MetricTail] = {}
-        self._stopped_early: set[int] = set()
+        self._is_stopping = False
         self._cancelled: set[int] = set()
         self._killed: set[int] = set()
         self._waiting: deque[SweepRun] = deque()
@@ -98,10 +100,6 @@ class SweepDriver:
             self.handle(event)
         self._waiting = deque(run for run in self._runs if run.is_startable and not run.is_external)
 
-    def changed_code(self) -> list[str]:
-        """Return the user's files that have changed since the driver began, where it stopped for that."""
-        return self._code.changed() if self.stop.reason else []
-
     def _in_flight(self) -> int:
         """Return the number of runs that the executor has."""
         runs = self.journal.state.runs.values()
@@ -119,8 +117,9 @@ class SweepDriver:
             if run is None:
                 break
             chosen.append(run)
-        if chosen and not self._code.is_unchanged():
-            self.stop.request("the code of the runs has changed")
+        if chosen and (changed := self._code.changed()):
+            self.changed_code = changed
+            self.stop.request()
             return []
         if chosen:
             self.executor.submit(chosen)
@@ -150,10 +149,9 @@ class SweepDriver:
             self._tails[run.index] = self._tail(run)
             self.progress.start(self.journal.state.runs[run.index])
             return
-        state = RunState.STOPPED if run.index in self._stopped_early else event.state
+        state = RunState.STOPPED if run.is_stopped_early else event.state
         tail = self._tails.pop(run.index, None) or self._tail(run)
-        value = tail.last(now=True) if state in (RunState.FINISHED, RunState.STOPPED) else None
-        value = value if value is not None and math.isfinite(value) else None
+        value = tail.final_value() if state in (RunState.FINISHED, RunState.STOPPED) else None
         run = self.journal.end(run, state, value, event.exit_code, by_signal=event.by_signal)
         self.progress.end(run)
         if state is RunState.PREEMPTED and not self.stop.is_requested:
@@ -165,12 +163,15 @@ class SweepDriver:
 
     def _watch_runs(self) -> None:
         """Follow the metric of running runs; stop those that fall behind, and all after a stop request."""
+        if self.stop.signal and not self._is_stopping:  # not in the handler, which may interrupt a print
+            self._is_stopping = True
+            self.progress.say("stopping: waiting for the runs to end (Ctrl-C: at once)")
         for index in [*self._tails]:
             run = self.journal.state.runs[index]
             if self.executor.has_live_records:
                 values = self._tails[index].values()
                 self.progress.follow(run, values[-1] if values else None)
-                if self.prepared.sweep.hyperband and index not in self._stopped_early:
+                if self.prepared.sweep.hyperband and not run.is_stopped_early:
                     self._check_bands(run, values)
             if self.stop.signal and index not in self._cancelled:
                 self._cancelled.add(index)
@@ -192,12 +193,13 @@ class SweepDriver:
                 continue
             reached = [value if math.isfinite(value) else worst for value in values[:band]]
             value = reached[-1] if early.strict else best(reached)
-            self.journal.append("band", index=run.index, band=band, value=value)
-            everyone = [other.bands[band] for other in self._runs if band in other.bands]
-            if falls_behind(value, everyone, early.eta, maximize=metric.maximize):
-                self._stopped_early.add(run.index)
+            everyone = [value, *(other.bands[band] for other in self._runs if band in other.bands)]
+            is_behind = falls_behind(value, everyone, early.eta, maximize=metric.maximize)
+            self.journal.append("band", index=run.index, band=band, value=value, stopped=is_behind)
+            if is_behind:
                 self.executor.cancel(run)
                 return
+            run = self.journal.state.runs[run.index]
 
     def _add_seeds(self) -> bool:
         """With all runs ended, look at them and add the seeds that the look asks for.
@@ -226,27 +228,41 @@ class SweepDriver:
         return bool(more)
 
 
-def recover_local_runs(journal: Journal, say: Callable[[str], None], *, except_ray: bool = False) -> None:
-    """See what became of the processes that a killed driver has left.
+def recover_local_runs(prepared: PreparedSweep, journal: Journal, say: Callable[[str], None]) -> None:
+    """See what became of the processes that a killed driver has left on this machine.
 
     What is still running is ended, with a checkpoint. A run whose record says that it finished has finished;
-    the others are continued.
+    the others are continued. A driver may have been killed before it wrote down that it started a run, so
+    runs that wait for a start are looked at, too.
 
     Args:
-        journal: The sweep's journal.
+        prepared: The sweep.
+        journal: Its journal.
         say: Prints a line for the user.
-        except_ray: Leave tasks of Ray to its executor, which looks on every node of the cluster.
     """
-    running = [run for run in journal.state.with_state(RunState.RUNNING) if _is_local(run)]
-    running = [run for run in running if not (except_ray and "ray" in run.process)]
-    if not running:
-        return
-    end_leftovers(running, journal.folder, say)
-    for run in running:
-        tail = MetricTail(journal.folder, run.run_id)
-        is_finished = tail.exit_code() == 0
-        journal.end(run, RunState.FINISHED if is_finished else RunState.PREEMPTED)
-
-
-def _is_local(run: SweepRun) -> bool:
-    return not run.is_external and "job" not in run.process
+    folder, state = journal.folder, journal.state
+    submitted = {index for indices in state.submissions.values() for index in indices}
+    # Tasks of Ray are left to its executor, which looks on every node of the cluster.
+    others = ("job", "ray") if prepared.options.cluster == "ray" else ("job",)
+    local = [
+        run
+        for run in state.runs.values()
+        if not (run.is_external or any(key in run.process for key in others))
+        and (run.state is RunState.RUNNING or run.index not in submitted)
+    ]
+    metric = prepared.sweep.metric
+    left = [run for run in local if run.state is RunState.RUNNING or run.is_startable]
+    interrupted = {run.index: interrupted_at(run, folder) for run in left}
+    if local:
+        end_leftovers(local, folder, say)
+    for run in left:
+        when = interrupted[run.index]
+        state_now = state_after_driver(run, folder, when, trains_here=prepared.trains_here)
+        if run.state is not RunState.RUNNING:
+            if state_now is RunState.PREEMPTED:
+                continue
+            journal.append("started", index=run.index, run_id=run.run_id, process={})
+        tail = MetricTail(folder, run.run_id, metric.name if metric else None)
+        value = None if state_now is RunState.PREEMPTED else tail.final_value()
+        journal.end(run, state_now, value)
+    (folder / GUARD_MARK).unlink(missing_ok=True)

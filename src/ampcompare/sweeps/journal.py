@@ -17,8 +17,9 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import psutil
 from filelock import FileLock, Timeout
@@ -30,6 +31,8 @@ from ampcompare.records.run_state import RunState
 FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
+RUN_ID_CHARS = 8
+LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
 TODO_NEW_FOLDER = "set output_dir=... for a new one"
 
 
@@ -51,6 +54,8 @@ class SweepRun:
         bands: Metric at each band of hyperband that the run has reached.
         process: Where it was last started: host, pid and start time, or the job's id.
         is_external: Whether somebody else started it (an agent of W&B's server).
+        is_stopped_early: Whether hyperband has stopped it.
+        queued_at: Since when it waits for its start, or waited for the last one (seconds since 1970).
     """
 
     index: int
@@ -66,6 +71,8 @@ class SweepRun:
     bands: Mapping[int, float] = field(default_factory=dict)
     process: Mapping[str, Any] = field(default_factory=dict)
     is_external: bool = False
+    is_stopped_early: bool = False
+    queued_at: float = 0.0
 
     @property
     def is_startable(self) -> bool:
@@ -125,13 +132,15 @@ class SweepState:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event of the journal into account."""
         kind, index = event["event"], event.get("index")
+        if not isinstance(index, int | None):
+            raise TypeError(f"index {index!r}: expected a number")
         run = self.runs.get(index) if index is not None else None
         match kind:
             case "driver":
                 self.driver = event
             case "proposed":
                 known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "drawn")}
-                self.runs[event["index"]] = SweepRun(**known)
+                self.runs[event["index"]] = SweepRun(**known, queued_at=_seconds(event["time"]))
             case "external":
                 known = {key: event[key] for key in ("index", "run_id", "parameters", "plan", "value")}
                 state = RunState(event["state"])
@@ -141,7 +150,8 @@ class SweepState:
                 self.runs[run.index] = replace(run, **started, exit_code=None)
             case "band" if run:
                 bands = {**run.bands, event["band"]: event["value"]}
-                self.runs[run.index] = replace(run, bands=bands)
+                is_stopped = event.get("stopped", False)
+                self.runs[run.index] = replace(run, bands=bands, is_stopped_early=is_stopped)
             case "ended" if run:
                 self.runs[run.index] = replace(
                     run,
@@ -149,6 +159,7 @@ class SweepState:
                     value=event["value"],
                     exit_code=event["exit_code"],
                     signal_ends=run.signal_ends + event["by_signal"],
+                    queued_at=_seconds(event["time"]),
                 )
             case "seeds":
                 group = SeedGroup(tuple(event["seeds"]), event["look"], tuple(event["messages"]))
@@ -164,6 +175,11 @@ class SweepState:
     def has_begun(self) -> bool:
         """Whether a run was started or submitted. A sweep without any binds nobody to its definition."""
         return bool(self.submissions) or any(run.starts for run in self.runs.values())
+
+    @property
+    def driver_name(self) -> str:
+        """Host and pid of the last driver, for a message."""
+        return f"{self.driver.get('host')}, pid {self.driver.get('pid')}"
 
     @property
     def added_seeds(self) -> list[tuple[Any, ...]]:
@@ -200,30 +216,45 @@ class Journal:
         refuse_former_sweep(folder)
         self._lock = FileLock(folder / LOCK_FILE)
         try:
-            self._lock.acquire(blocking=False)
+            self._lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             state = read_journal(folder)
-            driver = state.driver if state else {}
-            where = f" ({driver['host']}, pid {driver['pid']})" if driver else ""
+            where = f" ({state.driver_name})" if state and state.driver else ""
             raise UserError(
                 f"{folder}: this sweep is running here{where}; wait for it, stop it, or {TODO_NEW_FOLDER}"
             ) from None
-        self._file: BinaryIO | None = None
+        except (OSError, NotImplementedError) as problem:  # the latter: a drive without locks
+            why = f"cannot be locked ({reason(problem)})"
+            raise UserError(f"{folder / LOCK_FILE}: {why}; {TODO_NEW_FOLDER}") from None
+        self._file: FileIO | None = None
         try:
             state = read_journal(folder)
-            if state is None or not state.has_begun:
-                content = {"format": FORMAT, "name": name, "sweep": definition}
-                (folder / EVENTS_FILE).unlink(missing_ok=True)
-                with replacing(folder / DEFINITION_FILE) as file:
-                    file.write(json.dumps(content, indent=1).encode())
-                state = SweepState(name, definition)
+            # A run that was proposed may have been started by a driver that was killed in that moment.
+            is_same = state is not None and (state.name, state.definition) == (name, definition)
+            if state is None or not (state.has_begun or (is_same and state.runs)):
+                state = self._begin(name, definition)
             if state.name != name:
                 raise UserError(f"{folder}: has the sweep {state.name!r}, not {name!r}; {TODO_NEW_FOLDER}")
             self.state = state
             self._file = _open_after_last_whole_line(folder / EVENTS_FILE)
+        except OSError as problem:
+            self.close()
+            why = f"the journal of the sweep cannot be written ({reason(problem)})"
+            raise UserError(f"{folder}: {why}; {TODO_NEW_FOLDER}") from None
         except BaseException:
             self.close()
             raise
+
+    def _begin(self, name: str, definition: Mapping[str, Any]) -> SweepState:
+        logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
+        if log := next(logs, None):
+            why = f"{log.name} in it is of a run that no {EVENTS_FILE} there knows"
+            raise UserError(f"{self.folder}: {why}; {TODO_NEW_FOLDER}")
+        content = {"format": FORMAT, "name": name, "sweep": definition}
+        (self.folder / EVENTS_FILE).unlink(missing_ok=True)
+        with replacing(self.folder / DEFINITION_FILE) as file:
+            file.write(json.dumps(content, indent=1).encode())
+        return SweepState(name, definition)
 
     def append(self, event: str, **fields: Any) -> None:
         """Write an event, have it on the disk, and apply it to the state.
@@ -234,8 +265,9 @@ class Journal:
         content = {"event": event, "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
         assert self._file
         try:
-            self._file.write(json.dumps(content).encode() + b"\n")
-            self._file.flush()
+            left = json.dumps(content).encode() + b"\n"
+            while left:  # a disk that is almost full takes a part
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as problem:
             path = self.folder / EVENTS_FILE
@@ -251,7 +283,7 @@ class Journal:
 
     def propose(self, run: SweepRun) -> SweepRun:
         """Write down a new run of a point, under a new id, and return it."""
-        run_id = secrets.token_hex(4)
+        run_id = secrets.token_hex(RUN_ID_CHARS // 2)
         fields = {"parameters": run.parameters, "plan": run.plan, "drawn": run.drawn}
         self.append("proposed", index=run.index, run_id=run_id, **fields)
         return self.state.runs[run.index]
@@ -297,20 +329,22 @@ def read_journal(folder: Path) -> SweepState | None:
         UserError: If the journal is damaged or of another version.
     """
     refuse_former_sweep(folder)
-    path = folder / DEFINITION_FILE
-    if not path.is_file():
-        return None
+    path, events = folder / DEFINITION_FILE, folder / EVENTS_FILE
     try:
+        if not path.exists():
+            if events.exists() and events.stat().st_size:
+                raise UserError(f"{events}: the {DEFINITION_FILE} beside it is missing; {TODO_NEW_FOLDER}")
+            return None
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             why = f"format {content['format']}, this version of AMP Compare reads {FORMAT}"
             raise UserError(f"{path}: {why}; {TODO_NEW_FOLDER}")
-        state = SweepState(content["name"], content["sweep"])
-        path = folder / EVENTS_FILE
-        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+        state = SweepState(content["name"], dict(content["sweep"]))
+        path = events
+        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
         for line in lines[:-1]:  # behind the last line break is nothing, or what a killed driver was writing
             state.apply(json.loads(line))
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UserError(
             f"{path}: not the journal of a sweep ({reason(problem)}); {TODO_NEW_FOLDER}"
         ) from None
@@ -325,10 +359,14 @@ def refuse_former_sweep(folder: Path) -> None:
             raise UserError(f"{folder / name}: {why}; finish it with that version, or {TODO_NEW_FOLDER}")
 
 
-def _open_after_last_whole_line(path: Path) -> BinaryIO:
+def _open_after_last_whole_line(path: Path) -> FileIO:
     """Open a file to append to, without what a killed driver had written of its last line."""
-    file = path.open("ab+")
+    file = path.open("ab+", buffering=0)  # a buffer would be written once more when the file is closed
     file.seek(0)
     content = file.read()
     file.truncate(content.rfind(b"\n") + 1)
     return file
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()

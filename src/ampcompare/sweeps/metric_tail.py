@@ -1,5 +1,6 @@
-"""The metric of a run while the run goes on, read from its W&B record as it grows."""
+"""The metric of a running run, read from its W&B record as it grows."""
 
+import math
 import time
 from pathlib import Path
 
@@ -44,10 +45,10 @@ class MetricTail:
         self._next_read = time.monotonic() + max(1.0, took / MAX_CORE_FRACTION)
         return self._values
 
-    def last(self, *, now: bool = False) -> float | None:
-        """Return the newest value, None while there is none."""
-        values = self.values(now=now)
-        return values[-1] if values else None
+    def final_value(self) -> float | None:
+        """Return the last value of a run that has ended; None where there is none or it is no number."""
+        values = self.values(now=True)
+        return values[-1] if values and math.isfinite(values[-1]) else None
 
     def exit_code(self) -> int | None:
         """Return the exit code in the newest record; None if there is no record or it has no end."""

@@ -78,9 +78,14 @@ def run_prepared(
         check_can_be_decided(sweep, prepared.looks)
     make_executor = _executor_factory(prepared, cluster_words)
     folder = make_output(prepared.output)
+
+    def say(line: str) -> None:
+        print_line(console, one_line(line))
+
     with opened_journal(prepared, folder) as (journal, prepared):
         for line in prepared.messages:
-            print_line(console, one_line(line))
+            say(line)
+        recover_local_runs(prepared, journal, say)
         _check_code(prepared, journal)
         if prepared.looks:
             check_can_be_decided(_with_seeds(prepared, journal), prepared.looks)
@@ -113,8 +118,7 @@ def see_through(
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
-    with StopRequest(say) as stop:
-        recover_local_runs(journal, say, except_ray=prepared.options.cluster == "ray")
+    with StopRequest() as stop:
         executor = make_executor(journal)
         try:
             progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)
@@ -126,10 +130,13 @@ def see_through(
         finally:
             executor.close()
     if stop.signal:
-        say(f"stopped: finished runs stay finished; continue with: {prepared.command()}")
+        # --rerun would make new runs of those that were interrupted.
+        options = replace(prepared.options, rerun=prepared.sweep.on_server)
+        command = replace(prepared, options=options).command()
+        say(f"stopped: finished runs stay finished; continue with: {command}")
         return 128 + stop.signal
-    if changed := driver.changed_code():
-        raise code_changed(changed, prepared, "while the sweep ran")
+    if driver.changed_code:
+        raise code_changed(driver.changed_code, prepared, "while the sweep ran")
     return None
 
 
@@ -142,7 +149,6 @@ def _submit_and_leave(
     from ampcompare.sweeps.executors.slurm import SlurmExecutor
     from ampcompare.sweeps.submission import submit_and_leave
 
-    recover_local_runs(journal, lambda line: print_line(console, one_line(line)))
     executor = make_executor(journal)
     assert isinstance(executor, SlurmExecutor)
     return submit_and_leave(prepared, journal, executor, look_at, console)
@@ -232,7 +238,7 @@ def _refuse_jobs_in_queue(journal: Journal) -> None:
 def _executor_factory(
     prepared: PreparedSweep, cluster_words: Mapping[str, str]
 ) -> Callable[[Journal], Executor]:
-    """Return what makes the executor; what is wrong with the cluster's options is said before that.
+    """Check the cluster's options, and return what makes the executor.
 
     Raises:
         UserError: If the cluster cannot be used, or cannot do what the sweep needs.
@@ -266,7 +272,8 @@ def _first_lines(driver: SweepDriver, executor: Executor, progress: SweepProgres
     """Say what runs here."""
     prepared, sweep = driver.prepared, driver.sweep
     total = sweep.total()
-    parts = [f"{sweep.name}: {sweep.method}", f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"]
+    runs = plural(total, "run") if total else "runs until Ctrl-C (no run_cap)"
+    parts = [f"{sweep.name}: {sweep.method}", runs]
     parts += [f"{progress.done} of them done before"] if progress.done else []
     parts.append(plural(executor.slots, "run") + " at a time")
     if isinstance(executor, LocalExecutor) and executor.slots > max(1, len(executor.gpus)):

@@ -59,7 +59,7 @@ class PreparedSweep:
         words: Those that go behind every command.
         output: Folder of all runs.
         trains_here: Whether the runs are our own training.
-        messages: What to say before the first run.
+        messages: Lines to print before the first run.
         looks: Numbers of seeds at which somebody looks, with `--until-decided`.
         on_cpu: Whether the words ask for a CPU.
         code_files: The user's own files that the runs execute.
@@ -82,10 +82,10 @@ class PreparedSweep:
 
     @property
     def shared_plan(self) -> dict[str, Any] | None:
-        """What of the plan each run is told beside what is in the file.
+        """What each run records of the plan beside the file's part.
 
-        None tells nothing, not even the run's place: a program of somebody else, or a run of W&B's server,
-        needs to know of a plan only where there is one.
+        None: nothing, not even the run's number. Another program, or a run of W&B's server, records a plan
+        only where there is one.
         """
         shared: dict[str, Any] = {"control": BOOKENDS} if self.sweep.control else {}
         shared |= {"looks": [*self.looks]} if self.looks else {}
@@ -112,11 +112,11 @@ class PreparedSweep:
         }
         given_flags = {
             "--rerun": options.rerun,
-            "--until-decided": options.until_decided,
+            "--until-decided": options.until_decided and "--rerun" not in flags,
             "--wait": options.wait,
             "--changed-code": options.changed_code,
         }
-        words = [*flags, *(flag for flag, is_given in given_flags.items() if is_given)]
+        words = [*dict.fromkeys([*flags, *(flag for flag, is_given in given_flags.items() if is_given)])]
         words += [f"{key}={value}" for key, value in values.items() if value is not None]
         return as_typed("ampcompare", "sweep", self.file, *words, *self.given)
 

@@ -14,15 +14,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from itertools import count, repeat
-from typing import Any, TypeVar
+from typing import Any
 
 GPUS = (2, 3, 4)
 DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
 MAX_VALUES = 250  # a longer list is a range, which keeps its order
 MOVED = -1
-
-Value = TypeVar("Value")
-Repeat = TypeVar("Repeat")
 
 
 def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[int]]:
@@ -46,15 +43,15 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
     # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
     only: dict[tuple[int, int | None, int], int] = {}
 
-    def gpus(value: int, place: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
+    def gpus(value: int, position: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
         """Yield the GPU of the value, by number of GPUs, for all combinations and for this one."""
         for within in (None,) if combinations == 1 else (None, block % combinations):
             for count_of in GPUS:
-                yield (value, within, count_of), (block * values + place) % count_of
+                yield (value, within, count_of), (block * values + position) % count_of
 
-    def stays(value: int, place: int, block: int) -> int:
+    def stays(value: int, position: int, block: int) -> int:
         """Return for how many numbers of GPUs the value would stay on the GPU of all its runs."""
-        return sum(only.get(key) == gpu for key, gpu in gpus(value, place, block))
+        return sum(only.get(key) == gpu for key, gpu in gpus(value, position, block))
 
     def drawn(block: int, draw: int) -> list[int]:
         """Return an order, with two values swapped wherever fewer then stay on the GPU of all their runs."""
@@ -71,25 +68,16 @@ def _orders(name: str, values: int, combinations: int) -> Iterator[Sequence[int]
         best, least = [], float("inf")
         for draw in range(DRAWS):
             order = drawn(block, draw)
-            cost = sum(stays(value, place, block) for place, value in enumerate(order))
+            cost = sum(stays(value, position, block) for position, value in enumerate(order))
             if cost < least:
                 best, least = order, cost
             if not cost:
                 break
-        for place, value in enumerate(best):
-            for key, gpu in gpus(value, place, block):
+        for position, value in enumerate(best):
+            for key, gpu in gpus(value, position, block):
                 only[key] = gpu if only.get(key, gpu) == gpu else MOVED
         yield tuple(best)
 
 
 def _hash(of: list[Any]) -> bytes:
     return hashlib.sha256(json.dumps(of).encode()).digest()
-
-
-def in_blocks(
-    name: str, values: Sequence[Value], repeats: Sequence[Repeat]
-) -> Iterator[tuple[Value, Repeat]]:
-    """Yield every value with every repeat (a seed), block by block: repeats outermost, values random."""
-    for order, at in zip(orders(name, len(values)), repeats, strict=False):
-        for number in order:
-            yield values[number], at

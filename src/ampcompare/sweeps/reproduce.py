@@ -1,6 +1,4 @@
-"""Publications: the list of them, and each as a sweep, a grid of its arms and of seeds for our runner and
-W&B's agent alike.
-"""
+"""Publications as sweeps: their list, and the sweep file of each, a grid of its arms and seeds."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +12,7 @@ from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.sweep_file import key_of
 
 H100_FP32 = 66.9e12  # operations a second at most, by NVIDIA's data sheet (SXM)
-REACHED = 0.4  # of the peak, by a training that is not held up by its data: of an order, not a measurement
+REACHED = 0.4  # share of the peak that a training reaches which does not wait for data; a rough figure
 UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 VARIED = ("published.arm", "seed")  # words change their values, as of any sweep
 HEAD = """\
@@ -27,7 +25,7 @@ HEAD = """\
 
 
 def lines(seeds: int) -> Iterator[str]:
-    """A block of lines for each publication, with the time of that many seeds."""
+    """Yield the lines that list all publications, with the time of so many seeds of each arm."""
     for name in names():
         own = load(name)
         printed = [f"{figure.kind.words} ({figure.name})" for figure in own.figures]
@@ -51,13 +49,15 @@ def _data(name: str) -> str:
 
 
 def _time(own: Publication, seeds: int) -> str:
-    """Of that many runs of every arm: by the publication's own figures where it has some of time, and by the
-    work, each arm as if it were fp32.
+    """Return the time of so many runs of every arm, as text.
+
+    It is estimated from the work, each arm as if it were fp32, and given by the publication's own times where
+    it has any.
     """
     configs = {arm: arm_config(own, arm) for arm in own.arms}
     images = {arm: (c.data.train_limit or own.images or 0) * c.epochs for arm, c in configs.items()}
     here = (own.gflop or 0.0) * 1e9 * sum(images.values()) / (H100_FP32 * REACHED)
-    told = [f"about {_in_words(seeds * here)} on an H100"]
+    estimate = f"about {_in_words(seeds * here)} on an H100"
     for figure in own.figures:
         if figure.kind.is_time and figure.values.keys() == own.arms.keys():
             there = sum(
@@ -67,12 +67,12 @@ def _time(own: Publication, seeds: int) -> str:
                 for arm, printed in figure.values.items()
             )
             card = own.hardware or "their machine"
-            return "; ".join([f"{_in_words(seeds * there)} on {card}, by their figures", *told])
-    return told[0]
+            return f"{_in_words(seeds * there)} on {card}, by their figures; {estimate}"
+    return estimate
 
 
 def _in_words(seconds: float) -> str:
-    """`3.4 h`, `12 min`: two digits, which is more than an estimate has."""
+    """Return a time with two digits, such as `3.4 h` or `12 min`."""
     unit, size = next((pair for pair in UNITS if seconds >= pair[1]), UNITS[-1])
     return f"{float(f'{seconds / size:.2g}'):g} {unit}"
 
@@ -85,31 +85,40 @@ def sweep_file(
     words: Sequence[str] = (),
     file: str | None = None,
 ) -> tuple[str, str]:
-    """The name and the text of the sweep that runs a publication in so many seeds; `scale` and `network` are
-    for a look. `words` are options of every run, in a `file` of its own they stand in the command. Raises
-    UserError for an arm whose first run would be none.
+    """Return the name and the text of the sweep file that runs a publication.
+
+    Args:
+        name: Name of the publication.
+        seeds: Number of runs of each arm.
+        scale: Share of its epochs, images and batch size, for a quick try.
+        network: Another network, for a quick try.
+        words: `key=value` words for every run.
+        file: Name of the sweep file if it is kept; its command then has the words.
+
+    Raises:
+        UserError: For an arm that the training does not take.
     """
     import yaml
 
     own = load(name)
     arms = sorted(own.arms, key=lambda arm: arm != own.baseline)  # a sweep takes the first for the baseline
-    told: dict[str, Any] = {"published.name": name}
-    told |= {"published.scale": scale} if scale != 1 else {}
-    told |= {"published.network": network} if network else {}
-    given = [f"{key}={value}" for key, value in told.items()]
+    fixed: dict[str, Any] = {"published.name": name}
+    fixed |= {"published.scale": scale} if scale != 1 else {}
+    fixed |= {"published.network": network} if network else {}
+    given = [f"{key}={value}" for key, value in fixed.items()]
     given += [word for word in words if key_of(word) not in VARIED]
     first, *_ = [config_from_cli([*given, f"published.arm={arm}"]) for arm in arms]
-    # A name that is a folder's, too, and other for another scale or network.
+    # A name that can be a folder's, and differs for another scale or network.
     parts = ["reproduce", own.name, f"scale-{scale:g}" if scale != 1 else "", network or ""]
     called = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
-    seen = {"values": arms}, {"values": [first.seed + number for number in range(seeds)]}
+    values = {"values": arms}, {"values": [first.seed + number for number in range(seeds)]}
     begin = ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto"]
     content = {
         "program": "ampcompare",
         "project": first.wandb.project,
         "name": called,
         "method": "grid",
-        "parameters": {k: {"value": v} for k, v in told.items()} | dict(zip(VARIED, seen, strict=True)),
+        "parameters": {k: {"value": v} for k, v in fixed.items()} | dict(zip(VARIED, values, strict=True)),
         "command": [*begin, *(words if file else ()), "${args_no_hyphens}"],
     }
     about = " ".join(f"{own.title}: {own.source} {own.url}".split())

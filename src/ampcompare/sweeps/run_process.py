@@ -4,6 +4,7 @@
 program. Executors use both, on the machine on which the run happens.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
-from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.sweep import Sweep
 
 STOP_SECONDS = 30.0  # from SIGTERM to SIGKILL, as W&B's agent waits
@@ -35,6 +36,7 @@ SAME_SIGNAL_SECONDS = 2.0
 MAX_SIGNAL_ENDS = 3  # starts of a run that signals end, before it counts as failed
 LAST_BYTES, MAX_LINE_CHARS = 4096, 200  # of a log
 WANDB_LINES = "wandb:"  # how W&B's client begins what it prints
+GUARD_MARK = "sweep.interrupted"  # in the sweep's folder: a killed driver's guard has ended its runs
 CODE_KEY = "changed_code"  # key in the config of runs that were started after the user's code changed
 # By the machine (out of memory), by a scheduler, by hand. A shell reports signal N as exit code 128 + N.
 _SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
@@ -45,13 +47,19 @@ class RunProcess:
     """A running program in a process group of its own. Its output goes to a file."""
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], log: Path, guard: ProcessGuard
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        guard: ProcessGuard,
+        run_id: str = "",
     ) -> None:
         self._guard = guard
         self._exit_code: int | None = None
         self._kill_leftovers_at = 0.0
         self._kill_at: float | None = None
         self.was_asked_to_stop = False
+        self._ignores_stop = False
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 words,
@@ -61,7 +69,7 @@ class RunProcess:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        guard.watch(self.pid)
+        guard.watch(self.pid, run_id)
 
     @property
     def pid(self) -> int:
@@ -85,12 +93,17 @@ class RunProcess:
             if self._exit_code is None:
                 return None
             self._kill_leftovers_at = now + LEFTOVER_SECONDS
-        if _send_to_group(self.pid, 0):
+        if _is_group_running(self.pid):
             if now > self._kill_leftovers_at:
                 self.kill()
             return None
         self._guard.forget(self.pid)
         return self._exit_code
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether it ended because it was asked to. A program that ignores SIGTERM may come to its end."""
+        return self.was_asked_to_stop and not (self._ignores_stop and self._exit_code == 0)
 
     def stop(self, number: int = signal.SIGTERM, patience: float = STOP_SECONDS) -> None:
         """Ask the program to end, and kill it if it has not ended after `patience` seconds.
@@ -99,6 +112,7 @@ class RunProcess:
         """
         if self.was_asked_to_stop or self._exit_code is not None:
             return
+        self._ignores_stop = number == signal.SIGTERM and not heeds_sigterm(self.pid)
         self._process.send_signal(number)  # to nobody where the process has ended already
         self.was_asked_to_stop = self._process.returncode is None
         self._kill_at = time.monotonic() + patience
@@ -165,9 +179,10 @@ class RunLauncher:
             if self.trains_here:
                 known = PlanConfig.__dataclass_fields__
                 words += [f"plan.{key}={value}" for key, value in run.plan.items() if key in known]
-            return RunProcess([*self.prefix, *words], self._environment(run, file, gpu), log, guard)
+            environment = self._environment(run, file, gpu)
+            return RunProcess([*self.prefix, *words], environment, log, guard, run.run_id)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as output:
+            with suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as output:
                 print(f"cannot be started: {problem}", file=output)
             return None
 
@@ -217,29 +232,65 @@ def end_state(
         return RunState.PREEMPTED if is_interrupted else RunState.FINISHED, False
     tail = MetricTail(launcher.folder, run.run_id)
     if exit_code in SIGNAL_CODES and tail.exit_code() == 0:
-        return (
-            RunState.FINISHED,
-            False,
-        )  # the signal came between the end of the record and that of the process
-    if was_asked:
+        # The signal came between the end of the record and that of the process.
+        return RunState.FINISHED, False
+    if was_asked or tail.is_preempting():  # the latter: as W&B's server hands such a run out again
         return RunState.PREEMPTED, False
-    if tail.is_preempting():
-        return RunState.PREEMPTED, False  # as W&B's server hands such a run out again, under its id
     if exit_code in SIGNAL_CODES:
         is_last = run.signal_ends + 1 >= MAX_SIGNAL_ENDS
         return RunState.FAILED if is_last else RunState.PREEMPTED, True
     return RunState.FAILED, False
 
 
-def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None]) -> None:
-    """End the processes of runs that a killed driver has left on this machine, and wait until they are gone.
+def interrupted_at(run: SweepRun, folder: Path) -> float:
+    """Return when a run was interrupted because its driver was killed; infinity if it was not.
+
+    The killed driver's guard has interrupted it, or, where the guard was killed as well, nobody until now.
+    """
+    try:
+        time_of_guard, *run_ids = (folder / GUARD_MARK).read_text().split()
+        is_interrupted, when = run.run_id in run_ids, float(time_of_guard) + CLOCK_TICK_SECONDS
+    except (OSError, ValueError):
+        pid = run.process.get("pid")
+        is_interrupted, when = pid is None or heeds_sigterm(pid), time.time()
+    return when if is_interrupted else math.inf
+
+
+def state_after_driver(run: SweepRun, folder: Path, interrupted: float, *, trains_here: bool) -> RunState:
+    """Return how a run stands whose driver was killed before it saw the end of the run.
+
+    The record of the run's last start tells whether the run has finished. Our own training ends its record
+    with 0 only then. Another program's record may end with 0 because the program was interrupted.
+
+    Args:
+        run: The run.
+        folder: Output folder of the sweep.
+        interrupted: When it was asked to end (`interrupted_at`).
+        trains_here: Whether the runs are our own training.
+
+    Returns:
+        STOPPED where hyperband had stopped it, else FINISHED, else PREEMPTED.
+    """
+    if run.is_stopped_early:
+        return RunState.STOPPED
+    tail = MetricTail(folder, run.run_id)
+    has_finished = tail.exit_code() == 0 and (
+        trains_here or run.queued_at <= tail.files()[-1].stat().st_mtime <= interrupted
+    )
+    return RunState.FINISHED if has_finished else RunState.PREEMPTED
+
+
+def end_leftovers(
+    runs: Sequence[SweepRun], folder: Path, say: Callable[[str], None] = lambda line: None
+) -> None:
+    """End the processes that runs, or a killed driver, have left on this machine; wait until they are gone.
 
     The programs that the journal names get SIGTERM and have STOP_SECONDS to save a checkpoint. What they have
     started, known by the run's id and this folder in its environment, has LEFTOVER_SECONDS more: W&B's
     service completes the record. Then everything is killed.
 
     Args:
-        runs: The runs that the journal calls running.
+        runs: The runs.
         folder: Output folder of the sweep.
         say: Prints a line.
     """
@@ -247,17 +298,19 @@ def end_leftovers(runs: Sequence[SweepRun], folder: Path, say: Callable[[str], N
     left = _processes_of(runs, folder, started)
     if not left:
         return
-    say(f"waiting for {len(left)} processes of runs that a killed driver has left")
-    programs = [process for process in left if (process.pid, process.create_time()) in started]
+    processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+    say(f"waiting for {processes} of runs that a killed driver has left")
+    # By the pid alone: when the machine's clock is set, the start times of processes change.
+    programs = [process for process in left if process.pid in {pid for pid, _ in started}]
     for process in programs:
         with suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(programs, timeout=STOP_SECONDS)
-    _, left = psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
+    _wait_for(programs, STOP_SECONDS)
+    left = _wait_for(left, LEFTOVER_SECONDS)
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(left, timeout=LEFTOVER_SECONDS)
+    _wait_for(left, LEFTOVER_SECONDS)
 
 
 def _processes_of(
@@ -272,9 +325,25 @@ def _processes_of(
                 environment = process.environ()
                 is_left = environment.get("WANDB_RUN_ID") in run_ids
                 is_left = is_left and environment.get("WANDB_DIR") == str(folder)
-            if is_left and process.pid != os.getpid():
+            if is_left and process.pid != os.getpid() and not _has_ended(process):
                 found.append(process)
     return found
+
+
+def _wait_for(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until these processes have ended, for so many seconds at most; return those that have not."""
+    deadline = time.monotonic() + seconds
+    while (left := [p for p in processes if not _has_ended(p)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return left
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is gone, or a zombie: in a container perhaps nobody collects orphans."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
 
 
 def recorded_parameters(run: SweepRun) -> dict[str, Any]:
@@ -323,6 +392,17 @@ def last_line(log: Path) -> str:
         return ""
     lines = [line.strip() for line in printed if line.strip() and not line.startswith(WANDB_LINES)]
     return lines[-1][:MAX_LINE_CHARS] if lines else ""
+
+
+def _is_group_running(group: int) -> bool:
+    """Return whether a process group has a member that has not ended."""
+    if not _send_to_group(group, 0):
+        return False
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if os.getpgid(pid) == group and not _has_ended(psutil.Process(pid)):
+                return True
+    return False
 
 
 def _send_to_group(group: int, number: int) -> bool:

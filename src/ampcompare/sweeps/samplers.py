@@ -31,7 +31,7 @@ def run_at(
     Args:
         sweep: The sweep.
         seed: Tells this sweep from others, for draws (`definition.seed_of`).
-        shared_plan: What every run is told of the plan beside the file and its place; None tells nothing.
+        shared_plan: What every run records of the plan beside the file and its own number; None: nothing.
         index: Number of the point.
         runs: The sweep's runs so far, by which a sampler goes.
     """
@@ -87,7 +87,7 @@ def _propose(sweep: Sweep, runs: Sequence[SweepRun]) -> tuple[list[Any], dict[st
         for p in sweep.parameters
         if p.kind != "constant"
     }
-    # constant_liar: parallel workers do not try the same place at once.
+    # constant_liar: parallel workers do not try the same point at once.
     sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True)
     is_rising = sweep.metric is not None and sweep.metric.maximize
     study = optuna.create_study(sampler=sampler, direction="maximize" if is_rising else "minimize")
@@ -116,14 +116,14 @@ def _propose(sweep: Sweep, runs: Sequence[SweepRun]) -> tuple[list[Any], dict[st
 
 
 def falls_behind(value: float, reached: Iterable[float], eta: float, *, maximize: bool) -> bool:
-    """Return whether a run is not among the best 1/eta of those that came to a band.
+    """Return whether a run is not among the best 1/eta of those that have reached a band.
 
-    Before eta runs have come there, the best goes on (asynchronous successive halving, Li et al. 2020).
+    Before eta runs have reached it, the best one continues (asynchronous successive halving, Li et al. 2020).
 
     Args:
         value: The run's metric at the band.
-        reached: The metric of every run that came there, this one among them.
-        eta: Of eta runs one goes on.
+        reached: The metric of every run that has reached the band, this one among them.
+        eta: Of eta runs one continues.
         maximize: Whether more is better.
     """
     ordered = sorted(reached, reverse=maximize)

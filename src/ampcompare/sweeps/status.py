@@ -36,7 +36,7 @@ from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
 from ampcompare.sweeps.pipeline import run_prepared
 from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, prepare, prepare_sweep
-from ampcompare.sweeps.run_process import last_line
+from ampcompare.sweeps.run_process import interrupted_at, last_line, state_after_driver
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep import SEED, Sweep
 from ampcompare.sweeps.sweep_file import KEYS, sweep_of
@@ -66,6 +66,7 @@ class SweepStatus:
         is_drawn: Whether the points are draws that nobody knows before they are begun.
         not_begun: Number of points of such a search that are still to be drawn.
         has_journal: Whether this command has begun the sweep.
+        is_driven: Whether a driver of the sweep is running.
         remarks: What else there is to say.
     """
 
@@ -76,6 +77,7 @@ class SweepStatus:
     is_drawn: bool
     not_begun: int
     has_journal: bool
+    is_driven: bool
     remarks: Sequence[str]
 
     @property
@@ -119,6 +121,8 @@ def show_status(source: str, words: Sequence[str], console: Console, options: Sw
         _print_table(status, console)
     for line in (status.summary, *status.remarks):
         print_line(console, one_line(line))
+    if status.is_driven:
+        return 0 if status.is_complete else EXIT_INCOMPLETE
     has_work = status.not_begun or any(run.state is not RunState.RUNNING for run in status.open_points)
     on_server = status.prepared.sweep.on_server
     if has_work and not on_server:
@@ -182,7 +186,9 @@ def _requeue(status: SweepStatus, prepared: PreparedSweep, journal: Journal) -> 
     for point in status.points:
         plan = {} if shared_plan is None else {**shared_plan, "place": point.index, **point.plan}
         known = state.runs.get(point.index)
-        is_to_run = point.state not in (*DONE_STATES, RunState.RUNNING)
+        # What a killed driver had left may have finished since the status was read.
+        has_ended = known is not None and known.state in DONE_STATES
+        is_to_run = not has_ended and point.state not in (*DONE_STATES, RunState.RUNNING)
         if not is_to_run and (known is None or known.is_external):
             journal.add_external([replace(point, plan=plan)])
         elif is_to_run and (known is None or known.starts or known.is_external):
@@ -207,13 +213,16 @@ def read_status(source: str, words: Sequence[str], options: SweepOptions) -> Swe
     prepared, server_runs, reasons = _prepare(source, run_words, options)
     prepared = replace(prepared, given=tuple(words))
     state = read_journal(prepared.output)
-    sweep, remarks = prepared.sweep, list[str]()
+    sweep, remarks, is_driven = prepared.sweep, list[str](), False
     begun: list[SweepRun] = []
     if state is not None:
         added = state.added_seeds
         where = str(prepared.output)
         sweep, _ = continued_sweep(sweep, prepared.words, state.definition, added, where)
-        begun = _runs_of_journal(prepared.output, state, reasons, remarks)
+        is_driven = _has_driver(prepared.output)
+        if is_driven:
+            remarks.append(f"this sweep is running ({state.driver_name})")
+        begun = _runs_of_journal(prepared, state, is_driven, reasons, remarks)
     keys, total = _varied_keys(sweep), sweep.total()
     # W&B's server draws for itself, and of a grid with a cap it takes whichever points it likes.
     is_theirs = sweep.on_server and (sweep.run_cap is not None or not sweep.is_grid)
@@ -236,15 +245,19 @@ def read_status(source: str, words: Sequence[str], options: SweepOptions) -> Swe
             remarks.append(f"{plural(len(strays), 'run')} {stray}")
     not_begun = max(0, (sweep.run_cap or 0) - len(points)) if is_drawn else 0
     return SweepStatus(
-        prepared, keys, points, reasons, is_drawn, not_begun, state is not None, tuple(remarks)
+        prepared, keys, points, reasons, is_drawn, not_begun, state is not None, is_driven, tuple(remarks)
     )
 
 
 def _runs_of_journal(
-    folder: Path, state: SweepState, reasons: dict[str, str], remarks: list[str]
+    prepared: PreparedSweep,
+    state: SweepState,
+    is_driven: bool,
+    reasons: dict[str, str],
+    remarks: list[str],
 ) -> list[SweepRun]:
     """Return the runs that this command has begun, as they stand now."""
-    is_driven = _has_driver(folder)
+    folder = prepared.output.resolve()
     runs = []
     jobs = _jobs(state, remarks)
     for _, run in sorted(state.runs.items()):
@@ -253,7 +266,8 @@ def _runs_of_journal(
         if run.state is RunState.RUNNING and "job" in run.process:
             run = _run_of_job(folder, run, jobs, reasons)
         elif run.state is RunState.RUNNING and not is_driven:
-            run = replace(run, state=RunState.PREEMPTED)
+            when, trains_here = interrupted_at(run, folder), prepared.trains_here
+            run = replace(run, state=state_after_driver(run, folder, when, trains_here=trains_here))
             reasons[run.run_id] = "its driver was killed"
         elif run.state is RunState.PREEMPTED and not run.signal_ends:
             reasons[run.run_id] = "interrupted"
@@ -263,7 +277,7 @@ def _runs_of_journal(
 
 def _has_driver(folder: Path) -> bool:
     """Return whether a driver has the folder."""
-    if not (folder / LOCK_FILE).exists():
+    if not (folder / LOCK_FILE).is_file():
         return False
     try:
         with FileLock(folder / LOCK_FILE, blocking=False):

@@ -6,7 +6,6 @@ and ends with another, so its further signals change nothing: the runs need the 
 
 import signal
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
@@ -20,20 +19,19 @@ class StopRequest:
 
     Attributes:
         signal: Number of the first signal; 0 where none came.
-        reason: Why the sweep stops, where no signal is the reason.
         is_requested: Whether the runs are to end in order.
         is_at_once: Whether the runs are to be killed.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.signal, self.reason = 0, ""
+    def __init__(self) -> None:
+        self.signal = 0
         self.is_requested = self.is_at_once = False
-        self._say, self._last = say, float("-inf")
+        self._last = float("-inf")
         self._before: dict[int, Any] = {}
 
-    def request(self, reason: str) -> None:
+    def request(self) -> None:
         """Ask for the stop, for a reason other than a signal."""
-        self.is_requested, self.reason = True, reason
+        self.is_requested = True
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._handle) for number in heard(tuple(WORDS))}
@@ -50,6 +48,5 @@ class StopRequest:
         self._last = now
         if not self.signal:
             self.signal, self.is_requested = number, True
-            self._say("stopping: waiting for the runs to end (Ctrl-C: at once)")
         elif number == signal.SIGINT:
             self.is_at_once = True

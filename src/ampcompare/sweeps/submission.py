@@ -40,7 +40,7 @@ def submit_and_leave(
 
     state, folder = journal.state, journal.folder
     quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
-    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(say), look)
+    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(), look)
     driver.start()
     waiting = len(state.with_state(RunState.RUNNING))
     submitted = driver.submit_all()

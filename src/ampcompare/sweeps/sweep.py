@@ -1,7 +1,7 @@
-"""A sweep: what its file says, and the runs of a grid in their order, its control around them.
+"""A sweep: the content of its file, and the runs of a grid in their order.
 
-Seeds can be added to a sweep that has begun: each group of them comes behind all that was there, with a
-control of its own, so that a run keeps its number for good.
+Seeds can be added to a sweep that has begun. Each group of added seeds comes behind all earlier runs, with a
+control of its own, so that a run never changes its number.
 """
 
 import math
@@ -39,12 +39,12 @@ def _factor(value: Any) -> Any:
 
 
 class Objective(Checked):
-    """The metric that a sweep goes by.
+    """The metric by which a sweep compares its runs.
 
     Attributes:
         name: The key under which runs log it.
         goal: Which way is better.
-        target: The value that is good enough: no run is started once a finished one has reached it.
+        target: The value that is good enough: no run is started once a finished run has reached it.
         impute: For W&B's own search. TPE learns from finished runs alone, so that it changes nothing here.
         impute_while_running: As `impute`.
     """
@@ -57,7 +57,7 @@ class Objective(Checked):
 
     @property
     def maximize(self) -> bool:
-        """Whether more is better."""
+        """Whether a greater value is better."""
         return self.goal == "maximize"
 
     @property
@@ -146,10 +146,13 @@ def _multiplied(min_iter: int, eta: float) -> set[int]:
 
 @dataclass(frozen=True)
 class Point:
-    """A run to be made: its parameters as a tree, and where in the sweep it belongs.
+    """A run of a grid.
 
-    `place` is its number in the sweep, `block` that of its block, None where the order has none. `arm` is
-    `first` or `last` for a run of the control: the baseline once more, before or behind the others.
+    Attributes:
+        parameters: Its parameters as a tree.
+        place: Its number in the sweep; runs record it as `plan.place`.
+        block: The number of its block; None where the order has no blocks.
+        arm: `first` or `last` for a run of the control: the baseline once more, before or after all others.
     """
 
     parameters: dict[str, Any]
@@ -158,7 +161,7 @@ class Point:
     arm: str | None = None
 
 
-Cell = Mapping[str, int]  # a run but for its seed: the number of each parameter's value, by its key
+Cell = Mapping[str, int]  # a run without its seed: for each parameter's key, the index of its value
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,27 @@ class Cells:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep file says."""
+    """The content of a sweep file, and what was added to it.
+
+    Attributes:
+        path: The file.
+        name: The sweep's name.
+        method: `grid`, `random` or `bayes`.
+        parameters: The parameters, fixed ones included.
+        program: What `${program}` stands for in the command.
+        command: The words of a run's command, with W&B's macros.
+        metric: The metric by which runs are compared.
+        run_cap: The largest number of runs.
+        hyperband: Early termination.
+        project: W&B's project.
+        entity: W&B's entity.
+        raw: The file's content.
+        control: Whether the baseline is run once more, before and after all other runs.
+        added: Groups of seeds beyond the file's, oldest first.
+        cells: Which points are runs, where some train the same or cannot run; None: all.
+        on_server: Whether W&B's server knows the sweep under its name.
+        unused: Keys of the file that have no effect here.
+    """
 
     path: Path
     name: str
@@ -190,11 +213,11 @@ class Sweep:
     project: str | None = None
     entity: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    control: bool = False  # the baseline once more, before and behind the others
-    added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
-    cells: Cells | None = None  # which points are runs, where not each is one of its own
-    on_server: bool = False  # whether W&B's server knows it under its name
-    unused: tuple[str, ...] = ()  # keys of its file that change nothing here
+    control: bool = False
+    added: tuple[tuple[Any, ...], ...] = ()
+    cells: Cells | None = None
+    on_server: bool = False
+    unused: tuple[str, ...] = ()
 
     @property
     def is_grid(self) -> bool:
@@ -203,35 +226,37 @@ class Sweep:
 
     @property
     def learns(self) -> bool:
-        """Whether its points follow from what the ones before came to; else from the file alone."""
+        """Whether the next point depends on the results of earlier runs."""
         return self.method == "bayes"
 
     @cached_property
     def seed(self) -> Parameter | None:
-        """The repetition, if it is varied or named at all."""
+        """The parameter `seed`, if the file has it."""
         return next((p for p in self.parameters if p.key == SEED), None)
 
     @property
     def seeds(self) -> int:
-        """How many seeds each value of a grid has, those that were added included."""
+        """The number of seeds of each value of a grid, added seeds included."""
         return (self.seed.grid_size() if self.seed else 1) + sum(map(len, self.added))
 
     @cached_property
     def compared(self) -> Parameter | None:
-        """What a grid compares: the backend where it is varied, else the first that is; None where only the
-        seed is.
+        """The parameter that a grid compares: the backend if it varies, else the first parameter that does.
+
+        None where only the seed varies.
         """
         varied = [p for p in self.parameters if p.key != SEED and p.grid_size() > 1]
         return min(varied, key=lambda p: p.key != BACKEND, default=None)
 
     def total(self) -> int | None:
-        """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
+        """Return the number of runs; None for a search without `run_cap`, which has no end."""
         return len(self.points) if self.is_grid else self.run_cap
 
     @cached_property
     def points(self) -> list[Point]:
-        """Every run of a grid: first the file's seeds, then the groups that were added, in the order of their
-        coming. `run_cap` leaves out the last points of the grid, not its control.
+        """Every run of a grid: first the file's seeds, then each group of added seeds, oldest first.
+
+        `run_cap` leaves out the last points of the grid, not its control.
         """
         found: list[Point] = []
         blocks = self._blocks()
@@ -262,8 +287,9 @@ class Sweep:
     def _ordered(
         self, seeds: int, blocks: Sequence[Sequence[Cell]], drawn: Iterator[tuple[int, Sequence[int]]]
     ) -> Iterator[tuple[int, Cell, int | None]]:
-        """The runs of so many seeds: the number of the seed, the run, its block. Hyperband compares runs in
-        passing: its are in the file's order.
+        """Yield the runs of so many seeds: the index of the seed, the cell, and the number of its block.
+
+        With hyperband, which compares runs as they run, they come in the file's order and without blocks.
         """
         if self.hyperband is None:
             for (n, block), (number, order) in zip(product(range(seeds), blocks), drawn, strict=False):
@@ -275,14 +301,15 @@ class Sweep:
             yield from ((n, cell, None) for n, cell in runs)
 
     def _blocks(self) -> list[list[Cell]]:
-        """The runs of one seed in blocks, one for each combination of what is neither compared nor in
-        `cells`, the first of that changing fastest.
+        """Return the cells in blocks: one block for each combination of the other parameters.
+
+        Others are those that are neither compared nor in `cells`; the first of them changes fastest.
         """
         keys = self.cells.keys if self.cells else ()
         others = [p for p in self.parameters if p not in (self.seed, self.compared)]
         within = [p for p in others if p.key in keys] + ([self.compared] if self.compared else [])
-        apart = [p for p in reversed(others) if p.key not in keys]
-        blocks: list[list[Cell]] = [[{**at, **cell} for cell in _numbered(within)] for at in _numbered(apart)]
+        outer = [p for p in reversed(others) if p.key not in keys]
+        blocks: list[list[Cell]] = [[{**at, **cell} for cell in _numbered(within)] for at in _numbered(outer)]
         if self.cells is None:
             return blocks
         kept = self.cells.kept
@@ -290,17 +317,17 @@ class Sweep:
 
 
 def _numbered(parameters: Sequence[Parameter]) -> Iterator[Cell]:
-    """Every combination of their values, by number; the last changes fastest."""
+    """Yield every combination of the values of parameters, as indices; the last parameter changes fastest."""
     for numbers in product(*(range(p.grid_size()) for p in parameters)):
         yield dict(zip((p.key for p in parameters), numbers, strict=True))
 
 
 def count_of(parameters: Sequence[Parameter]) -> int:
-    """How many combinations of their values there are."""
+    """Return the number of combinations of the values of parameters."""
     return math.prod(p.grid_size() for p in parameters)
 
 
 def baseline_of(compared: Parameter) -> int:
-    """The number of the value that the others are compared with: of backends `none`, or the first."""
+    """Return the index of the value that is the baseline: the backend `none`, else the first value."""
     values = compared.values() if compared.key == BACKEND else []
     return values.index(BASELINE) if BASELINE in values else 0

@@ -34,28 +34,27 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Req
     Args:
         sweep: The sweep.
         folder: Its output folder.
-        code_keys: Keys of the records that tell versions of the user's code apart.
+        code_keys: Keys of the records that distinguish versions of the user's code.
     """
     here, given = trains_here(sweep), {p.key: p for p in sweep.parameters if p.is_listed}
     published = given.get(PUBLISHED)
     if here and published is not None and published.grid_size() == 1:
         return Request([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
-    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
+    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # no differences for the report
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
-    # A grid has the same values under every backend, which are compared like with like. A search has others
-    # under each: the report sets the best of each beside each other, so that nothing may be pooled.
+    # A grid has the same values under every backend, so runs with equal values are compared. A search has
+    # other values under each backend, so the report compares the best runs and pools nothing.
     groups = by if sweep.is_grid else [BACKEND]
     if not sweep.is_grid and BACKEND not in keys and not here:  # which has no such setting
         groups = [*(key for key in keys if key in given), *by][:1]
-    # The value that the others are compared with is the one that a control repeats; of drawn ones the report
-    # takes one.
+    # The baseline is the value that a control repeats. Of drawn values the report takes one.
     baseline = BASELINE if groups[0] == BACKEND else None
     if (first := given.get(groups[0])) is not None:
         baseline = str(first.grid_value(baseline_of(first)))
     metric = _metric(sweep)
-    # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
+    # Where the file has no goal, the metric's name tells more than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")
     return Request(
         [str(folder)],
@@ -63,20 +62,20 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Req
         baseline,
         group_by=",".join(groups),
         metric=f"{metric}:{goal}" if metric and goal else metric,
-        split_by="" if here else ",".join(code_keys),  # our own runs are told apart by all that differs
+        split_by="" if here else ",".join(code_keys),  # our own runs are split by all that differs
         formats=",".join(name for name in FORMATS if name not in PICTURES),
     )
 
 
 def _metric(sweep: Sweep) -> str | None:
-    """The quality that a sweep goes by; None for eval accuracy, which the report takes by itself."""
+    """Return the metric of quality of a sweep; None for eval accuracy, the report's default."""
     name = None if sweep.metric is None else sweep.metric.name
     is_taken = name == metrics.EVAL_ACCURACY and trains_here(sweep)
     return name if name is not None and not is_taken and is_quality(name) else None
 
 
 def report(console: Console, sweep: Sweep, folder: Path) -> int:
-    """The table and the page, where the runs left records; returns the report's exit code."""
+    """Make the table and the page, if the runs left records; return the report's exit code."""
     if not _records(folder):
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return 0
@@ -99,13 +98,15 @@ def _request_with_code(sweep: Sweep, folder: Path) -> Request:
 
 
 def _records(folder: Path) -> set[str]:
-    """The runs that left a record."""
+    """Return the ids of the runs that left a record."""
     return {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
 
 
 def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
-    """Whether the report has decided every claim. Raises UserError where it does not have every run, and
-    where none logged the metric.
+    """Return whether the report has decided every claim.
+
+    Raises:
+        UserError: If the record of a finished run is missing, or no run logged the metric.
     """
     seeds = plural(sweep.seeds, "seed")
     ended = [run.run_id for run in runs if run.state is RunState.FINISHED]
@@ -131,5 +132,5 @@ def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
             elif claim and not claim.is_open:
                 silent.append(f"nothing is claimed of the {question} of {label}: {claim.why}")
     end = "" if undecided else ", which is all that can be" if silent else ", which is all"
-    said = [f"decided: {listed(decided) or 'nothing'}{end}", *silent, *undecided]
-    return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in said))
+    lines = [f"decided: {listed(decided) or 'nothing'}{end}", *silent, *undecided]
+    return Look(analysis.is_decided, tuple(f"look at {seeds}: {line}" for line in lines))

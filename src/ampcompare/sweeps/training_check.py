@@ -53,8 +53,9 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
         UserError: The program is not there, or the training does not take an option or log the metric.
     """
     here = trains_here(sweep)
-    is_told = sweep.unused and not sweep.on_server
-    unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"] if is_told else []
+    unused = []
+    if sweep.unused and not sweep.on_server:
+        unused = [f"no effect in ampcompare sweep: {', '.join(sweep.unused)}"]
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (here and Path(named).name == PROGRAM):
         if Path(named).name == PROGRAM:
@@ -99,11 +100,11 @@ def _options_start(sweep: Sweep) -> int | None:
     program.
     """
     words = [sweep.program if word == "${program}" else word for word in sweep.command]
-    for place, (word, behind) in enumerate(pairwise([*words, None])):
-        if word and Path(word).name == PROGRAM and behind == "run":
-            return place + 2
-        if sweep.command[place] == "${program}" and word and _is_our_script(Path(word)):
-            return place + 1
+    for index, (word, following) in enumerate(pairwise([*words, None])):
+        if word and Path(word).name == PROGRAM and following == "run":
+            return index + 2
+        if sweep.command[index] == "${program}" and word and _is_our_script(Path(word)):
+            return index + 1
     return None
 
 
@@ -131,7 +132,6 @@ def _point(sweep: Sweep, telling: Sequence[Parameter], numbers: Numbers) -> dict
 
 def _words_of(sweep: Sweep, parameters: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """Return the options of our training in the command of a run."""
-    # What a file of them says, the words can say.
     as_words = {"${args_json_file}": "${args_json}"}
     template = [as_words.get(word, word) for word in sweep.command[_options_start(sweep) :]]
     return [*build_command(template, sweep.program, parameters, Path()), *words]
@@ -163,7 +163,7 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
     elif metric and metric.no_goal:
         why = f"is {metric.no_goal}, nothing to go by; {listed}"
     elif sweep.hyperband and is_last:
-        why = "is logged at the end only, and early_terminate looks at a run as it goes on"
+        why = "is logged at the end only, and early_terminate needs values of running runs"
     else:
         return
     raise UserError(f"{sweep.path}: metric.name={name!r}: {why}")
@@ -197,8 +197,8 @@ def _same_runs(
     cells = Cells(tuple(p.key for p in telling), frozenset(kept.values()))
     runs = len(replace(sweep, cells=cells, control=False, run_cap=None).points)
     why = ": those that train the same are one" if len(kept) < len(configs) else ""
-    said = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
+    messages = [f"{plural(count_of(sweep.parameters), 'point')}, {plural(runs, 'different run')}{why}"]
     if refusals:
         reasons = dict.fromkeys(str(problem).partition("; ")[0] for problem in refusals.values())
-        said.append(f"left out, as they cannot run: {some([*reasons], MAX_NAMED)}")
-    return cells, said
+        messages.append(f"left out, as they cannot run: {some([*reasons], MAX_NAMED)}")
+    return cells, messages

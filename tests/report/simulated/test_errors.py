@@ -14,7 +14,7 @@ from ampcompare.records import RunRecord
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
 from ampcompare.report.statistics.family import joint_level
-from ampcompare.sweeps.randomized_blocks import in_blocks
+from ampcompare.sweeps.randomized_blocks import orders
 
 SETS = 60
 RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput
@@ -106,10 +106,16 @@ def test_looks_together_err_in_at_most_one_set_in_twenty(looks):
     check(wrong)
 
 
+def in_blocks(name: str, values: int, seeds: int) -> list[tuple[int, int]]:
+    """Every value, by its index, with every seed: one block after another."""
+    blocks = zip(orders(name, values), range(seeds), strict=False)
+    return [(value, seed) for order, seed in blocks for value in order]
+
+
 def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of throughput, and each run's number in time, on a machine that slows by 3 % over the whole;
     the order is drawn within each seed, or (no name) one backend comes behind the other."""
-    order = in_blocks(name, range(k + 1), range(n)) if name else np.ndindex(k + 1, n)
+    order = in_blocks(name, k + 1, n) if name else np.ndindex(k + 1, n)
     places = np.empty((k + 1, n))
     for moment, run in enumerate(order):
         places[run] = moment
@@ -132,7 +138,7 @@ def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord
     runs, total = [], (k + 3) * n
     order = [("none", seed, "first") for seed in range(n)]
     backends = ["none", "native", "apex_o1", "fp16"][: k + 1]
-    order += [(backend, seed, "") for backend, seed in in_blocks("sweep", backends, range(n))]
+    order += [(backends[value], seed, "") for value, seed in in_blocks("sweep", k + 1, n)]
     order += [("none", seed, "last") for seed in range(n)]
     for place, (backend, seed, arm) in enumerate(order):
         speed = 100 * np.exp(chance.normal(0, RUN_TO_RUN) - drift * place / (total - 1))

@@ -93,7 +93,10 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--seeds", "0"), "see ampcompare reproduce --help"),
         (("{paper}", "epoch=1"), "epoch: no such key; did you mean epochs?"),
         (("{paper}", "seed=[1,x]"), "parameters.seed='x': expected"),
-        (("{paper}", "--out", "a", "output_dir=b"), "--out a: output_dir=b says it too; leave one out"),
+        (
+            ("{paper}", "--out", "a", "output_dir=b"),
+            "--out a: output_dir=b names a folder, too",
+        ),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),
         (("{paper}", "epochs=1", "--runs", "a"), "epochs=1: --runs judges runs that exist; leave it out"),

@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -16,11 +16,13 @@ from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import (
+    GUARD_MARK,
     SAME_SIGNAL_SECONDS,
     SIGNAL_CODES,
     STOP_SECONDS,
     RunLauncher,
     RunProcess,
+    end_leftovers,
     end_state,
 )
 
@@ -55,8 +57,9 @@ class LocalExecutor:
         code: Mapping[str, str] | None = None,
     ) -> None:
         self.launcher, self.slots, self.gpus, self.code = launcher, slots, gpus, code
-        self._guard = ProcessGuard()
+        self._guard = ProcessGuard(launcher.folder / GUARD_MARK)
         self._started: dict[int, _Started] = {}
+        self._submitted: dict[int, SweepRun] = {}
         self._news: list[RunEvent] = []
 
     def submit(self, runs: Sequence[SweepRun]) -> None:
@@ -73,6 +76,7 @@ class LocalExecutor:
                 continue
             self._started[run.index] = _Started(run, process, worker)
             where |= {"pid": process.pid, "process_started": _create_time(process.pid)}
+            self._submitted[run.index] = replace(run, process=where)
             self._news.append(RunEvent(run.index, RunState.RUNNING, process=where))
 
     def poll(self, seconds: float) -> list[RunEvent]:
@@ -95,20 +99,24 @@ class LocalExecutor:
             started.report_at = 0.0
 
     def close(self) -> None:
-        """End the guard, which has nothing left to guard."""
+        """End the guard, and what the runs have left in other sessions."""
         self._guard.close()
+        end_leftovers([*self._submitted.values()], self.launcher.folder)
 
     def _look_at(self, started: _Started) -> None:
         exit_code = started.process.poll()
         if exit_code is None:
             return
-        run, was_asked = started.run, started.process.was_asked_to_stop
+        run, was_asked = started.run, started.process.was_interrupted
         if exit_code in SIGNAL_CODES and not was_asked:
             now = time.monotonic()
             started.report_at = started.report_at or now + SAME_SIGNAL_SECONDS
             if now < started.report_at:
                 return
         state, by_signal = end_state(self.launcher, run, exit_code, was_asked=was_asked)
+        if state is not RunState.FINISHED and not was_asked:
+            # Such as the workers of a torchrun that was killed: they hold the GPU.
+            end_leftovers([run], self.launcher.folder)
         self._news.append(RunEvent(run.index, state, exit_code, by_signal))
         del self._started[run.index]
 

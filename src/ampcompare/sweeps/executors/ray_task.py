@@ -171,7 +171,7 @@ def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: _Sto
             if stop.requests > 1:
                 process.kill()
             time.sleep(POLL_SECONDS)
-        was_asked = process.was_asked_to_stop
+        was_asked = process.was_interrupted
         state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)
         return RunEvent(run.index, state, exit_code, by_signal)
 

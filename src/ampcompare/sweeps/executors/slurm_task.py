@@ -53,9 +53,12 @@ class SlurmTask:
     code: dict[str, str]
     _stop_signal: int = field(default=0, init=False, repr=False)
     _is_running: bool = field(default=False, init=False, repr=False)
+    _event: RunEvent | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> None:
         """Run, note how the run ended, and end the job with the run's exit code."""
+        if read_end(self.launcher.folder, self.run):
+            return  # the warning came when the run had just finished, and submitit has queued the job again
         event = self._run_to_end()
         if event.state is RunState.PREEMPTED:
             # Slurm has sent SIGTERM: it ends this job now, and queues it again or does not.
@@ -74,6 +77,8 @@ class SlurmTask:
         # SIGUSR2 says to our training that its machine is taken away.
         self._stop_signal = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
         self._wait()
+        if self._event and self._event.state is RunState.FINISHED:
+            note_end(self.launcher.folder, self.run.run_id, self._event)
         run = dataclasses.replace(self.run, starts=self.run.starts + 1)
         return DelayedSubmission(SlurmTask(self.launcher, run, self.patience, self.code))
 
@@ -87,7 +92,7 @@ class SlurmTask:
             f"run {self.run.run_id} of {launcher.sweep.name}; output: {launcher.log_file(self.run.run_id)}",
             flush=True,
         )
-        run, events = self.run, list[RunEvent]()
+        run = self.run
         if log.exists():  # Slurm has started this job before
             run = dataclasses.replace(run, starts=max(1, run.starts))
 
@@ -101,7 +106,7 @@ class SlurmTask:
                             break
                         ends = run.signal_ends + event.by_signal
                         run = dataclasses.replace(run, starts=run.starts + 1, signal_ends=ends)
-                events.append(event)
+                self._event = event
             finally:
                 self._is_running = False
 
@@ -114,9 +119,9 @@ class SlurmTask:
             self._wait()
         finally:
             signal.signal(signal.SIGTERM, before)
-        if not events:
+        if self._event is None:
             raise RuntimeError("a run could not be waited for; its traceback is above")
-        return events[0]
+        return self._event
 
     def _run_once(self, launcher: RunLauncher, run: SweepRun, guard: ProcessGuard) -> RunEvent:
         process = launcher.start(run, guard, code=self.code)
@@ -126,7 +131,7 @@ class SlurmTask:
             if self._stop_signal:
                 process.stop(self._stop_signal, self.patience)
             time.sleep(POLL_SECONDS)
-        was_asked = process.was_asked_to_stop
+        was_asked = process.was_interrupted
         if exit_code in SIGNAL_CODES and not was_asked:
             was_asked = self._is_stopped_within(SAME_SIGNAL_SECONDS)
         state, by_signal = end_state(launcher, run, exit_code, was_asked=was_asked)

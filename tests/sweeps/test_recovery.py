@@ -1,0 +1,257 @@
+"""What a new driver makes of the runs that a killed one has left: none is lost, none counts twice."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from support.fakes import plan
+from support.place import grid, is_alive
+from support.scripted_executor import ScriptedExecutor, drive, finishes
+from support.wandb_files import write_runs
+from support.wandb_server.clients import wait_until
+
+from ampcompare.errors import UserError
+from ampcompare.records.run_state import RunState
+from ampcompare.sweeps.driver import recover_local_runs
+from ampcompare.sweeps.executors import RunEvent
+from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
+from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
+from ampcompare.sweeps.process_guard import heeds_sigterm
+from ampcompare.sweeps.run_process import GUARD_MARK
+from ampcompare.sweeps.status import read_status
+from ampcompare.sweeps.sweep import Objective
+
+METRIC = Objective(name="score", goal="maximize")
+NOBODY = 2**22 + 1  # above every pid
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    """A run as `leave` made it before its driver was killed, and as the next driver recovered it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    folder = tmp_path / "out"
+    folder.mkdir()
+    prepared = prepare_sweep(grid(1, metric=METRIC), [])
+
+    def recovered(leave) -> SweepRun:
+        with opened_journal(prepared, folder) as (journal, _):
+            run = journal.propose(SweepRun(0, parameters={"x": 0}))
+            leave(journal, run)
+        with opened_journal(prepared, folder) as (journal, now):
+            recover_local_runs(now, journal, lambda line: None)
+            return journal.state.runs[0]
+
+    return recovered
+
+
+def start(journal: Journal, run: SweepRun, pid: int = NOBODY) -> None:
+    journal.append("started", index=0, run_id=run.run_id, process={"pid": pid, "process_started": 1.0})
+
+
+def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0) -> None:
+    """The record of a run that has ended, `age` seconds ago."""
+    rows = [{"global_step": 0, "score": 0.25}, {"global_step": 1, "score": 0.75}]
+    made = plan("none", id=run.run_id) | {"rows": rows, "summary": {}, "exit_code": exit_code}
+    (file,) = write_runs(journal.folder, [made])
+    os.utime(file, (time.time() - age, time.time() - age))
+
+
+def guard_interrupted(journal: Journal, *run_ids: str, seconds_ago: float = 0.0) -> None:
+    (journal.folder / GUARD_MARK).write_text(" ".join(map(str, [time.time() - seconds_ago, *run_ids])))
+
+
+def test_a_run_that_finished_is_finished_with_its_value(left):
+    def leave(journal, run):
+        start(journal, run)
+        record(journal, run)
+
+    run = left(leave)
+    assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
+
+
+def test_a_run_that_finished_before_its_start_was_written_down_is_not_run_again(left):
+    run = left(record)
+    assert (run.state, run.starts, run.value) == (RunState.FINISHED, 1, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("is_interrupted", "state"), [(True, RunState.PREEMPTED), (False, RunState.FINISHED)]
+)
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_program_that_ends_with_0_when_the_guard_interrupts_it_has_not_finished(
+    left, is_noted, is_interrupted, state
+):
+    def leave(journal, run):
+        if is_noted:
+            start(journal, run)
+        guard_interrupted(journal, run.run_id if is_interrupted else "another", seconds_ago=1)
+        record(journal, run)
+
+    recovered = left(leave)
+    assert recovered.state is (state if is_noted or not is_interrupted else RunState.QUEUED)
+
+
+def test_a_program_that_had_ended_before_the_guard_came_has_finished(left):
+    def leave(journal, run):
+        start(journal, run)
+        time.sleep(0.05)
+        record(journal, run, age=0.01)
+        time.sleep(0.05)
+        guard_interrupted(journal, run.run_id)
+
+    assert left(leave).state is RunState.FINISHED
+
+
+def test_the_record_of_an_earlier_start_says_nothing_of_the_last_one(left):
+    """Any program may end with 0 when it is interrupted, and the next start may have no record yet."""
+
+    def leave(journal, run):
+        start(journal, run)
+        record(journal, run, age=1)
+        journal.end(run, RunState.PREEMPTED, None, 0)
+        start(journal, run)
+
+    assert left(leave).state is RunState.PREEMPTED
+
+
+def test_a_run_that_hyperband_was_stopping_stays_stopped(left):
+    def leave(journal, run):
+        start(journal, run)
+        journal.append("band", index=0, band=1, value=0.25, stopped=True)
+        record(journal, run, exit_code=143)
+
+    run = left(leave)
+    assert (run.state, run.value) == (RunState.STOPPED, 0.75)
+
+
+def test_the_process_of_a_run_whose_start_was_not_written_down_is_ended(left):
+    processes = []
+
+    def leave(journal, run):
+        environment = os.environ | {"WANDB_RUN_ID": run.run_id, "WANDB_DIR": str(journal.folder)}
+        sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+        processes.append(subprocess.Popen(sleeps, env=environment, start_new_session=True))
+        wait_until(lambda: "WANDB_RUN_ID" in psutil.Process(processes[0].pid).environ())
+
+    assert left(leave).state is RunState.QUEUED
+    assert not is_alive(processes[0].pid)
+    processes[0].wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process ignores")
+def test_a_process_that_ignores_sigterm_or_has_ended_does_not_heed_it():
+    code = "import signal, sys; signal.signal(15, signal.{}); print(flush=True); sys.stdin.read()"
+    for handler, heeds in (("SIG_DFL", True), ("SIG_IGN", False)):
+        command = [sys.executable, "-c", code.format(handler)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            assert heeds_sigterm(process.pid) is heeds
+            process.stdin.close()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+            assert not heeds_sigterm(process.pid)
+    assert not heeds_sigterm(NOBODY)
+
+
+def test_a_journal_with_a_run_that_may_have_been_started_keeps_the_runs_id(tmp_path):
+    journal = Journal(tmp_path, "mine", {"method": "grid"})
+    run = journal.propose(SweepRun(0))
+    journal.close()
+    again = Journal(tmp_path, "mine", {"method": "grid"})
+    assert again.state.runs == {0: run}
+    again.close()
+    other = Journal(tmp_path, "mine", {"method": "random"})  # nothing is known to have begun: not refused
+    assert other.state.runs == {}
+    other.close()
+
+
+@pytest.mark.parametrize("gone", ["sweep.json", "sweep.jsonl"])
+def test_a_sweep_that_has_lost_half_of_its_journal_is_not_begun_again_in_silence(tmp_path, gone):
+    journal = Journal(tmp_path, "mine", {})
+    run = journal.propose(SweepRun(0))
+    journal.close()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / f"{run.run_id}.log").touch()
+    (tmp_path / gone).unlink()
+    with pytest.raises(UserError, match="set output_dir="):
+        Journal(tmp_path, "mine", {})
+
+
+@pytest.mark.parametrize(
+    "content", ['{"event": "started", "index": "1"}', '{"event": "proposed", "index": 0}']
+)
+def test_an_event_that_is_none_is_refused_in_a_line(tmp_path, content):
+    Journal(tmp_path, "mine", {}).close()
+    (tmp_path / "sweep.jsonl").write_text(content + "\n")
+    with pytest.raises(UserError, match=r"sweep\.jsonl: not the journal of a sweep"):
+        read_journal(tmp_path)
+
+
+def test_a_full_disk_is_a_line_and_the_journal_can_be_read_afterwards(tmp_path):
+    journal = Journal(tmp_path, "mine", {})
+    run = journal.propose(SweepRun(0))
+    size = (tmp_path / "sweep.jsonl").stat().st_size
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+    try:
+        with pytest.raises(UserError, match="cannot be written"):
+            journal.append("started", index=0, run_id=run.run_id, process={})
+        journal.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    again = Journal(tmp_path, "mine", {})
+    assert again.state.runs == {0: run}
+    again.close()
+
+
+def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, monkeypatch):
+    """Points that were not run must not look finished."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "p"
+    program.write_text("one")
+
+    def ending(run: SweepRun) -> RunEvent:
+        program.write_text("another")
+        return finishes(run)
+
+    executor = ScriptedExecutor(ending)
+    with_driver = []
+    runs = drive(tmp_path / "out", grid(3), executor, see=with_driver.append)
+    program.write_text("one")
+    assert [run.state for run in runs].count(RunState.FINISHED) == 1
+    assert with_driver[0].changed_code == ["p"]
+
+
+def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driven(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("{name: s, method: grid, program: p, parameters: {x: {values: [0]}}}")
+    words, options = [f"output_dir={tmp_path / 'out'}"], SweepOptions()
+    (tmp_path / "out").mkdir()
+    with opened_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
+        run = journal.propose(SweepRun(0, parameters={"x": 0}))
+        start(journal, run)
+        record(journal, run)
+        driven = read_status(str(sweep), words, options)
+        assert (driven.is_driven, driven.points[0].state) == (True, RunState.RUNNING)
+        assert driven.remarks == (f"this sweep is running ({os.uname().nodename}, pid {os.getpid()})",)
+    killed = read_status(str(sweep), words, options)
+    assert (killed.is_driven, killed.is_complete, killed.remarks) == (False, True, ())
+
+
+def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").touch()
+    options = SweepOptions(changed_code=True, until_decided=True)
+    prepared = prepare_sweep(grid(1), [], options)
+    assert prepared.command("--changed-code").count("--changed-code") == 1
+    assert "--until-decided" not in prepared.command("--rerun")
