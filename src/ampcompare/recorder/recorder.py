@@ -216,7 +216,7 @@ class Recorder:
         meter = self._entered("step")
         if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
             samples = check_count("Recorder.step: samples", samples, 1)
-        with self._ending, self._hiding:
+        with self._ending:
             self.steps += 1
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
@@ -340,7 +340,7 @@ class Recorder:
         if self._meter is None or os.getpid() != self._process:  # a fork of the loop ends for itself
             return
         atexit.unregister(self._abandoned)
-        with self._ending:
+        with self._ending, self._hiding:
             try:
                 self._end_rows(self._meter, problem)
             except BaseException as second:  # of the device, or of W&B for an earlier row
