@@ -50,7 +50,6 @@ WORDS = {
     "max_retries": "how often a run is started again when its node dies, such as 3",
     "runtime_env": """a mapping as Ray has it, such as '{"working_dir": "."}'""",
 }
-NUMBERS = ("num_gpus", "num_cpus", "memory")
 DEFAULTS = {"num_cpus": 1, "max_retries": 3}
 CONNECT_SECONDS = 5.0
 PROBE_SECONDS = 60.0  # for a first task on each node, which may have to start a worker
