@@ -87,7 +87,7 @@ def check_each_point_finished_once(place, points: int) -> None:
 def test_node_that_dies_loses_no_point_and_none_is_run_twice(place, cluster):
     write_soak_sweep(place, points=5, seconds=3)
     process = place.start("--cluster", "ray")
-    wait_until(lambda: len(records(place)) == 2)
+    wait_until(lambda: len(records(place)) >= 2)
     (node,) = cluster.worker_nodes
     cluster.remove_node(node, allow_graceful=False)
     said, _ = process.communicate()
@@ -103,7 +103,7 @@ def test_node_that_dies_loses_no_point_and_none_is_run_twice(place, cluster):
 def test_same_command_continues_after_a_killed_driver(place, cluster):
     write_soak_sweep(place, points=4, seconds=3)
     process = place.start("--cluster", "ray")
-    wait_until(lambda: len(records(place)) == 3)
+    wait_until(lambda: len(records(place)) >= 3)
     process.kill()
     process.communicate()
     code, said = place.sweep("--cluster", "ray")
