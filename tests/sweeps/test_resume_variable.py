@@ -33,7 +33,12 @@ def test_training_resumes_as_environment_and_agent_say_unless_told(monkeypatch, 
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     seen = []
-    monkeypatch.setattr(experiment, "run", lambda c, console, **how: seen.append(c) or SimpleNamespace(exit_code=0))
+
+    def note(config, console, **how):
+        seen.append(config)
+        return SimpleNamespace(exit_code=0)
+
+    monkeypatch.setattr(experiment, "run", note)
     assert entrypoint.main(["--config", "demo", *words]) == 0
     assert seen[0].resume == expected
 
