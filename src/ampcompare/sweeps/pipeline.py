@@ -96,11 +96,11 @@ def run_prepared(
         if options.cluster == "slurm" and not options.wait:
             status = _submit_and_leave(prepared, journal, make_executor, console)
         else:
-            status = see_through(prepared, journal, make_executor, console)
+            status = run_to_completion(prepared, journal, make_executor, console)
         return status if status is not None else finish(prepared, journal, console)
 
 
-def see_through(
+def run_to_completion(
     prepared: PreparedSweep,
     journal: Journal,
     make_executor: Callable[[Journal], Executor],

@@ -79,7 +79,7 @@ class SlurmExecutor:
         self._news: list[RunEvent] = []
         self._not_in_queue: set[int] = set()
         self._cancelled: set[int] = set()
-        self._next_queue_look = 0.0
+        self._next_squeue = 0.0
         for folder in (jobs_folder(self._folder), self._folder / "cluster" / "ends"):
             make_folder(folder, str(folder))
 
@@ -97,7 +97,7 @@ class SlurmExecutor:
         for number, run in enumerate(runs):
             job_id = f"{job}_{number}" if len(runs) > 1 else job  # submitit makes no array of one run
             self._news.append(RunEvent(run.index, RunState.RUNNING, process={"job": job_id}))
-        self._next_queue_look = time.monotonic() + QUEUE_SECONDS
+        self._next_squeue = time.monotonic() + QUEUE_SECONDS
 
     def recover(self) -> None:
         """See what became of the jobs that an earlier driver submitted.
@@ -127,7 +127,7 @@ class SlurmExecutor:
         """Return what the notes of the jobs and squeue tell, after `seconds` at the latest."""
         deadline = time.monotonic() + seconds
         while not self._news:
-            self._look()
+            self._poll_jobs()
             left = deadline - time.monotonic()
             if self._news or left <= 0:
                 break
@@ -140,7 +140,7 @@ class SlurmExecutor:
         if "job" in run.process:
             self._cancelled.add(run.index)
             subprocess.run(["scancel", str(run.process["job"])], check=False, timeout=SQUEUE_SECONDS)
-            self._next_queue_look = 0.0
+            self._next_squeue = 0.0
 
     def close(self) -> None:
         """Leave the jobs to Slurm."""
@@ -160,14 +160,14 @@ class SlurmExecutor:
         *_, last = self._journal.state.submissions.values()
         return not last and REPORT in jobs_in_queue(self._journal.state)
 
-    def _look(self) -> None:
+    def _poll_jobs(self) -> None:
         running = [run for run in self._journal.state.with_state(RunState.RUNNING) if "job" in run.process]
         for run in running:
             if event := read_end(self._folder, run):
                 self._news.append(event)
-        if self._news or time.monotonic() < self._next_queue_look:
+        if self._news or time.monotonic() < self._next_squeue:
             return
-        self._next_queue_look = time.monotonic() + QUEUE_SECONDS
+        self._next_squeue = time.monotonic() + QUEUE_SECONDS
         try:
             jobs = jobs_in_queue(self._journal.state)
         except UserError:  # squeue does not answer; it may the next time
