@@ -11,7 +11,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, parse_spec
-from ampcompare.sweeps.journal import TODO_NEW_FOLDER
+from ampcompare.sweeps.journal import NEW_FOLDER_HINT
 from ampcompare.sweeps.sweep import SEED, Sweep
 
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
@@ -59,7 +59,7 @@ def continued_sweep(
     try:
         recorded = _parts(began)
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{where}: its sweep.json does not define a sweep; {TODO_NEW_FOLDER}") from None
+        raise UserError(f"{where}: its sweep.json does not define a sweep; {NEW_FOLDER_HINT}") from None
     present = _parts(definition(sweep, words))
     differing = [key for key in {**recorded, **present} if recorded.get(key) != present.get(key)]
     own, key, more = sweep.seed if sweep.is_grid else None, f"{PARAMETERS}.{SEED}", ()
@@ -75,7 +75,7 @@ def continued_sweep(
     if differing:
         names = ", ".join(key for key in differing if key != ORDER or len(differing) == 1)
         why = f"the sweep in {where} differs in {names}"
-        todo = f"{TODO_NEW_FOLDER}, or use the file and the words of that one"
+        todo = f"{NEW_FOLDER_HINT}, or use the file and the words of that one"
         raise UserError(f"{sweep.path}: {why}; {todo}")
     groups = (*map(tuple, filter(None, added)), *([more] if more else []))
     return dataclasses.replace(sweep, added=groups), more

@@ -33,7 +33,7 @@ DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lo
 FORMER_FILES = ("sweep.db", "cluster/sweep.json")  # of versions before 0.3
 RUN_ID_CHARS = 8
 LOCK_SECONDS = 1.0  # `--status` has the lock for a moment
-TODO_NEW_FOLDER = "set output_dir=... for a new one"
+NEW_FOLDER_HINT = "set output_dir=... for a new one"
 
 
 @dataclass(frozen=True)
@@ -221,11 +221,11 @@ class Journal:
             state = read_journal(folder)
             where = f" ({state.driver_name})" if state and state.driver else ""
             raise UserError(
-                f"{folder}: this sweep is running here{where}; wait for it, stop it, or {TODO_NEW_FOLDER}"
+                f"{folder}: this sweep is running here{where}; wait for it, stop it, or {NEW_FOLDER_HINT}"
             ) from None
         except (OSError, NotImplementedError) as problem:  # the latter: a drive without locks
             why = f"cannot be locked ({reason(problem)})"
-            raise UserError(f"{folder / LOCK_FILE}: {why}; {TODO_NEW_FOLDER}") from None
+            raise UserError(f"{folder / LOCK_FILE}: {why}; {NEW_FOLDER_HINT}") from None
         self._file: FileIO | None = None
         try:
             state = read_journal(folder)
@@ -234,13 +234,13 @@ class Journal:
             if state is None or not (state.has_begun or (is_same and state.runs)):
                 state = self._begin(name, definition)
             if state.name != name:
-                raise UserError(f"{folder}: has the sweep {state.name!r}, not {name!r}; {TODO_NEW_FOLDER}")
+                raise UserError(f"{folder}: has the sweep {state.name!r}, not {name!r}; {NEW_FOLDER_HINT}")
             self.state = state
             self._file = _open_after_last_whole_line(folder / EVENTS_FILE)
         except OSError as problem:
             self.close()
             why = f"the journal of the sweep cannot be written ({reason(problem)})"
-            raise UserError(f"{folder}: {why}; {TODO_NEW_FOLDER}") from None
+            raise UserError(f"{folder}: {why}; {NEW_FOLDER_HINT}") from None
         except BaseException:
             self.close()
             raise
@@ -249,7 +249,7 @@ class Journal:
         logs = (self.folder / "logs").glob(f"{'[0-9a-f]' * RUN_ID_CHARS}.log")
         if log := next(logs, None):
             why = f"{log.name} in it is of a run that no {EVENTS_FILE} there knows"
-            raise UserError(f"{self.folder}: {why}; {TODO_NEW_FOLDER}")
+            raise UserError(f"{self.folder}: {why}; {NEW_FOLDER_HINT}")
         content = {"format": FORMAT, "name": name, "sweep": definition}
         (self.folder / EVENTS_FILE).unlink(missing_ok=True)
         with replacing(self.folder / DEFINITION_FILE) as file:
@@ -333,12 +333,12 @@ def read_journal(folder: Path) -> SweepState | None:
     try:
         if not path.exists():
             if events.exists() and events.stat().st_size:
-                raise UserError(f"{events}: the {DEFINITION_FILE} beside it is missing; {TODO_NEW_FOLDER}")
+                raise UserError(f"{events}: the {DEFINITION_FILE} beside it is missing; {NEW_FOLDER_HINT}")
             return None
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             why = f"format {content['format']}, this version of AMP Compare reads {FORMAT}"
-            raise UserError(f"{path}: {why}; {TODO_NEW_FOLDER}")
+            raise UserError(f"{path}: {why}; {NEW_FOLDER_HINT}")
         state = SweepState(content["name"], dict(content["sweep"]))
         path = events
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
@@ -346,7 +346,7 @@ def read_journal(folder: Path) -> SweepState | None:
             state.apply(json.loads(line))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UserError(
-            f"{path}: not the journal of a sweep ({reason(problem)}); {TODO_NEW_FOLDER}"
+            f"{path}: not the journal of a sweep ({reason(problem)}); {NEW_FOLDER_HINT}"
         ) from None
     return state
 
@@ -356,7 +356,7 @@ def refuse_former_sweep(folder: Path) -> None:
     for name in FORMER_FILES:
         if (folder / name).exists():
             why = "is of an earlier version of AMP Compare and cannot be continued"
-            raise UserError(f"{folder / name}: {why}; finish it with that version, or {TODO_NEW_FOLDER}")
+            raise UserError(f"{folder / name}: {why}; finish it with that version, or {NEW_FOLDER_HINT}")
 
 
 def _open_after_last_whole_line(path: Path) -> FileIO:
