@@ -1,18 +1,56 @@
-"""Energy that the GPU drew, by NVML's own counter; absent where there is none."""
+"""Readers of memory and energy, which `Timing` asks."""
 
 import logging
 
 import torch
 
-from ampcompare.machine.device import nvml_name
+from ampcompare import metrics
+from ampcompare.machine.device import nvml_name, peak_mib, reserved_mib, reset_peak
 
 log = logging.getLogger(__name__)
 
 
-class EnergyMeter:
-    """Joules since `start`, from the total energy counter of one NVIDIA GPU (Volta and later).
+class PeakMemory:
+    """Reads the peak memory of training steps, without that of evaluations.
+
+    An evaluation allocates its own batch, in fp32 under most backends. Without the pauses its peak would be
+    the peak of every backend.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before_pause = 0.0  # MiB
+
+    def restart(self) -> None:
+        """Forget the peak so far."""
+        reset_peak(self._device)
+        self._before_pause = 0.0
+
+    def pause(self) -> None:
+        """Stop counting until `resume`."""
+        self._before_pause = self._peak() or 0.0
+
+    def resume(self) -> None:
+        """Count again from here on."""
+        reset_peak(self._device)
+
+    def read(self) -> dict[str, float]:
+        """Return peak and reserved memory in MiB by metric key, without what the device does not tell."""
+        found = {metrics.PEAK_MEMORY: self._peak(), metrics.RESERVED_MEMORY: reserved_mib(self._device)}
+        return {key: mib for key, mib in found.items() if mib is not None}
+
+    def _peak(self) -> float | None:
+        peak = peak_mib(self._device)
+        return None if peak is None else max(peak, self._before_pause)
+
+
+class EnergyCounter:
+    """Reads the total energy counter of one NVIDIA GPU (Volta and later) through NVML.
 
     A counter that fails later is given up: a warning says so once, and there are no joules any more.
+
+    Attributes:
+        is_available: Whether the GPU has a counter that can be read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,17 +68,18 @@ class EnergyMeter:
             self._handle = None  # no counter (older GPU, MIG slice, no driver library): no metric
 
     @property
-    def counts(self) -> bool:
-        """Whether the GPU says."""
+    def is_available(self) -> bool:
+        """Return whether the GPU has a counter that can be read."""
         return self._handle is not None
 
     def start(self) -> None:
+        """Start counting here."""
         self._start_mj = self._read_mj()
 
     def joules(self) -> float | None:
-        """Joules since `start`, None where the GPU does not say or it has not been started."""
-        began, now = self._start_mj, self._read_mj()
-        return None if began is None or now is None else (now - began) / 1e3
+        """Return the joules since `start`, or None if the GPU does not tell or `start` was not called."""
+        start, now = self._start_mj, self._read_mj()
+        return None if start is None or now is None else (now - start) / 1e3
 
     def _read_mj(self) -> int | None:
         if self._handle is None:
