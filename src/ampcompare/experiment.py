@@ -27,7 +27,7 @@ from ampcompare.program.messages import silent
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.checkpoint.manager import CheckpointManager, restore
+from ampcompare.train.checkpoint.manager import CheckpointManager
 from ampcompare.train.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
@@ -127,7 +127,9 @@ def _run(
             checkpoints = None
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 machine = environment["machine"]
-                checkpoints = CheckpointManager(tracker, store, config, identity, machine)
+                checkpoints = CheckpointManager(
+                    tracker, store, config, identity, machine, is_main_process=world.leads
+                )
             loop = TrainingLoop(
                 trainer,
                 setting.train,
@@ -142,7 +144,7 @@ def _run(
             exit_code = EXIT_FAILED
             try:
                 if state:
-                    restore(loop, state)
+                    loop.resume(state)
                     log.info(f"going on with run {state['run_id']} at step {loop.step}")
                 exit_code = _train(loop, stop)
             finally:

@@ -15,7 +15,6 @@ from ampcompare import load_runs, metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.train.checkpoint.manager import capture, restore
 from ampcompare.train.interval import StepResult
 from ampcompare.train.overflows import BufferMonitor
 from ampcompare.train.step import Trainer
@@ -185,7 +184,7 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(how: str)
             first.run()
         second, later = fit(*words)
         vars(second.trainer)["steps"] = at
-        restore(second, copy.deepcopy(capture(first)))
+        second.resume(copy.deepcopy(first.checkpoint()))
         assert second.run()[metrics.NONFINITE_AT] == BAD[0]
     assert str(timeless(rows + later)) == str(timeless(whole))
     assert notes == whole_notes

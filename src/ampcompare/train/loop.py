@@ -1,13 +1,19 @@
-"""The training loop: epochs of steps, evaluation, checkpoints."""
+"""The training loop: epochs of steps, evaluation, checkpoints.
+
+Checkpoints are exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has
+the weights, losses and loss scales of a run that was not.
+"""
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
-from ampcompare.machine.device import is_cuda
+from ampcompare.errors import UserError, reason
+from ampcompare.machine.device import is_cuda, random_states, set_random_states
 from ampcompare.machine.world import Polling, World
 from ampcompare.program.stopping import StopRequest
 from ampcompare.tracking.tracker import Tracker
@@ -21,6 +27,8 @@ from ampcompare.train.timing import Row, Timing
 
 log = logging.getLogger(__name__)
 
+# The parts of a trainer in a checkpoint. Precision comes after the model: fp32 masters are finer.
+PARTS = ("model", "optimizer", "scheduler", "precision")
 STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 
 
@@ -152,7 +160,7 @@ class TrainingLoop:
             if self.checkpoints is not None:
                 due = self._checkpoint_due or self.checkpoints.is_due(epoch + 1)
                 if last or self.stopped or due:
-                    self.checkpoints.save(self, best=self._is_best)
+                    self.checkpoints.save(self.checkpoint(), self.step, best=self._is_best)
             if last or self.stopped:
                 break
 
@@ -183,7 +191,7 @@ class TrainingLoop:
             if self._checkpoint_due and self.checkpoints is not None:
                 logger.flush()  # sync: what is saved must have been logged
                 logger.pause()
-                self.checkpoints.save(self)
+                self.checkpoints.save(self.checkpoint(), self.step)
                 self._checkpoint_due = False
                 logger.resume()
         logger.flush()  # sync: the epoch's time and energy end with its last step
@@ -233,6 +241,31 @@ class TrainingLoop:
     def _rank(self, value: float) -> float:
         """Return a value of the compared metric as a number of which more is better."""
         return -value if self._compared.better == metrics.LOWER else value
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return all that the run needs to continue: plain values and tensors, and all random states.
+
+        Call it in all processes at one step. Writing the result out waits for the device.
+        """
+        parts = {name: getattr(self.trainer, name).state_dict() for name in PARTS}
+        return {"fit": self.state_dict(), **parts, "random": self.world.gather(random_states(self.device))}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `checkpoint`.
+
+        Raises:
+            UserError: The checkpoint is of another program.
+        """
+        try:
+            for name in PARTS:
+                getattr(self.trainer, name).load_state_dict(state[name])
+            self.load_state_dict(state["fit"])
+            set_random_states(self.device, state["random"][self.world.rank])
+        except Exception as problem:  # whatever a file that passes every check may still lack
+            what = (
+                f"the checkpoint of run {state.get('run_id')} does not fit this program ({reason(problem)})"
+            )
+            raise UserError(f"resume: {what}; start anew with resume=never") from None
 
     def state_dict(self) -> Row:
         """Return plain values and tensors for a checkpoint. Call it after a row."""

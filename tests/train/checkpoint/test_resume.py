@@ -12,7 +12,6 @@ from support import training
 from support.refusals import line_of
 
 from ampcompare import load_runs
-from ampcompare.train.checkpoint.manager import capture, restore
 from ampcompare.train.checkpoint.store import Store
 
 
@@ -133,7 +132,7 @@ def test_random_numbers_go_on_where_they_were():
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), np.random.rand(), random.random()
 
-    state = capture(training.fit()[0])
+    state = training.fit()[0].checkpoint()
     expected = drawn()
-    restore(training.fit()[0], state)
+    training.fit()[0].resume(state)
     assert drawn() == expected
