@@ -48,12 +48,12 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
         predicted classes [N], so that no memory waits for a row. None for targets that are fractions of the
         classes, which have no accuracy.
     """
-    logits, classes = outputs, targets
     labels = scores.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
-    # GoogLeNet returns more outputs in training, for one.
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.ndim != 2:
+    if labels is targets and isinstance(outputs, Tensor) and outputs.ndim == 2:
+        logits, classes = outputs, targets
+    else:  # GoogLeNet returns more outputs in training, for one
         logits, classes = scores.by_class(outputs, targets)
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.

@@ -59,7 +59,7 @@ class Timing:
         clock = time.perf_counter if clock is None else clock
         self._clock, self._on_host = clock, is_host(device)
         self._mark: Callable[[], Mark] = clock if self._on_host else marker(device)
-        self._steps = 0
+        self._steps, self._peak_starts = 0, min(warmup_steps, FIRST_STEPS)
         self._started = self._since = clock()
         self._train_seconds = 0.0
         self.is_paused = True
@@ -87,7 +87,7 @@ class Timing:
         """End a step of so many samples; one that compiled something has no step time."""
         end = self._mark()
         self._steps += 1
-        if self._steps == min(self._warmup_steps, FIRST_STEPS):
+        if self._steps == self._peak_starts:
             self.memory.restart()
         # After a pause that nobody ended with `resume` the start of the step is not known.
         if compiled or self.is_paused or self._steps == self._warmup_steps:
