@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with, show
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, show
 from ampcompare.plugins import fault_of
+from ampcompare.program.signals import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    PREEMPTION_SIGNALS,
+    StopRequest,
+    exit_on_closed_pipe,
+    exit_with,
+)
 from ampcompare.program.starting import loading
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
 
 USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
 OVERRIDES_HELP = """
@@ -47,10 +54,11 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         try:
             print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
         except BrokenPipeError:  # `... --help | head`
-            os._exit(1)
+            exit_on_closed_pipe()
         return 0
     stop = StopRequest()
-    stop.listen(TAKEN_AWAY)  # while libraries load, too: the run that begins tells W&B so and ends
+    # Libraries take seconds to load. A preemption in them becomes a request that the run finds as it begins.
+    stop.listen(PREEMPTION_SIGNALS)
     try:
         return _run(words, brief, stop)
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.files import make_folder
 from ampcompare.program.messages import silent
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.checkpoint.state import RunKeeper, restore
@@ -173,7 +173,7 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
 def _end_alike(stop: StopRequest, world: World) -> None:
     """Have all processes end with one code: of those that were asked the first one's, which may record."""
     codes = world.gather(stop.exit_code if stop.is_made() else None)
-    stop.adopt(next(code for code in codes if code is not None))
+    stop.agree_on(next(code for code in codes if code is not None))
 
 
 def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _begin_record(
 ) -> Tracker:
     """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
-        tracker = start_tracker(config, environment, stop.from_wandb, state, stop.from_record)
+        tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
         tracker.note(facts)
         return tracker
     except Exception as problem:

@@ -26,7 +26,7 @@ from ampcompare.data.loader import DeviceLoader
 from ampcompare.machine.device import has_tf32, set_numerics
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
-from ampcompare.program.stopping import StopRequest
+from ampcompare.program.signals import StopRequest
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
 from ampcompare.why.diff import difference

@@ -13,7 +13,7 @@ from rich.console import Console
 from support.pasting import paste
 from support.wandb_server.clients import wait_until
 
-from ampcompare.program.child import see_through
+from ampcompare.program.child import run_to_completion
 from ampcompare.program.console import print_line
 from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
@@ -96,7 +96,7 @@ time.sleep(600)
 PARENT = """
 import os, sys
 from ampcompare.program import child
-raise SystemExit(child.see_through([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
+raise SystemExit(child.run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
 """
 
 
@@ -123,6 +123,6 @@ def test_a_signal_to_the_parent_alone_ends_both(tmp_path: Path, number: signal.S
 
 
 def test_exit_codes():
-    assert see_through([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
+    assert run_to_completion([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert see_through([sys.executable, "-c", killed], os.environ) == 137
+    assert run_to_completion([sys.executable, "-c", killed], os.environ) == 137

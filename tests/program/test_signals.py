@@ -11,14 +11,14 @@ from support.quick import QUICK
 from support.training import play
 
 from ampcompare import experiment, load_runs
-from ampcompare.program.stopping import StopRequest, is_preemption
+from ampcompare.program.signals import StopRequest, is_preemption
 from ampcompare.records import RunRecord
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
 from ampcompare.train.checkpoint.store import Store
 from ampcompare.train.step import Trainer
 
-LEAVE = "import sys; from ampcompare.program.stopping import leave; leave(int(sys.argv[1]))"
+LEAVE = "import sys; from ampcompare.program.signals import exit_process; exit_process(int(sys.argv[1]))"
 CODES = {
     signal.SIGINT: 130,
     signal.SIGTERM: 143,
@@ -92,23 +92,23 @@ def test_only_a_second_ctrl_c_interrupts():
 
 def test_all_processes_take_one_code_and_the_own_ctrl_c_is_still_the_first():
     with StopRequest() as stop:
-        stop.adopt(130)
+        stop.agree_on(130)
         assert (stop.reason, stop.exit_code) == ("Ctrl-C", 130)
         os.kill(os.getpid(), signal.SIGINT)  # the same one: a terminal's goes to all
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        stop.adopt(138)
+        stop.agree_on(138)
         assert (stop.reason, stop.exit_code) == ("SIGUSR1", 138)
-        stop.adopt(1)  # the record of process 0 takes no more rows
+        stop.agree_on(1)  # the record of process 0 takes no more rows
         assert (stop.is_made(), stop.is_interruption()) == (True, False)
 
 
 def test_a_signal_that_ended_w_and_bs_client_first_is_the_reason():
     with StopRequest() as stop:
-        stop.from_record("the service has gone")
+        stop.request_after_failure("the service has gone")
         assert (stop.is_made(), stop.is_interruption(), stop.exit_code) == (True, False, 1)
         os.kill(os.getpid(), signal.SIGTERM)
-        stop.from_record("the service has gone")
+        stop.request_after_failure("the service has gone")
         assert (stop.reason, stop.exit_code) == ("SIGTERM", 143)
 
 
@@ -126,7 +126,7 @@ EARLY = """
 import os, sys
 from ampcompare import entrypoint
 from ampcompare.config import load
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 config_from_cli = load.config_from_cli
 
 def told(words):
@@ -134,7 +134,7 @@ def told(words):
     return config_from_cli(words)
 
 load.config_from_cli = told
-leave(entrypoint.main(sys.argv[2:]))
+exit_process(entrypoint.main(sys.argv[2:]))
 """
 
 
