@@ -18,7 +18,7 @@ from ampcompare.program.signals import (
     exit_on_closed_pipe,
     exit_with,
 )
-from ampcompare.program.starting import loading
+from ampcompare.program.starting import import_without_collection
 
 USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
 OVERRIDES_HELP = """
@@ -72,7 +72,7 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
     try:
         config = config_from_cli([*_resumed(), *words])
-        with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
+        with import_without_collection():  # torch and W&B, now that the input is known to be valid
             from rich.console import Console
 
             from ampcompare.experiment import run

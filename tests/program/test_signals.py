@@ -60,6 +60,37 @@ def test_ctrl_c_within_pythons_own_end_ends_it_without_a_traceback():
     assert leave(0, CTRL_C) == (-signal.SIGINT, "")
 
 
+def test_a_stopped_run_runs_no_exit_hooks_which_may_wait_for_a_server():
+    hook = "import atexit; atexit.register(print, 'at exit'); "
+    assert leave(0, hook) == (0, "at exit\n")
+    assert leave(143, hook) == (143, "")
+
+
+# The thread ends the wait, as torchrun does once the first process has printed and ended.
+BAD_INPUT = """
+import os, signal, threading
+from ampcompare.entrypoint import main
+
+def end():
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        pass
+    print("waited", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=end, daemon=True).start()
+main(["batch_size=0"])
+"""
+
+
+def test_of_several_processes_with_one_error_the_first_shows_it_and_the_others_wait_for_it():
+    ends = {}
+    for rank in "01":
+        env = os.environ | {"WORLD_SIZE": "2", "LOCAL_RANK": rank}
+        done = subprocess.run([sys.executable, "-c", BAD_INPUT], env=env, capture_output=True, text=True)
+        ends[rank] = done.returncode, done.stdout, done.stderr.partition(":")[0]
+    assert ends == {"0": (2, "", "error"), "1": (2, "waited\n", "")}
+
+
 def test_under_an_agent_a_stopped_run_dies_by_its_signal_and_elsewhere_its_exit_code_tells_it():
     ends = {code: -number for number, code in CODES.items()} | {0: 0, 1: 1, 2: 2}
     assert {code: leave(code, WANDB_SWEEP_ID="x")[0] for code in ends} == ends
