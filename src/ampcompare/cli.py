@@ -11,7 +11,7 @@ from ampcompare import __version__
 from ampcompare.bench.commands import bench, doctor
 from ampcompare.demo import demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
-from ampcompare.program.signals import EXIT_INTERRUPTED, exit_on_closed_pipe, exit_process, exit_with
+from ampcompare.program.signals import EXIT_INTERRUPTED, exit_process, exit_with
 from ampcompare.program.starting import use_utf8
 from ampcompare.report.commands import report, workspace
 from ampcompare.sweeps.cli import reproduce, sweep
@@ -72,18 +72,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         status = command.main(args=arguments, prog_name="ampcompare", standalone_mode=False)
-        if sys.stdout is not None:  # `>&-`
-            sys.stdout.flush()
     except UserError as error:
         exit_with(error)
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            exit_on_closed_pipe()
-        raise  # another pipe broke
     except Exception as error:
         # Usage errors have no public common base across Typer's versions; they are what can word itself.
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:

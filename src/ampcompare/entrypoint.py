@@ -4,6 +4,7 @@ of all else that takes long to import: what takes the machine away is heard from
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
@@ -15,7 +16,7 @@ from ampcompare.program.signals import (
     EXIT_INTERRUPTED,
     PREEMPTION_SIGNALS,
     StopRequest,
-    exit_on_closed_pipe,
+    discard_output,
     exit_with,
 )
 from ampcompare.program.starting import import_without_collection
@@ -53,8 +54,11 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     if {"--help", "-h", "--help-all"} & set(words):
         try:
             print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
-        except BrokenPipeError:  # `... --help | head`
-            exit_on_closed_pipe()
+        except BrokenPipeError:
+            # Nobody reads the output any more (`--help | head`). What is left in the buffer would fail again
+            # when Python flushes it at exit, with a message.
+            discard_output(sys.stdout.fileno())
+            return EXIT_FAILED
         return 0
     stop = StopRequest()
     # Libraries take seconds to load. A preemption in them becomes a request that the run finds as it begins.

@@ -143,6 +143,12 @@ def test_a_signal_that_ended_w_and_bs_client_first_is_the_reason():
         assert (stop.reason, stop.exit_code) == ("SIGTERM", 143)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_under_an_agent_a_run_dies_by_a_signal_that_its_shell_has_it_ignore(number: signal.Signals):
+    ignore = f"import signal; signal.signal({int(number)}, signal.SIG_IGN); "
+    assert leave(128 + number, ignore, WANDB_SWEEP_ID="x")[0] == -number
+
+
 def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -262,13 +262,6 @@ def exit_with(error: UserError) -> NoReturn:
     raise SystemExit(error.exit_code)
 
 
-def exit_on_closed_pipe() -> NoReturn:
-    """Exit quietly with code 1 where nobody reads the output any more: `ampcompare report ... | head`."""
-    # What is left in the buffer would fail again when Python flushes it at exit, with a message.
-    discard_output(sys.stdout.fileno())
-    raise SystemExit(EXIT_FAILED)
-
-
 def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a full disk, a closed pipe, a print that the signal interrupted
