@@ -24,7 +24,7 @@ from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.files import make_folder
 from ampcompare.program.messages import silent
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.checkpoint.manager import CheckpointManager
@@ -210,7 +210,7 @@ def _begin_record(
 ) -> Tracker:
     """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
-        tracker = start_tracker(config, environment, stop.from_wandb, state, stop.from_record)
+        tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
         tracker.note(facts)
         return tracker
     except Exception as problem:

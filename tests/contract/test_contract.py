@@ -47,7 +47,7 @@ from ampcompare.data.reading import mix
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
 from ampcompare.machine import environment as machine
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED
 from ampcompare.program.yaml_file import flat
 from ampcompare.records import RunRecord
 from ampcompare.records import machine as foreign_machine

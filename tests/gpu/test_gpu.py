@@ -26,7 +26,7 @@ from ampcompare.data.loader import DeviceLoader
 from ampcompare.machine.device import has_tf32, set_numerics
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
-from ampcompare.program.stopping import StopRequest
+from ampcompare.program.signals import StopRequest
 from ampcompare.train.interval import StepResult
 from ampcompare.train.loop import TrainingLoop
 from ampcompare.train.loss_scale import LossScaleReader

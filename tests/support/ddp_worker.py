@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.machine.world import World
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.metrics_logger import MetricsLogger
 
@@ -54,4 +54,4 @@ if rank == os.environ["RANK"]:
     dying(rest[0], int(rest[1]), *rest[2:])
 code = run_experiment.main(sys.argv[1:])
 print(f"process {os.environ['RANK']} ends with {code}", flush=True)
-leave(code)
+exit_process(code)

@@ -17,7 +17,7 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import run
 from ampcompare.precision import build_precision
 from ampcompare.program.messages import messages_on
-from ampcompare.program.stopping import StopRequest
+from ampcompare.program.signals import StopRequest
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.build import build_trainer
 from ampcompare.train.display import TrainingDisplay
@@ -93,13 +93,13 @@ class StopWhen(StopRequest):
 
     def __init__(self, asked: Callable[[], bool]) -> None:
         super().__init__()
-        self.asked, self.adopted = asked, list[int]()
+        self.asked, self.agreed = asked, list[int]()
 
     def is_made(self) -> bool:
         return self.asked()
 
-    def adopt(self, exit_code: int) -> None:
-        self.adopted.append(exit_code)
+    def agree_on(self, exit_code: int) -> None:
+        self.agreed.append(exit_code)
 
 
 def fit(*words: str, **on: Any) -> tuple[TrainingLoop, list[dict[str, Any]]]:

@@ -90,7 +90,7 @@ def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: World
     made.world = world
     made.run()
     assert (made.stopped, made.evaluated, made.step) == (True, False, 4)
-    assert stop.adopted == [stop.exit_code]
+    assert stop.agreed == [stop.exit_code]
     assert (steps_of(rows), steps_of(rows, metrics.EVAL_LOSS)) == ([4], [])
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from ampcompare.config.load import load_config
 from ampcompare.machine.world import join
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 from ampcompare.train import build
 
 WORDS = (
@@ -194,4 +194,4 @@ def test_parameters_without_a_part_in_the_loss_are_named_and_can_be_looked_for(t
 
 if __name__ == "__main__":
     (stop if sys.argv[2:] == ["stop"] else main)(Path(sys.argv[1]))
-    leave(0)
+    exit_process(0)

@@ -20,7 +20,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, is_host
 from ampcompare.machine.world import this_world
 from ampcompare.program.messages import hidden_messages
-from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
+from ampcompare.program.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.recorder.about import (
     check_config,
     check_count,
@@ -162,7 +162,7 @@ class Recorder:
         """Begin the record, in the loop's own program."""
         self.begin()
         if not self.rank:
-            self._ending.listen(TAKEN_AWAY)
+            self._ending.listen(PREEMPTION_SIGNALS)
         return self
 
     def begin(self) -> Self:
@@ -223,7 +223,7 @@ class Recorder:
             self.steps += 1
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
-                self._ending.listen(TAKEN_AWAY)
+                self._ending.listen(PREEMPTION_SIGNALS)
             looks = self._looks.take(self.steps) if self._looks else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
             result = StepResult(self._taken(loss), samples * self.processes, diagnostics=looks)

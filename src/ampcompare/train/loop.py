@@ -15,7 +15,7 @@ from ampcompare.data.host import BatchLoader
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_cuda, random_states, set_random_states
 from ampcompare.machine.world import Polling, World
-from ampcompare.program.stopping import StopRequest
+from ampcompare.program.signals import StopRequest
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.checkpoint.manager import CheckpointManager
 from ampcompare.train.evaluation import Evaluation
@@ -212,7 +212,7 @@ class TrainingLoop:
         """End here, in all processes with the exit code of the first that was asked: it may record."""
         self.stopped = True
         codes = self.world.gather(self.stop.exit_code if self.stop.is_made() else None)
-        self.stop.adopt(next(code for code in codes if code is not None))
+        self.stop.agree_on(next(code for code in codes if code is not None))
 
     def _evaluate(self) -> None:
         self.world.share_buffers(self.trainer.model)

@@ -51,7 +51,7 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
     labels = scores.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
-    if labels is targets and isinstance(outputs, Tensor) and outputs.ndim == 2:
+    if isinstance(targets, Tensor) and isinstance(outputs, Tensor) and outputs.ndim == 2:
         logits, classes = outputs, targets
     else:  # GoogLeNet returns more outputs in training, for one
         logits, classes = scores.by_class(outputs, targets)
