@@ -58,7 +58,7 @@ def data(train):
 
 FAULTS = """
 import torch
-from ampcompare.precision.backends import Backend
+from ampcompare.precision.backends import BackendInfo
 from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 
@@ -125,7 +125,7 @@ TYPES = {Precision: "float32", Native: "float16"}
 
 def backend(where, base):
     class Planted(base):
-        declares = Backend(label="planted", words="a fault of one module", dtype=TYPES[base])
+        metadata = BackendInfo(label="planted", description="a fault of one module", dtype=TYPES[base])
 
         def prepare(self, model, optimizer):
             PLANTED[where](model.get_submodule(where))

@@ -16,7 +16,7 @@ from ampcompare.precision.backends import (
     CANNOT_KEEP,
     MAX_DESCRIPTION,
     REGISTRY,
-    Backend,
+    BackendInfo,
     PrecisionOptions,
 )
 
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
     from ampcompare.precision.base import Precision
 
+# How a plug-in states its metadata, for messages.
+_EXAMPLE = 'metadata = BackendInfo(label="...", description="...")'
 
-def backend_of(name: str) -> Backend:
-    """What the backend `name` declares; a plug-in is imported for it.
+
+def backend_of(name: str) -> BackendInfo:
+    """Return the metadata of the backend `name`; a plug-in is imported for it.
 
     Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
     """
@@ -83,7 +86,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         check_tf32(torch.device(device), name)
     with blame:
         precision = cls(torch.device(device), settings)
-        precision.declares = backend
+        precision.metadata = backend
     if backend.uses_tf32:
         precision.tf32 = True
     if settings.keep_fp32 and not backend.is_fp32:
@@ -91,7 +94,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     return precision
 
 
-def _default_metadata(cls: type[Precision]) -> Backend:
+def _default_metadata(cls: type[Precision]) -> BackendInfo:
     """Return the metadata of a plug-in backend that has none.
 
     The label is the name of the class, the description is the first line of its docstring. The rest is that
@@ -105,14 +108,14 @@ def _default_metadata(cls: type[Precision]) -> Backend:
     if len(description) > MAX_DESCRIPTION:
         description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
     dtype = str(cls.input_dtype).removeprefix("torch.")
-    own: dict[str, Any] = {"label": cls.__name__, "words": description or cls.__name__, "target": ""}
+    own: dict[str, Any] = {"label": cls.__name__, "description": description or cls.__name__, "target": ""}
     if parent is Precision:  # not `none` itself: what the class computes in is its own affair
-        return Backend(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
+        return BackendInfo(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
     return replace(entries[parent], **own, dtype=dtype)
 
 
-def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
-    """A backend from elsewhere: what its class declares, the class, and its file."""
+def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
+    """Return the metadata of a plug-in backend, its class and its file."""
     from ampcompare.precision.base import Precision
 
     door = plugins.BACKENDS
@@ -123,13 +126,15 @@ def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
+    if hasattr(cls, "declares"):
+        raise door.refusal(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
     try:
-        declared = _default_metadata(cls) if cls.declares is Precision.declares else cls.declares
+        declared = _default_metadata(cls) if cls.metadata is Precision.metadata else cls.metadata
     except ValueError as problem:  # a name or a docstring that cannot be shown
-        raise door.refusal(name, f'{problem}; give it declares = Backend(label="...", words="...")') from None
-    if not isinstance(declared, Backend):
-        why = f"{cls.__name__}.declares is {declared!r}"
-        raise door.refusal(name, f'{why}; expected Backend(label="...", words="...")')
+        raise door.refusal(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
+    if not isinstance(declared, BackendInfo):
+        why = f"{cls.__name__}.metadata is {declared!r}"
+        raise door.refusal(name, f"{why}; expected {_EXAMPLE}")
     if declared.label in REGISTRY:
         why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
         raise door.refusal(name, why)

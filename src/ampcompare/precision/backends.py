@@ -1,4 +1,4 @@
-"""What every backend says of itself, once, and what one can be told; all else asks it here. Free of torch."""
+"""The metadata of the built-in backends, and the options of a backend. Free of torch."""
 
 import re
 from collections.abc import Sequence
@@ -11,19 +11,29 @@ _LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, file
 
 
 @dataclass(frozen=True)
-class Backend:
-    """What a backend says of itself. Raises ValueError for what cannot be.
+class BackendInfo:
+    """The metadata of a backend.
 
-    `label` is its name, everywhere; `words` what it is in one line; `dtype` the type that it computes in;
-    `scales` whether it scales the loss, `bounded_scale` whether that scale has a floor and a ceiling,
-    `half_weights` whether the model's weights are in half precision, `keeps_batchnorm` whether BatchNorm's
-    are then in fp32 by default, `updates_half` whether the optimizer updates those weights themselves, no
-    fp32 masters of them; `is_fp32` whether all its tensors are fp32, so that no option of `precision`
-    matters; `uses_tf32` whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
+    Attributes:
+        label: Its name in records, reports and file names: 1 to 40 letters, digits or any of _ . + -.
+        description: What it is, in one printable line.
+        dtype: The dtype that it computes in, one of TYPES.
+        scales: Whether it scales the loss.
+        bounded_scale: Whether that scale has a floor and a ceiling.
+        half_weights: Whether the model's weights have a 16-bit dtype.
+        keeps_batchnorm: Whether BatchNorm's weights are in fp32 by default, where `half_weights`.
+        updates_half: Whether the optimizer updates the 16-bit weights themselves, without fp32 masters.
+        is_fp32: Whether all its tensors are fp32, so that no option of `precision` matters.
+        uses_tf32: Whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
+        target: Of a built-in backend: module:class of this package, imported on use.
+        source: Of a plug-in: the hash of its file.
+
+    Raises:
+        ValueError: A label, a description or a dtype that is not allowed.
     """
 
     label: str
-    words: str
+    description: str
     dtype: str = "float32"
     scales: bool = False
     bounded_scale: bool = False
@@ -32,15 +42,17 @@ class Backend:
     updates_half: bool = False
     is_fp32: bool = False
     uses_tf32: bool = False
-    target: str = ""  # of a built-in one: module:class of this folder, imported on use
-    source: str = ""  # of a plug-in: the hash of its file
+    target: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
-        label, words = self.label, self.words
+        label, description = self.label, self.description
         if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
             raise ValueError(f"label={label!r}: expected 1 to 40 letters, digits or any of _ . + -")
-        if not isinstance(words, str) or not 0 < len(words) <= MAX_DESCRIPTION or not words.isprintable():
-            raise ValueError(f"words={words!r}: expected a line of at most {MAX_DESCRIPTION} characters")
+        is_text = isinstance(description, str)
+        if not is_text or not 0 < len(description) <= MAX_DESCRIPTION or not description.isprintable():
+            why = f"expected a line of at most {MAX_DESCRIPTION} characters"
+            raise ValueError(f"description={description!r}: {why}")
         if self.dtype not in TYPES:
             raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(TYPES)}")
 
@@ -50,9 +62,15 @@ class Backend:
         return self.is_fp32 and not self.uses_tf32
 
     def record(self) -> dict[str, str]:
-        """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
-        said = {"label": self.label, "words": self.words, "type": self.dtype, "source": self.source}
-        return {f"backend_{key}": value for key, value in said.items()} if self.source else {}
+        """Return what a run's record says of a plug-in, for readers without it; nothing of a built-in one."""
+        if not self.source:
+            return {}
+        return {
+            "backend_label": self.label,
+            "backend_words": self.description,
+            "backend_type": self.dtype,
+            "backend_source": self.source,
+        }
 
 
 @dataclass(frozen=True)
@@ -81,16 +99,16 @@ HALF: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates
 O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
 FP16, BF16 = "float16", "bfloat16"
 BUILT_IN = (
-    Backend("none", "fp32", is_fp32=True, target="base:Precision"),
-    Backend("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:Precision"),
-    Backend("native", "torch.amp", FP16, scales=True, target="native:Native"),
-    Backend("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
-    Backend("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
-    Backend("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
-    Backend("apex_o2", "apex O2", FP16, **APEX, **O2, target="halves:ApexO2"),
-    Backend("fp16", "pure fp16", FP16, **APEX, **HALF, target="halves:Half"),
-    Backend("bf16", "bf16 (weights too)", BF16, **HALF, target="halves:BFloat16"),
-    Backend("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
+    BackendInfo("none", "fp32", is_fp32=True, target="base:Precision"),
+    BackendInfo("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:Precision"),
+    BackendInfo("native", "torch.amp", FP16, scales=True, target="native:Native"),
+    BackendInfo("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
+    BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
+    BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
+    BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="halves:ApexO2"),
+    BackendInfo("fp16", "pure fp16", FP16, **APEX, **HALF, target="halves:Half"),
+    BackendInfo("bf16", "bf16 (weights too)", BF16, **HALF, target="halves:BFloat16"),
+    BackendInfo("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32

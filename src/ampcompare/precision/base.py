@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.machine.device import tf32_as
-from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
+from ampcompare.precision.backends import REGISTRY, BackendInfo, PrecisionOptions
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 
 
@@ -25,7 +25,7 @@ class Precision:
     Nothing here waits for the device unless it says so.
     """
 
-    declares: Backend = REGISTRY["none"]  # a backend from elsewhere says it in its class
+    metadata: BackendInfo = REGISTRY["none"]  # a backend from elsewhere says it in its class
     kept: Sequence[str] = ()  # the modules that are kept in fp32 by `precision.keep_fp32`, once prepared
     # Whether fp32 products round to TF32 in training; None: as PyTorch's switches stand.
     tf32: bool | None = None
@@ -52,7 +52,7 @@ class Precision:
         backend's slow 16-bit operations in fp32 (`cpu_arithmetic`). A backend overrides `session`, not this.
         """
         numerics = nullcontext() if self.tf32 is None else tf32_as(self.tf32)
-        with numerics, compute_in_fp32(self.device, self.declares.dtype), self.session():
+        with numerics, compute_in_fp32(self.device, self.metadata.dtype), self.session():
             yield
 
     def session(self) -> AbstractContextManager[Any]:

@@ -23,7 +23,7 @@ class HalfWeights(Precision):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         asked = self.options.keep_batchnorm_fp32
-        keeps = self.declares.keeps_batchnorm if asked is None else asked
+        keeps = self.metadata.keeps_batchnorm if asked is None else asked
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
         inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
         wrap_forward(model, inputs=inputs, outputs=torch.float32)
@@ -52,7 +52,7 @@ class ApexO2(Half):
             save_in_fp32(model)
         except ValueError as problem:
             todo = "use backend=native, or the model without torch.jit"
-            raise UnsupportedModel(f"backend={self.declares.label}: {problem}; {todo}") from None
+            raise UnsupportedModel(f"backend={self.metadata.label}: {problem}; {todo}") from None
         return super().prepare(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:

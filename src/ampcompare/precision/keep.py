@@ -34,7 +34,7 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
 
     It raises CannotKeep for a pattern without a module, and where the backend makes a kept weight half.
     """
-    prepare, half_weights = precision.prepare, precision.declares.half_weights
+    prepare, half_weights = precision.prepare, precision.metadata.half_weights
 
     @functools.wraps(prepare)
     def keeping(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

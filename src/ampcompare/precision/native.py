@@ -82,7 +82,7 @@ class Native(NativeBFloat16):
             what = "PyTorch's GradScaler cannot unscale complex weights"
             todo = "use backend=native_bf16, backend=apex_o1"
             todo += f" or precision.keep_fp32={','.join(names)}" if all(names) else ""
-            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
+            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
         return super().prepare(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class ApexO1(Scaled):
         if names := find_scripted(model):
             what = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
             todo = "use the module without torch.jit, or backend=native"
-            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
+            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
         return super().prepare(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:

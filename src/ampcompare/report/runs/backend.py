@@ -67,8 +67,8 @@ def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
     words, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
-        words = built_in.words
+        words = built_in.description
         if built_in.is_fp32:
-            return built_in.words
+            return built_in.description
     short = SHORT.get(dtype, dtype)
     return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""
