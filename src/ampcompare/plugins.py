@@ -96,6 +96,7 @@ class Plugin:
     file: Path
 
 
+_SOURCES: dict[type, str] = {}  # of a loaded class, the hash of its file
 _LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
 
 
@@ -141,7 +142,15 @@ def load(door: Door, text: str) -> Plugin:
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
         _LOADED[str(file)] = f"{door.option}={text!r}"
-        return Plugin(value, _hash(content or file.read_bytes()), file)
+        source = _hash(content or file.read_bytes())
+        if inspect.isclass(value):
+            _SOURCES[value] = source
+        return Plugin(value, source, file)
+
+
+def source_of(cls: type) -> str:
+    """Return the hash of a loaded class's file; "" for a class that was not loaded by a name."""
+    return _SOURCES.get(cls, "")
 
 
 def _entry_of(door: Door, text: str) -> EntryPoint:

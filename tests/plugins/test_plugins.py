@@ -143,6 +143,9 @@ CLASSES = {
     f"{BACKEND}\nclass Mine(Precision): declares = BackendInfo('m', 'm')": (
         "Mine has `declares`, which nothing reads; write metadata = BackendInfo("
     ),
+    f"{BACKEND}\nclass Mine(Precision):\n    def prepare(self, model, optimizer): return model, optimizer": (
+        "Mine overrides prepare, which is final, since it also keeps modules in fp32; call it convert"
+    ),
     f"{BACKEND}\nclass Mine(Precision): '''\\a'''": "description='\\x07': expected a line of at most 100 ch",
     f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('native', 'm')": "label='native' is that of a",
     f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('a\\n', 'm')": (

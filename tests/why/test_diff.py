@@ -127,9 +127,9 @@ def backend(where, base):
     class Planted(base):
         metadata = BackendInfo(label="planted", description="a fault of one module", dtype=TYPES[base])
 
-        def prepare(self, model, optimizer):
+        def convert(self, model, optimizer):
             PLANTED[where](model.get_submodule(where))
-            return super().prepare(model, optimizer)
+            return super().convert(model, optimizer)
 
     return Planted
 

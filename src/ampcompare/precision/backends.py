@@ -75,13 +75,18 @@ class BackendInfo:
 
 @dataclass(frozen=True)
 class PrecisionOptions:
-    """What a backend can be told; each takes what applies to it.
+    """The options of a backend; each backend takes those that apply to it.
 
-    `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale
-    where the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
-    `keep_batchnorm_fp32` is for backends with half weights; None is the backend's own. `keep_fp32` are names
-    of modules, stars in them, that compute in fp32 (`keep.py`). `seed` is where a backend begins that draws
-    random numbers.
+    Attributes:
+        loss_scale: "dynamic", or a static number.
+        init_scale: The first dynamic scale.
+        growth_interval: Steps without an overflow after which a dynamic scale doubles.
+        min_loss_scale: The floor of a dynamic scale that has bounds; None: the backend's own (apex: none).
+        max_loss_scale: Its ceiling; None: the backend's own (apex: 2**24).
+        keep_batchnorm_fp32: Whether BatchNorm stays in fp32 where weights are half; None: the backend's own.
+        keep_fp32: Names of modules, with stars, that compute in fp32 (`keep.py`).
+        tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
+        seed: Where a backend begins that draws random numbers.
     """
 
     loss_scale: float | str = "dynamic"
@@ -91,6 +96,7 @@ class PrecisionOptions:
     max_loss_scale: float | None = None
     keep_batchnorm_fp32: bool | None = None
     keep_fp32: Sequence[str] | str | None = None
+    tf32: bool | None = None
     seed: int = 0
 
 
@@ -100,7 +106,7 @@ O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
 FP16, BF16 = "float16", "bfloat16"
 BUILT_IN = (
     BackendInfo("none", "fp32", is_fp32=True, target="base:Precision"),
-    BackendInfo("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:Precision"),
+    BackendInfo("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:TF32"),
     BackendInfo("native", "torch.amp", FP16, scales=True, target="native:Native"),
     BackendInfo("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
     BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),

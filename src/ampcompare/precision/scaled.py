@@ -25,7 +25,7 @@ class Scaled(Precision):
         self.gradients: Gradients
         self._moves = False  # whether the schedule has still to move for the last backward
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         has_masters = self.metadata.half_weights and not self.metadata.updates_half
         self.gradients = Gradients(optimizer, self.device, has_masters=has_masters)
         return model, optimizer
