@@ -55,8 +55,6 @@ def has_tf32(run: RunRecord) -> bool:
     if environment.get("device_type") != "cuda":
         return False
     told, name = environment.get("compute_capability"), str(environment.get("device_name", ""))
-    if isinstance(told, list | tuple):
-        told = ".".join(map(str, told))
     if isinstance(told, str | int | float):
         found = re.fullmatch(r"(\d+)(\.\d+)?", str(told))
         return found is not None and float(found[0]) >= AMPERE
