@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
-from support.training import fit_of
+from support.training import StopWhen, fit_of
 from torch import nn
 
 from ampcompare.config.load import load_config
@@ -142,7 +142,7 @@ def stop(folder: Path) -> None:
                 return world.rank == 1 and len(steps) + 1 >= STOPS_AT
 
             words = ("epochs=1", "data.train_limit=640", "log.every=100")
-            on = {"on_step": on_step, "should_stop": is_asked, "world": world}
+            on = {"on_step": on_step, "stop": StopWhen(is_asked), "world": world}
             made, _ = fit_of(load_config(None, [*WORDS, *words]), torch.device("cpu"), **on)
             made.run()
             found[case] = {"steps": steps, "stopped": made.stopped}

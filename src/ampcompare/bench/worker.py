@@ -32,9 +32,9 @@ from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
 from ampcompare.models import record_of
 from ampcompare.precision import backend_of
 from ampcompare.train.compiled import captures, compiles
-from ampcompare.train.meter import FIRST_STEPS
 from ampcompare.train.setting import Setting, configured, made_up, set_up
 from ampcompare.train.step import Trainer, micro_batches
+from ampcompare.train.timing import FIRST_STEPS
 
 # Options that decide the speed of a step, besides the machine.
 SPEED_OPTIONS = (
@@ -165,7 +165,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
     )
     return Training(
-        lambda: trainer.step(next(steps)).cold,
+        lambda: trainer.step(next(steps)).compiled,
         samples,
         device,
         backend.dtype,

@@ -12,7 +12,7 @@ from support import training
 from support.refusals import line_of
 
 from ampcompare import load_runs
-from ampcompare.train.checkpoint.state import capture, restore
+from ampcompare.train.checkpoint.manager import capture, restore
 from ampcompare.train.checkpoint.store import Store
 
 
