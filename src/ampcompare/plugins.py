@@ -73,7 +73,7 @@ BACKENDS = Door(
     "backend",
     "ampcompare.backends",
     renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
-    "ampcompare.precision.backends",
+    "ampcompare.precision.registry",
 )
 DATA = Door("data.source", "ampcompare.data")
 MODELS = Door("model.name", "ampcompare.models", libraries=("timm", "torchvision"))

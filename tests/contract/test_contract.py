@@ -70,7 +70,7 @@ OUTSIDE = """
 import torch
 from torch import nn
 
-from ampcompare.precision.backends import BackendInfo
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.precision.base import Precision
 
 

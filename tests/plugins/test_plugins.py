@@ -160,8 +160,8 @@ CLASSES = {
 def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
-from ampcompare.precision.halves import Half
-from ampcompare.precision.scaled import Scaled
+from ampcompare.precision.half_weights import Half
+from ampcompare.precision.loss_scaling import Scaled
 
 class Plain(Precision):
     pass

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision
-from ampcompare.precision.halves import Half
-from ampcompare.precision.keep import CannotKeep, matching
+from ampcompare.precision.half_weights import Half
+from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
 HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]

@@ -16,7 +16,7 @@ from ampcompare.entrypoint import main
 from ampcompare.machine.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
 from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import build_precision
-from ampcompare.precision.keep import CannotKeep
+from ampcompare.precision.keep_fp32 import CannotKeep
 from ampcompare.train.build import allows_tf32
 from ampcompare.train.setting import set_up
 

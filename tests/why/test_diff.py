@@ -11,7 +11,7 @@ from support.properties import backends
 from support.quick import QUICK
 
 from ampcompare.cli import main
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.why.diff import Difference, Line, difference, sentences
 
 NET = """
@@ -58,7 +58,7 @@ def data(train):
 
 FAULTS = """
 import torch
-from ampcompare.precision.backends import BackendInfo
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 

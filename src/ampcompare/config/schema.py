@@ -13,7 +13,7 @@ from ampcompare.config import task
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
-from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
+from ampcompare.precision.registry import HINTS, REGISTRY, PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)

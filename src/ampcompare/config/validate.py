@@ -12,7 +12,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, BackendInfo
+from ampcompare.precision.registry import CANNOT_KEEP, REGISTRY, BackendInfo
 
 
 def validate(config: Config) -> None:

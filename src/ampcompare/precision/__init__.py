@@ -1,6 +1,6 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A built-in backend is one class and one entry in REGISTRY (`backends.py`), which the class has as `metadata`.
+A built-in backend is one class and one entry in REGISTRY (`registry.py`), which the class has as `metadata`.
 Others come by name (`ampcompare.plugins`). This module loads no torch, so that the command line can list
 backends at once.
 """
@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.precision.backends import (
+from ampcompare.precision.registry import (
     CANNOT_KEEP,
     PLAIN,
     REGISTRY,
@@ -73,7 +73,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     import torch
 
     from ampcompare.machine.device import check_tf32
-    from ampcompare.precision.keep import CannotKeep
+    from ampcompare.precision.keep_fp32 import CannotKeep
 
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from ampcompare import plugins
 from ampcompare.machine.device import tf32_as
-from ampcompare.precision.backends import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
-from ampcompare.precision.keep import cast_to_weights, keep_in_fp32
+from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
+from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 
 
 class UnsupportedModel(ValueError):

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
-from ampcompare.precision.scaled import Scaled
+from ampcompare.precision.loss_scaling import Scaled
+from ampcompare.precision.registry import REGISTRY
 
 
 class HalfWeights(Precision):

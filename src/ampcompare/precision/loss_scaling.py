@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision
-from ampcompare.precision.gradients import Gradients, scaled_backward, unscale
-from ampcompare.precision.scaler import LossScaler
+from ampcompare.precision.loss_scaler import LossScaler
+from ampcompare.precision.registry import PrecisionOptions
+from ampcompare.precision.unscaling import Gradients, scaled_backward, unscale
 
 
 class Scaled(Precision):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import REGISTRY, PrecisionOptions
 from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import is_kept
-from ampcompare.precision.gradients import create_momentum_buffers
+from ampcompare.precision.registry import REGISTRY, PrecisionOptions
+from ampcompare.precision.unscaling import create_momentum_buffers
 
 
 class NativeBFloat16(Precision):

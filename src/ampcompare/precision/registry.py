@@ -84,7 +84,7 @@ class PrecisionOptions:
         min_loss_scale: The floor of a dynamic scale that has bounds; None: the backend's own (apex: none).
         max_loss_scale: Its ceiling; None: the backend's own (apex: 2**24).
         keep_batchnorm_fp32: Whether BatchNorm stays in fp32 where weights are half; None: the backend's own.
-        keep_fp32: Names of modules, with stars, that compute in fp32 (`keep.py`).
+        keep_fp32: Names of modules, with stars, that compute in fp32 (`keep_fp32.py`).
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
         seed: Where a backend begins that draws random numbers.
     """
@@ -111,10 +111,12 @@ BUILT_IN = (
     BackendInfo("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
     BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
     BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
-    BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="halves:ApexO2"),
-    BackendInfo("fp16", "pure fp16", FP16, **APEX, **HALF, target="halves:Half"),
-    BackendInfo("bf16", "bf16 (weights too)", BF16, **HALF, target="halves:BFloat16"),
-    BackendInfo("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
+    BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="half_weights:ApexO2"),
+    BackendInfo("fp16", "pure fp16", FP16, **APEX, **HALF, target="half_weights:Half"),
+    BackendInfo("bf16", "bf16 (weights too)", BF16, **HALF, target="half_weights:BFloat16"),
+    BackendInfo(
+        "bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic_rounding:StochasticBFloat16"
+    ),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32

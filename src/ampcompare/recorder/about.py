@@ -16,8 +16,8 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import numerics_now
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
-from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
+from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
 from ampcompare.program.files import make_folder
 from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker

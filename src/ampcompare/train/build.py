@@ -23,7 +23,7 @@ from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import backend_of, build_precision
 from ampcompare.precision.base import UnsupportedModel
-from ampcompare.precision.keep import CannotKeep
+from ampcompare.precision.keep_fp32 import CannotKeep
 from ampcompare.train.captured import GraphTrainer
 from ampcompare.train.compiled import captures, compiles
 from ampcompare.train.loop import steps_per_epoch

@@ -18,8 +18,8 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment, 
 from ampcompare.machine.world import World
 from ampcompare.models import record_of
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import PLAIN
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
+from ampcompare.precision.registry import PLAIN
 from ampcompare.train.build import allows_tf32, build_trainer, is_fused, load_data
 from ampcompare.train.compiled import check_execution
 from ampcompare.train.loaders import check_data, count_workers, make_loader

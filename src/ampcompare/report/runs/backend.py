@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from ampcompare import metrics
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.report.words import printable, short
 
