@@ -70,12 +70,12 @@ OUTSIDE = """
 import torch
 from torch import nn
 
-from ampcompare.precision.backends import Backend
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.precision.base import Precision
 
 
 class Mine(Precision):
-    declares = Backend("mine", "autocast in bf16", dtype="bfloat16")
+    metadata = BackendInfo("mine", "autocast in bf16", dtype="bfloat16")
     input_dtype = torch.bfloat16
 
     def forward_context(self):

@@ -210,7 +210,7 @@ class Trainer:
             overflowed.
         """
         precision, on_host, half = self.precision, self.overflows.on_host, {}
-        if diagnose and precision.declares.updates_half:
+        if diagnose and precision.metadata.updates_half:
             half = {name: sampled(group) for name, group in self._by_layer().items()}
         if not (half or saved_buffers is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
