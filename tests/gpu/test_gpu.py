@@ -30,8 +30,8 @@ from ampcompare.program.signals import StopRequest
 from ampcompare.train.interval import StepResult
 from ampcompare.train.loop import TrainingLoop
 from ampcompare.train.loss_scale import LossScaleReader
-from ampcompare.train.measure.resources import EnergyCounter
 from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.resources import EnergyCounter
 from ampcompare.train.timing import FIRST_STEPS, Timing
 from ampcompare.why.diff import difference
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
+from ampcompare.train import resources
 from ampcompare.train.anomalies import MAX_SKIPS_IN_A_ROW
 from ampcompare.train.interval import StepResult
-from ampcompare.train.measure import resources
 from ampcompare.train.metrics_logger import MetricsLogger
 from ampcompare.train.overflows import OverflowSource
 from ampcompare.train.timing import Timing

@@ -40,9 +40,9 @@ from ampcompare.recorder.scaling import scaling_of
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.interval import StepResult
-from ampcompare.train.measure.resources import EnergyCounter
 from ampcompare.train.metrics_logger import MetricsLogger
 from ampcompare.train.overflows import BufferMonitor
+from ampcompare.train.resources import EnergyCounter
 from ampcompare.train.timing import Row, Timing
 
 log = logging.getLogger(__name__)

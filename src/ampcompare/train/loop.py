@@ -20,8 +20,8 @@ from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.checkpoint.manager import CheckpointManager
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.loss_scale import LossScaleReader
-from ampcompare.train.measure.resources import EnergyCounter
 from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.resources import EnergyCounter
 from ampcompare.train.step import Trainer, micro_batches
 from ampcompare.train.timing import Row, Timing
 

@@ -11,7 +11,7 @@ import torch
 
 from ampcompare.machine.device import is_out_of_memory
 from ampcompare.train.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
-from ampcompare.train.measure.resources import EnergyCounter
+from ampcompare.train.resources import EnergyCounter
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():
