@@ -59,6 +59,13 @@ def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str
     return run_benchmark(build_arms([*overrides]), schedule, lines.append), "\n".join(lines)
 
 
+@pytest.mark.slow
+def test_ctrl_c_that_reaches_a_training_is_left_to_the_command(tmp_path: Path):
+    """A terminal sends it to every process; the command then ends with what was measured."""
+    result, _ = measure(*network(tmp_path, "os.kill(os.getpid(), 2)"), "backend=none,native")
+    assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
+
+
 def printed(result: Benchmark, width: int | None) -> list[str]:
     console = Console(file=io.StringIO(), width=width or 80)
     output.print_table(result, console, width)
@@ -319,7 +326,7 @@ def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
     source = (tmp_path / "net.py").read_text()
     (tmp_path / "net.py").write_text(source.replace("    return Net(", "    time.sleep(7)\n    return Net("))
     result, progress = measure(*overrides, schedule=Schedule(0.1, turn_seconds=0.02, slow_fraction=1.0))
-    assert [arm.failed for arm in result.arms] == [None, None]
+    assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
     assert "first steps, 1 of at most 600 s: 3/3 native" in progress
 
 
