@@ -4,6 +4,8 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +62,15 @@ def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str
 
 
 @pytest.mark.slow
-def test_ctrl_c_that_reaches_a_training_is_left_to_the_command(tmp_path: Path):
-    """A terminal sends it to every process; the command then ends with what was measured."""
-    result, _ = measure(*network(tmp_path, "os.kill(os.getpid(), 2)"), "backend=none,native")
-    assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
+def test_a_training_leaves_the_terminal_and_ctrl_c_to_the_command(tmp_path: Path):
+    """A terminal sends Ctrl-C to every process; the command then ends with what was measured."""
+    words = [*network(tmp_path, "os.kill(os.getpid(), 2)"), "backend=none,native", "--minutes", "0.1"]
+    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--json", tmp_path / "bench.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "a line of the network's own" not in done.stdout
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert {one["label"]: one["failed"] for one in found["arms"]} == {"none": None, "native": None}
 
 
 def printed(result: Benchmark, width: int | None) -> list[str]:

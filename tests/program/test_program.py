@@ -57,10 +57,11 @@ from ampcompare.program.console import print_line
 console = Console()
 for _ in range(3):
     print_line(console, "a line")
+print("a line of a library")
 """
 
 
-def test_output_that_cannot_be_written_is_reported_once_and_is_no_failure():
+def test_output_that_cannot_be_written_is_reported_once_and_fails_nothing_else():
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-c", FULL]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
