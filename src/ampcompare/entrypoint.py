@@ -4,7 +4,6 @@ of all else that takes long to import: what takes the machine away is heard from
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
@@ -16,7 +15,6 @@ from ampcompare.program.signals import (
     EXIT_INTERRUPTED,
     PREEMPTION_SIGNALS,
     StopRequest,
-    discard_output,
     exit_with,
 )
 from ampcompare.program.starting import import_without_collection
@@ -54,10 +52,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     if {"--help", "-h", "--help-all"} & set(words):
         try:
             print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
-        except BrokenPipeError:
-            # Nobody reads the output any more (`--help | head`). What is left in the buffer would fail again
-            # when Python flushes it at exit, with a message.
-            discard_output(sys.stdout.fileno())
+        except BrokenPipeError:  # nobody reads the output any more: `--help | head`
             return EXIT_FAILED
         return 0
     stop = StopRequest()

@@ -4,6 +4,8 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,18 @@ def measure(*overrides: str, schedule: Schedule = SHORT) -> tuple[Benchmark, str
     """Return the result, and the progress lines."""
     lines: list[str] = []
     return run_benchmark(build_arms([*overrides]), schedule, lines.append), "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_a_training_leaves_the_terminal_and_ctrl_c_to_the_command(tmp_path: Path):
+    """A terminal sends Ctrl-C to every process; the command then ends with what was measured."""
+    words = [*network(tmp_path, "os.kill(os.getpid(), 2)"), "backend=none,native", "--minutes", "0.1"]
+    command = [sys.executable, "-m", "ampcompare", "bench", *words, "--json", tmp_path / "bench.json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "a line of the network's own" not in done.stdout
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert {one["label"]: one["failed"] for one in found["arms"]} == {"none": None, "native": None}
 
 
 def printed(result: Benchmark, width: int | None) -> list[str]:
@@ -319,7 +333,7 @@ def test_preparation_may_take_longer_than_the_rounds(tmp_path: Path):
     source = (tmp_path / "net.py").read_text()
     (tmp_path / "net.py").write_text(source.replace("    return Net(", "    time.sleep(7)\n    return Net("))
     result, progress = measure(*overrides, schedule=Schedule(0.1, turn_seconds=0.02, slow_fraction=1.0))
-    assert [arm.failed for arm in result.arms] == [None, None]
+    assert {arm.label: arm.failed for arm in result.arms} == {"none": None, "native": None}
     assert "first steps, 1 of at most 600 s: 3/3 native" in progress
 
 

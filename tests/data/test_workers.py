@@ -52,6 +52,19 @@ def test_a_signal_to_every_process_leaves_workers_at_work(signum: int):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before  # the training hears them as it did
 
 
+EARLY: list[int] = []  # signals that a process gets as it is forked
+os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), number) for number in EARLY])
+
+
+def test_a_signal_to_a_worker_that_has_just_been_forked_leaves_it_at_work():
+    EARLY[:] = [signal.SIGTERM, signal.SIGUSR1]
+    try:
+        batches = begin(DataLoader(Signalled(), batch_size=SIZE, num_workers=1))
+    finally:
+        EARLY.clear()
+    assert len(list(batches)) == 6
+
+
 def test_what_a_loader_asks_of_its_workers_first_is_still_done():
     def note(number: int) -> None:
         torch.utils.data.get_worker_info().dataset.signals = [signal.SIGTERM, signal.SIGUSR1]

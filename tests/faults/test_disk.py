@@ -1,6 +1,9 @@
 """A disk that is full while W&B's client writes, while the run speaks: nothing is lost in silence."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,29 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert steps_of(tmp_path / "out") == list(range(1, 101))
     (record,) = load_runs([tmp_path / "out"])
     assert record.state == "finished"
+
+
+CLIENT_LOG = """
+import logging
+from ampcompare import Recorder
+
+with Recorder(backend="none", seed=1, batch_size=8) as record:
+    log = logging.getLogger("wandb")
+    files = [handler for handler in log.handlers if isinstance(handler, logging.FileHandler)]
+    for handler in files:
+        handler.setStream(open("/dev/full", "w"))
+    log.warning("a line")
+    print(len(files))
+"""
+
+
+@pytest.mark.slow
+def test_the_log_of_w_and_bs_client_on_a_full_disk_prints_no_tracebacks(tmp_path: Path):
+    env = os.environ | {"WANDB_MODE": "offline"}
+    command = [sys.executable, "-c", CLIENT_LOG]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1"), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -51,6 +51,25 @@ def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
     assert plain.getvalue() == rich.getvalue()
 
 
+FULL = """
+from rich.console import Console
+from ampcompare.program.console import print_line
+console = Console()
+for _ in range(3):
+    print_line(console, "a line")
+print("a line of a library")
+"""
+
+
+def test_output_that_cannot_be_written_is_reported_once_and_fails_nothing_else():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", FULL]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+
+
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with an environment below it, whose one program prints its words."""

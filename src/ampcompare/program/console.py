@@ -38,4 +38,4 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
         console.quiet = True
         with contextlib.suppress(OSError):  # it may be the same file
             sys.stderr.write(f"what is said cannot be written any more ({problem.strerror}): going on\n")
-        discard_output(console.file.fileno())  # what is left in the buffer would fail again at exit
+        discard_output(console.file.fileno())  # a library's print, or the flush at exit, would fail as well
