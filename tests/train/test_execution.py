@@ -56,7 +56,7 @@ def test_compiled_steps_give_the_losses_of_eager_ones(backend: str):
             steps = [made.step([batch]) for batch in batches]
         statistics = [b.float().sum().item() for b in model.buffers()]
         found[compiled] = [step.loss.item() for step in steps] + statistics
-        cold[compiled], types[compiled] = [step.cold for step in steps], model.types
+        cold[compiled], types[compiled] = [step.compiled for step in steps], model.types
     # fp16 rounds at other places in a fused kernel.
     assert found[True] == pytest.approx(found[False], rel=1e-3, abs=1e-3)
     assert cold == {False: [False] * 5, True: [True, False, False, True, False]}
