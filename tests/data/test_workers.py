@@ -74,6 +74,22 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
         assert len(list(begin(loader))) == 6
 
 
+LEFT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from ampcompare.data.workers import begin
+
+batches = begin(DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=1))
+next(batches)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_within_an_epoch_ends_its_workers():
+    """It sends them SIGTERM and waits for them."""
+    assert subprocess.run([sys.executable, "-c", LEFT]).returncode == 0
+
+
 class Broken(Signalled):
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
         try:

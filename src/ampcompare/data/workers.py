@@ -27,7 +27,8 @@ def begin(loader: Any) -> Iterator[Any]:
         return iter(loader)
     if not isinstance(loader.worker_init_fn, _WorkOn):
         loader.worker_init_fn = _WorkOn(loader.worker_init_fn)
-    # Forked with the signals held, a worker and its libraries' threads hear none before `_WorkOn` or after.
+    # The signals are blocked while workers are forked: one that comes before `_WorkOn` has run would end the
+    # worker, and threads that its libraries start inherit the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         return iter(loader)
@@ -56,7 +57,7 @@ def _end_when_told(training: int) -> None:
     """Wait for a SIGTERM of the training: Python, which joins its workers as it ends, sends it first."""
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
         pass
-    os._exit(0)
+    os._exit(0)  # only this thread receives SIGTERM, and the main thread waits for a task that does not come
 
 
 def is_loss_of_worker(problem: BaseException) -> bool:

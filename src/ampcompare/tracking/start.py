@@ -67,7 +67,8 @@ def begin(
 
     Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
     """
-    logging.raiseExceptions = False  # the client's log on a full disk: a traceback on stderr for each line
+    # On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
+    logging.raiseExceptions = False
     if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # its id would mean nothing to W&B's server
         os.environ.pop("WANDB_SWEEP_ID", None)
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
