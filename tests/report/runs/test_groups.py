@@ -147,7 +147,7 @@ def test_a_backend_of_old_in_its_type_is_the_one_of_now(old, dtype, new, meaning
     mixed = [run(old, 0, dtype), run(old, 1, "auto", took=dtype), run(new, 2, dtype)]
     analysis = analyse_runs([run("none", 0, "float16"), *mixed])
     assert [(g.label, g.n) for g in analysis.groups] == [("none", 1), (new, 3)]
-    assert analysis.styles[new].meaning == meaning
+    assert analysis.meanings[new] == meaning
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
