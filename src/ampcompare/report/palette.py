@@ -7,7 +7,7 @@ a dashed line drawn over a solid one shows both.
 
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ampcompare.report.analysis.analysis import Analysis
@@ -57,12 +57,17 @@ KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
 
 
 def styles_of(analysis: Analysis) -> Mapping[str, Style]:
-    """Return the style of each group's label.
+    """Return the style of each group's label."""
+    return styles((group.label, group.value) for group in analysis.groups)
 
-    The compared value decides the colour. Dashes distinguish labels with the same value. An unknown value
-    takes a pen by its name, so it has the same pen in every report unless another value has taken that pen.
+
+def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
+    """Return the style of each label, given with the compared value that it stands for.
+
+    The value decides the colour. Dashes distinguish labels with the same value. An unknown value takes a pen
+    by its name, so it has the same pen in every report unless another value has taken that pen.
     """
-    pairs = list(dict.fromkeys((group.label, group.value) for group in analysis.groups))
+    pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
     pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
