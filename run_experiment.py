@@ -23,9 +23,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
 
 from ampcompare.entrypoint import main
+from ampcompare.program.signals import exit_process
 from ampcompare.program.starting import use_utf8
-from ampcompare.program.stopping import leave
 
 if __name__ == "__main__":
     use_utf8()
-    leave(main(sys.argv[1:]))
+    exit_process(main(sys.argv[1:]))

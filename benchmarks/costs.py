@@ -96,19 +96,15 @@ class Loops:
         from rich.console import Console
 
         from ampcompare.train.display import TrainingDisplay
-        from ampcompare.train.loop import Fit
+        from ampcompare.train.loop import TrainingLoop
 
         loader, trainer = self._parts()
         display = TrainingDisplay(Console(file=io.StringIO()), 1, "bench")
 
-        def on_row(row: dict[str, Any]) -> None:
-            tracker.log(row)
-            display.row(row)
-
         def run(epoch: int) -> None:
-            fit.train_epoch(epoch)
+            training.train_epoch(epoch)
 
-        fit = Fit(trainer, loader, loader, self.config, on_row=on_row, on_step=display.step)
+        training = TrainingLoop(trainer, loader, loader, self.config, tracker=tracker, display=display)
         return run
 
 

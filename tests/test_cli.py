@@ -157,11 +157,19 @@ def test_a_process_loads_what_it_needs_and_ends_with_the_code(words, code: int, 
     assert {*done.stdout.splitlines()[-1].split()} <= loaded
 
 
-def test_a_reader_who_leaves_is_no_traceback():
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "ampcompare", "sweep", "compare_backends", "--show"],
+        ["-m", "ampcompare", "run", "--help"],
+        [str(ROOT / "run_experiment.py"), "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_who_leaves_is_no_traceback(words: list[str]):
     reader, writer = os.pipe()
     os.close(reader)
-    code = "from ampcompare.cli import main; main(['sweep', 'compare_backends', '--show'])"
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, *words]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,7 +1,6 @@
 """`ampcompare`: the command line. Each room owns its commands, which import what they need when they run."""
 
 import io
-import os
 import re
 import sys
 from typing import Annotated, Any
@@ -11,9 +10,9 @@ import typer
 from ampcompare import __version__
 from ampcompare.bench.commands import bench, doctor
 from ampcompare.demo import demo
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.errors import EXIT_BAD_INPUT, UserError
+from ampcompare.program.signals import EXIT_INTERRUPTED, exit_process, exit_with
 from ampcompare.program.starting import use_utf8
-from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.report.commands import report, workspace
 from ampcompare.sweeps.cli import reproduce, sweep
 from ampcompare.why.commands import why
@@ -56,7 +55,7 @@ def run(
     """Train one run under a backend and record it. `ampcompare run --help-all` lists every option."""
     from ampcompare.entrypoint import main as train
 
-    leave(train(words or [], "ampcompare run"))
+    exit_process(train(words or [], "ampcompare run"))
 
 
 for command in (bench, doctor, demo, report, workspace, sweep, reproduce):
@@ -73,18 +72,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         status = command.main(args=arguments, prog_name="ampcompare", standalone_mode=False)
-        if sys.stdout is not None:  # `>&-`
-            sys.stdout.flush()
     except UserError as error:
         exit_with(error)
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:  # nobody reads any more: `ampcompare report ... | head`
-            os._exit(1)
-        raise  # a pipe of ours broke
     except Exception as error:
         # Usage errors have no public common base across Typer's versions; they are what can word itself.
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:

@@ -50,7 +50,7 @@ def demo(
     from ampcompare.bench.commands import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
-    from ampcompare.program.child import see_through
+    from ampcompare.program.child import run_to_completion
     from ampcompare.program.console import clock, print_line
     from ampcompare.program.files import write_json
     from ampcompare.report.command import make_report
@@ -83,7 +83,7 @@ def demo(
         left = describe_seconds(sum(seconds[number:]) + PAGE_SECONDS)
         print_line(console, f"--- {number + 2} of {parts}: {name}, seeds {_listed(SEEDS)}; {left} left")
         command = [sys.executable, "-c", TRAIN, *own, "wandb.mode=offline", f"backend={name}"]
-        if code := see_through(command, environment):
+        if code := run_to_completion(command, environment):
             raise typer.Exit(code)
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
     make_report(Request([folder], f"{folder}/report", bench=str(bench_file)), console)

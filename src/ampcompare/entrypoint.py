@@ -4,14 +4,22 @@ of all else that takes long to import: what takes the machine away is heard from
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with, show
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, show
 from ampcompare.plugins import fault_of
-from ampcompare.program.starting import loading
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
+from ampcompare.program.signals import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    PREEMPTION_SIGNALS,
+    StopRequest,
+    discard_output,
+    exit_with,
+)
+from ampcompare.program.starting import import_without_collection
 
 USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
 OVERRIDES_HELP = """
@@ -46,11 +54,15 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     if {"--help", "-h", "--help-all"} & set(words):
         try:
             print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
-        except BrokenPipeError:  # `... --help | head`
-            os._exit(1)
+        except BrokenPipeError:
+            # Nobody reads the output any more (`--help | head`). What is left in the buffer would fail again
+            # when Python flushes it at exit, with a message.
+            discard_output(sys.stdout.fileno())
+            return EXIT_FAILED
         return 0
     stop = StopRequest()
-    stop.listen(TAKEN_AWAY)  # while libraries load, too: the run that begins tells W&B so and ends
+    # Libraries take seconds to load. A preemption in them becomes a request that the run finds as it begins.
+    stop.listen(PREEMPTION_SIGNALS)
     try:
         return _run(words, brief, stop)
     except KeyboardInterrupt:
@@ -64,7 +76,7 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
     try:
         config = config_from_cli([*_resumed(), *words])
-        with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
+        with import_without_collection():  # torch and W&B, now that the input is known to be valid
             from rich.console import Console
 
             from ampcompare.experiment import run

@@ -1,14 +1,11 @@
-"""The one exception for a user's mistake, and how a program ends on it."""
+"""The one exception for a user's mistake, and how it is shown."""
 
-import os
 import re
-import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 EXIT_BAD_INPUT = 2
 ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
@@ -16,7 +13,6 @@ MOST_SAID = 300  # characters of what somebody else's exception says
 LONGEST = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
 # How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
 FROM_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
-SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
 
 
 class UserError(Exception):
@@ -92,17 +88,3 @@ def show(error: UserError) -> None:
         lines = [*traceback.format_exception(error.theirs), *lines]
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))
-
-
-def exit_with(error: UserError) -> NoReturn:
-    """Show the error and exit with its code.
-
-    Of the processes that torchrun starts on a machine, which all have the error, the first one shows it.
-    """
-    if os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("LOCAL_RANK", "0") != "0":
-        # torchrun ends all processes when one has ended: not before the first one has printed.
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(error.exit_code))
-        time.sleep(SECONDS_TO_PRINT)
-    else:
-        show(error)
-    raise SystemExit(error.exit_code)

@@ -1,10 +1,9 @@
-"""One run from config to finished record: prepare the parts, start the record, fit, finish."""
+"""One run from config to finished record: prepare the parts, start the record, train, finish."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,16 @@ from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.files import make_folder
 from ampcompare.program.messages import silent
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.checkpoint.state import RunKeeper, restore
+from ampcompare.train.checkpoint.manager import CheckpointManager
 from ampcompare.train.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.loaders import check_processes
 from ampcompare.train.loaders import remarks as data_remarks
-from ampcompare.train.loop import Fit, count_steps
-from ampcompare.train.meter import Row
+from ampcompare.train.loop import TrainingLoop, count_steps
 from ampcompare.train.setting import set_up
 from ampcompare.wandb_client.client import leave_pandas_out
 
@@ -101,7 +99,7 @@ def _run(
     environment, total_steps = setting.environment(trainer), count_steps(config, setting.train)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        label, counts = trainer.precision.declares.label, f"{len(data.train):,} training {data.train.counts}"
+        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
         what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
@@ -126,36 +124,34 @@ def _run(
                 if world.leads:
                     tracker = _begin_record(config, environment, facts, stop, state)
             store = found[0] if found else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
-
-            def on_row(row: Row) -> None:
-                tracker.log(row)
-                display.row(row)
-
-            fit = Fit(
+            checkpoints = None
+            if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
+                machine = environment["machine"]
+                checkpoints = CheckpointManager(
+                    tracker, store, config, identity, machine, is_main_process=world.leads
+                )
+            loop = TrainingLoop(
                 trainer,
                 setting.train,
                 setting.test,
                 config,
-                on_row=on_row,
-                on_step=display.step,
-                should_stop=stop.is_made,
-                on_stop=partial(_end_alike, stop, world),
+                tracker=tracker,
+                display=display,
+                stop=stop,
+                checkpoints=checkpoints,
                 world=world,
-                total_steps=total_steps,
             )
-            if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
-                fit.keeper = RunKeeper(tracker, store, config, identity, environment["machine"])
             exit_code = EXIT_FAILED
             try:
                 if state:
-                    restore(fit, state)
-                    log.info(f"going on with run {state['run_id']} at step {fit.step}")
-                exit_code = _train(fit, stop)
+                    loop.resume(state)
+                    log.info(f"going on with run {state['run_id']} at step {loop.step}")
+                exit_code = _train(loop, stop)
             finally:
-                summary = facts | fit.summary()
-                exit_code = _finish(tracker, fit, summary, exit_code, stop)
+                summary = facts | loop.summary()
+                exit_code = _finish(tracker, loop, summary, exit_code, stop)
                 if exit_code == 0 and world.leads:
-                    store.end(fit.step)
+                    store.end(loop.step)
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
@@ -168,12 +164,6 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
         return []
     return [f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed"]
-
-
-def _end_alike(stop: StopRequest, world: World) -> None:
-    """Have all processes end with one code: of those that were asked the first one's, which may record."""
-    codes = world.gather(stop.exit_code if stop.is_made() else None)
-    stop.adopt(next(code for code in codes if code is not None))
 
 
 def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
@@ -220,7 +210,7 @@ def _begin_record(
 ) -> Tracker:
     """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
-        tracker = start_tracker(config, environment, stop.from_wandb, state, stop.from_record)
+        tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
         tracker.note(facts)
         return tracker
     except Exception as problem:
@@ -231,7 +221,7 @@ def _begin_record(
 
 def _finish(
     tracker: Tracker,
-    fit: Fit,
+    loop: TrainingLoop,
     summary: dict[str, Any],
     exit_code: int,
     stop: StopRequest,
@@ -239,29 +229,29 @@ def _finish(
     """End the record; returns the exit code, another one where the record is not whole."""
     lack = tracker.finish(summary, exit_code)
     # Of a run that its record has stopped it has been said, unless that request came behind the last step.
-    if not lack or (exit_code == EXIT_FAILED and fit.stopped):
+    if not lack or (exit_code == EXIT_FAILED and loop.stopped):
         return exit_code
     is_stop = stop.is_interruption()
     what = f"interrupted ({stop.reason})" if is_stop else "error"
-    log.error(f"{what}: {lack}{_resume_hint(fit, 'complete it')}")
+    log.error(f"{what}: {lack}{_resume_hint(loop, 'complete it')}")
     return stop.exit_code if is_stop else exit_code or EXIT_FAILED
 
 
-def _train(fit: Fit, stop: StopRequest) -> int:
-    """Run the fit; returns the exit code, having said why it is not 0."""
-    if stop.is_interruption() and fit.world.size == 1:  # several agree on it behind a step
-        log.warning(f"interrupted before step {fit.step + 1} ({stop.reason}): nothing is lost")
+def _train(loop: TrainingLoop, stop: StopRequest) -> int:
+    """Run the loop; returns the exit code, having said why it is not 0."""
+    if stop.is_interruption() and loop.world.size == 1:  # several agree on it behind a step
+        log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}): nothing is lost")
         return stop.exit_code
     try:
-        fit.run()
+        loop.run()
     except KeyboardInterrupt:
-        log.warning(f"interrupted at step {fit.step}: the record so far is kept")
+        log.warning(f"interrupted at step {loop.step}: the record so far is kept")
         return EXIT_INTERRUPTED
     except UserError as problem:  # what somebody's data came to in the middle
         problem.exit_code = EXIT_FAILED
         raise
     except Exception as problem:
-        if why := _failure(fit, problem):
+        if why := _failure(loop, problem):
             log.error(f"error: {why}")
             return EXIT_FAILED
         lost = _lost(problem)
@@ -269,25 +259,25 @@ def _train(fit: Fit, stop: StopRequest) -> int:
         is_stop = stop.is_interruption()
         if lost is None and not is_stop:
             raise
-        what = f"interrupted at step {fit.step} ({stop.reason})" if is_stop else f"error: step {fit.step}"
+        what = f"interrupted at step {loop.step} ({stop.reason})" if is_stop else f"error: step {loop.step}"
         why = lost or f"what was under way could not be finished ({reason(problem)})"
-        log.error(f"{what}: {why}{_resume_hint(fit, 'go on')}")
+        log.error(f"{what}: {why}{_resume_hint(loop, 'go on')}")
         return stop.exit_code if is_stop else EXIT_FAILED
-    if not fit.stopped:
+    if not loop.stopped:
         return 0
     kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
-    log.warning(f"interrupted at step {fit.step} ({stop.reason}){kept}{_resume_hint(fit, 'go on')}")
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){kept}{_resume_hint(loop, 'go on')}")
     return stop.exit_code
 
 
-def _failure(fit: Fit, problem: Exception) -> str | None:
+def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
     """What the training itself has come to, None for anything else."""
     if isinstance(problem, TrainingError):
         return str(problem)
     if not is_out_of_memory(problem):
         return None
     return (
-        f"out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
+        f"out of memory on {loop.device} with batch_size={loop.config.batch_size}; try a smaller "
         "batch_size with training.accumulate, or memory-saving precision (backend=native)"
     )
 
@@ -301,10 +291,10 @@ def _lost(problem: Exception) -> str | None:
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
-def _resume_hint(fit: Fit, do: str) -> str:
+def _resume_hint(loop: TrainingLoop, do: str) -> str:
     """What to do about a run that did not end well, if there is a checkpoint."""
-    saved = fit.keeper.saved_step if fit.keeper else None
+    saved = loop.checkpoints.saved_step if loop.checkpoints else None
     if saved is None:
         return ""
-    where = "" if saved == fit.step else f" from the checkpoint at step {saved}"
+    where = "" if saved == loop.step else f" from the checkpoint at step {saved}"
     return f"; {do}{where} with resume=auto"

@@ -28,11 +28,19 @@ FORMS = "pkg.mod:Name or ./file.py:Name"
 
 @dataclass(frozen=True)
 class Door:
-    """Where one kind of part comes in: the option that names it, and the group of its entry points."""
+    """Where one kind of part comes in.
+
+    Attributes:
+        option: The option that names a part.
+        group: The group of its entry points.
+        libraries: Libraries whose own names of parts may be used.
+        renamed: What to write in place of names of 0.2, for a part that imports one from ampcompare.
+    """
 
     option: str
     group: str
-    libraries: tuple[str, ...] = ()  # of which a part may be named by the library's own name for it
+    libraries: tuple[str, ...] = ()
+    renamed: str = ""
 
     def unknown(self, text: str, built_in: Collection[str]) -> UserError:
         return self.refusal(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
@@ -61,7 +69,12 @@ class Door:
         return UserError(f"{self.option}={text!r}: {why}")
 
 
-BACKENDS = Door("backend", "ampcompare.backends")
+BACKENDS = Door(
+    "backend",
+    "ampcompare.backends",
+    renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
+    "ampcompare.precision.registry",
+)
 DATA = Door("data.source", "ampcompare.data")
 MODELS = Door("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
 LOSSES = Door("task.loss", "ampcompare.losses")
@@ -83,6 +96,7 @@ class Plugin:
     file: Path
 
 
+_SOURCES: dict[type, str] = {}  # of a loaded class, the hash of its file
 _LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
 
 
@@ -128,7 +142,15 @@ def load(door: Door, text: str) -> Plugin:
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
         _LOADED[str(file)] = f"{door.option}={text!r}"
-        return Plugin(value, _hash(content or file.read_bytes()), file)
+        source = _hash(content or file.read_bytes())
+        if inspect.isclass(value):
+            _SOURCES[value] = source
+        return Plugin(value, source, file)
+
+
+def source_of(cls: type) -> str:
+    """Return the hash of a loaded class's file; "" for a class that was not loaded by a name."""
+    return _SOURCES.get(cls, "")
 
 
 def _entry_of(door: Door, text: str) -> EntryPoint:
@@ -177,7 +199,9 @@ def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterato
             text, f"{what.removeprefix('no ')}: {str(problem).rpartition('Unfit: ')[2]}"
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
-        error = door.refusal(text, f"{what} ({what_happened(problem, path)})")
+        is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
+        hint = f"; {door.renamed}" if is_renamed and door.renamed else ""
+        error = door.refusal(text, f"{what} ({what_happened(problem, path)}){hint}")
         raise error.showing(problem) from None
 
 

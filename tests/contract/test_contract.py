@@ -47,7 +47,7 @@ from ampcompare.data.reading import mix
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
 from ampcompare.machine import environment as machine
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED
 from ampcompare.program.yaml_file import flat
 from ampcompare.records import RunRecord
 from ampcompare.records import machine as foreign_machine
@@ -70,12 +70,12 @@ OUTSIDE = """
 import torch
 from torch import nn
 
-from ampcompare.precision.backends import Backend
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.precision.base import Precision
 
 
 class Mine(Precision):
-    declares = Backend("mine", "autocast in bf16", dtype="bfloat16")
+    metadata = BackendInfo("mine", "autocast in bf16", dtype="bfloat16")
     input_dtype = torch.bfloat16
 
     def forward_context(self):

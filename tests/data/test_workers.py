@@ -85,6 +85,19 @@ def test_a_worker_of_somebodys_own_loader_that_leaves_in_silence_is_lost():
         next(read(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
 
 
+class BrokenConnection(DataLoader[Any]):
+    """A loader whose worker dies while it sends a batch: PyTorch's own word of it comes later."""
+
+    def __iter__(self) -> Any:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def test_a_connection_to_a_worker_that_breaks_is_a_lost_worker_and_no_mistake_in_the_data():
+    why = r"^DataLoader worker .* exited unexpectedly: Connection reset by peer$"
+    with pytest.raises(RuntimeError, match=why):
+        next(read(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
+
+
 def test_what_a_worker_raises_is_told_as_it_was_there():
     with pytest.raises(ValueError, match="Caught ") as caught:
         next(iter(DataLoader(Broken(), num_workers=1)))

@@ -15,7 +15,7 @@ from rich.console import Console
 from support.logs import logged
 from support.properties import MECHANISMS
 from support.quick import QUICK
-from support.training import fit_of
+from support.training import StepDisplay, fit_of
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,9 +26,13 @@ from ampcompare.data.loader import DeviceLoader
 from ampcompare.machine.device import has_tf32, set_numerics
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
-from ampcompare.program.stopping import StopRequest
-from ampcompare.train.loop import Fit
-from ampcompare.train.meter import FIRST_STEPS, Meter, Result, Scaling
+from ampcompare.program.signals import StopRequest
+from ampcompare.train.interval import StepResult
+from ampcompare.train.loop import TrainingLoop
+from ampcompare.train.loss_scale import LossScaleReader
+from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.resources import EnergyCounter
+from ampcompare.train.timing import FIRST_STEPS, Timing
 from ampcompare.why.diff import difference
 
 pytestmark = pytest.mark.gpu
@@ -42,8 +46,8 @@ CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
 RESNET = ("model.name=resnet18", "data.train_limit=660", "batch_size=64", "optimizer.lr=0.002", "log.every=1")
 
 
-def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
-    """A Fit on the GPU, and the list that its rows come to."""
+def fit(*words: str, **on: Any) -> tuple[TrainingLoop, list[dict[str, Any]]]:
+    """A training loop on the GPU, and the list that its rows come to."""
     words = (*QUICK, "device=cuda", "optimizer.momentum=0.9", *words)
     return fit_of(load_config(None, words), torch.device("cuda"), **on)
 
@@ -241,7 +245,7 @@ def test_no_memory_left_within_a_capture_is_one_line():
             held = torch.cuda.memory_reserved() + 8 * 2**20
             torch.cuda.set_per_process_memory_fraction(held / torch.cuda.mem_get_info()[1])
 
-    made.on_step = leave_nothing
+    made.display = StepDisplay(leave_nothing)
     try:
         with logged() as said:
             assert experiment._train(made, StopRequest()) == 1
@@ -309,17 +313,18 @@ def test_batches_are_those_of_a_cpu_and_never_wait():
             assert not channels_last or found.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
+def test_timing_and_energy_measure_the_device_not_the_queue():
     """A step that is queued in microseconds takes as long as the device sleeps: 0.1 s at 3 GHz."""
     device = torch.device("cuda")
     rows: list[dict[str, Any]] = []
-    scaling = Scaling(build_precision("none", device))
-    meter = Meter(scaling, every=4, warmup_steps=1, on_row=rows.append)
-    meter.resume()
+    loss_scale = LossScaleReader(build_precision("none", device))
+    timing = Timing(device, warmup_steps=1, energy=EnergyCounter(device))
+    logger = MetricsLogger(loss_scale, timing, rows.append, every=4)
+    logger.resume()
     for step in range(1, 5):
         torch.cuda._sleep(300_000_000)
-        meter.step(step, None, Result(torch.ones((), device=device), 1), None)
-    meter.flush()
-    meter.pause()
+        logger.log_step(step, None, StepResult(torch.ones((), device=device), 1), None)
+    logger.flush()
+    logger.pause()
     assert rows[0]["throughput/step_time_ms"] > 90
     assert all(row["energy/joules_per_image"] > 0 for row in rows[1:])

@@ -43,9 +43,9 @@ def test_what_it_does_not_take_or_give_is_one_line(here: Path):
     said = line_of(play, MINE, "precision.keep_batchnorm_fp32=true")
     assert "backend=./mine.py:Mine has fp32 weights" in said
     for gives, kind in (("None", "NoneType"), ("optimizer, model", "tuple")):
-        body = f"\n    def prepare(self, model, optimizer): return {gives}\n"
+        body = f"\n    def convert(self, model, optimizer): return {gives}\n"
         (here / "mine.py").write_text(BF16.format(label="mine_bf16") + body)
-        said = f"backend='./mine.py:Mine': its prepare gave a {kind}; expected model and optimizer"
+        said = f"backend='./mine.py:Mine': its convert gave a {kind}; expected model and optimizer"
         assert line_of(play, MINE) == said
 
 

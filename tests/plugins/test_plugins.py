@@ -137,13 +137,21 @@ def test_a_name_that_leads_nowhere_is_one_line(here: Path, text: str, said: str)
 CLASSES = {
     "class Mine: pass": "Mine is no backend; expected a class that inherits from Precision",
     "Mine = 3": "a int is no backend; expected a class that",
-    f"{BACKEND}\nclass Mine(Precision): declares = 'mine'": "Mine.declares is 'mine'; expected Backend(",
-    f"{BACKEND}\nclass Mine(Precision): '''\\a'''": "words='\\x07': expected a line of at most 100 ch",
-    f"{BACKEND}\nclass Mine(Precision): declares = Backend('native', 'm')": "label='native' is that of a",
-    f"{BACKEND}\nclass Mine(Precision): declares = Backend('a\\n', 'm')": (
+    f"{BACKEND}\nclass Mine(Precision): metadata = 'mine'": (
+        "Mine.metadata is 'mine'; expected metadata = BackendInfo("
+    ),
+    f"{BACKEND}\nclass Mine(Precision): declares = BackendInfo('m', 'm')": (
+        "Mine has `declares`, which nothing reads; write metadata = BackendInfo("
+    ),
+    f"{BACKEND}\nclass Mine(Precision):\n    def prepare(self, model, optimizer): return model, optimizer": (
+        "Mine overrides prepare, which is final, since it also keeps modules in fp32; call it convert"
+    ),
+    f"{BACKEND}\nclass Mine(Precision): '''\\a'''": "description='\\x07': expected a line of at most 100 ch",
+    f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('native', 'm')": "label='native' is that of a",
+    f"{BACKEND}\nclass Mine(Precision): metadata = BackendInfo('a\\n', 'm')": (
         "cannot be imported (line 2: ValueError: label='a\\n': expected 1 to 40 letters"
     ),
-    f"{BACKEND}\nclass Mine(Precision):\n    declares = Backend('m', 'm')\n    def __init__(self): pass": (
+    f"{BACKEND}\nclass Mine(Precision):\n    metadata = BackendInfo('m', 'm')\n    def __init__(_): pass": (
         "Mine(device, options) cannot be made (TypeError: Mine.__init__() takes 1"
     ),
 }
@@ -152,8 +160,8 @@ CLASSES = {
 def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
-from ampcompare.precision.halves import Half
-from ampcompare.precision.scaled import Scaled
+from ampcompare.precision.half_weights import Half
+from ampcompare.precision.loss_scaling import Scaled
 
 class Plain(Precision):
     pass
@@ -168,14 +176,21 @@ class MyHalf(Half):
     input_dtype = torch.bfloat16
 """)
     plain, own, half = (backend_of(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
-    assert (plain.label, plain.words, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
+    assert (plain.label, plain.description, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
     assert not plain.is_fp32  # nobody knows what it does
-    assert (own.label, own.words, own.dtype, own.scales) == ("Own", "Round everything.", "float16", True)
-    assert half.words.startswith("fp16 with a twist that takes more words than fit into the legend of a ")
-    assert half.words.endswith("...")
-    assert len(half.words) == 100
+    assert (own.label, own.description, own.dtype, own.scales) == (
+        "Own",
+        "Round everything.",
+        "float16",
+        True,
+    )
+    assert half.description.startswith(
+        "fp16 with a twist that takes more words than fit into the legend of a "
+    )
+    assert half.description.endswith("...")
+    assert len(half.description) == 100
     assert (half.label, half.dtype, half.updates_half) == ("MyHalf", "bfloat16", True)
-    assert build_precision("./mine.py:MyHalf").declares == half
+    assert build_precision("./mine.py:MyHalf").metadata == half
     assert plain.source
 
 
@@ -185,6 +200,13 @@ def test_a_class_that_is_no_backend_is_one_line_that_says_what_is_missing(here: 
             (here / "mine.py").write_text(f"{content}\n")
             line = line_of(build_precision, "./mine.py:Mine")
             assert line.startswith(f"backend='./mine.py:Mine': {said}")
+
+
+def test_a_backend_that_imports_a_name_of_0_2_is_told_the_name_of_now(here: Path):
+    (here / "mine.py").write_text("from ampcompare.precision.backends import Backend\n")
+    line = line_of(build_precision, "./mine.py:Mine")
+    assert "line 1: " in line
+    assert "; write metadata = BackendInfo(" in line
 
 
 # Entry points: a distribution is a folder with metadata.

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rehearsal.stage import stage
 from torch import nn
 
 from ampcompare.precision import REGISTRY, build_precision
@@ -313,6 +314,11 @@ def test_a_network_that_begins_with_a_normed_weight_trains_under_o1():
         precision.backward(loss)
         precision.step(optimizer)
     assert not torch.equal(next(model.parameters()), before)
+
+
+def test_each_built_in_backend_has_the_metadata_that_it_is_listed_with():
+    with stage():
+        assert {name: build_precision(name, "cuda").metadata for name in REGISTRY} == REGISTRY
 
 
 def test_unknown_backends_and_options_are_refused_with_the_known_ones():

@@ -489,7 +489,7 @@ def test_the_trace_finds_a_slow_operation(tmp_path: Path):
 def test_what_is_recorded_is_what_is_active(backend: str):
     """Also on this CPU as it is: a record names the operations that have a kernel in the training."""
     precision = build_precision(backend, "cpu")
-    expected = operations_in_fp32(CPU, precision.declares.dtype)
+    expected = operations_in_fp32(CPU, precision.metadata.dtype)
     with precision.training_context():
         active = active_overloads()
     assert {name for name in active if name in ALL} == set(expected)

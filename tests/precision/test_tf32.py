@@ -16,7 +16,7 @@ from ampcompare.entrypoint import main
 from ampcompare.machine.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
 from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import build_precision
-from ampcompare.precision.keep import CannotKeep
+from ampcompare.precision.keep_fp32 import CannotKeep
 from ampcompare.train.build import allows_tf32
 from ampcompare.train.setting import set_up
 
@@ -84,8 +84,7 @@ def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
     set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
     strict = switches()
     with stage():
-        uses, plain = build_precision("tf32", "cuda"), build_precision("native", "cuda")
-        plain.tf32 = False
+        uses, plain = build_precision("tf32", "cuda"), build_precision("native", "cuda", tf32=False)
         with uses.training_context():
             assert numerics_now()["tf32"] is True
             assert switches()[:4] == ["tf32"] * 4
@@ -93,6 +92,15 @@ def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
                 assert switches() == strict
             assert numerics_now()["tf32"] is True
         assert switches() == strict
+
+
+def test_an_fp32_backend_is_not_told_otherwise():
+    with pytest.raises(ValueError, match=r"tf32=True: .*; use backend=tf32$"):
+        build_precision("none", tf32=True)
+    with stage():
+        with pytest.raises(ValueError, match=r"tf32=False: .*; use backend=none$"):
+            build_precision("tf32", "cuda", tf32=False)
+        assert build_precision("tf32", "cuda", tf32=True).tf32 is True
 
 
 def test_a_training_has_it_as_backend_and_option_say_outside_of_its_steps_too():

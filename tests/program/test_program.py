@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.pasting import paste
+from support.quick import QUICK
 from support.wandb_server.clients import wait_until
 
-from ampcompare.program.child import see_through
+from ampcompare.program.child import run_to_completion
 from ampcompare.program.console import print_line
 from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
@@ -96,7 +97,7 @@ time.sleep(600)
 PARENT = """
 import os, sys
 from ampcompare.program import child
-raise SystemExit(child.see_through([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
+raise SystemExit(child.run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
 """
 
 
@@ -123,6 +124,28 @@ def test_a_signal_to_the_parent_alone_ends_both(tmp_path: Path, number: signal.S
 
 
 def test_exit_codes():
-    assert see_through([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
+    assert run_to_completion([sys.executable, "-c", "raise SystemExit(7)"], os.environ) == 7
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert see_through([sys.executable, "-c", killed], os.environ) == 137
+    assert run_to_completion([sys.executable, "-c", killed], os.environ) == 137
+
+
+# Says each time that the garbage collector goes through PyTorch while it is loaded, or afterwards.
+COLLECTIONS = """
+import gc, sys
+from ampcompare.entrypoint import main
+
+def note(phase, info):
+    if phase == "start" and "torch" in sys.modules and not gc.get_freeze_count():
+        print("collected", flush=True)
+
+gc.callbacks.append(note)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_no_garbage_is_collected_among_pytorchs_modules(tmp_path: Path):
+    command = [sys.executable, "-c", COLLECTIONS, *QUICK, "max_steps=1", f"output_dir={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "collected" not in done.stdout.splitlines()

@@ -17,7 +17,7 @@ from ampcompare.config.validate import validate
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import load, names
 from ampcompare.train.build import build_task

@@ -157,3 +157,26 @@ def test_parts_of_a_run_that_were_killed_before_their_first_row_are_no_copies(tm
         load_runs([str(tmp_path)])
     assert str(refused.value).count("it holds no run record") == 2
     assert "copy" not in str(refused.value)
+
+
+BEFORE_0_2 = "changes what backend=native is; such a record, of before 0.2, is not read"
+
+
+@pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("dtype", "auto"), ("enabled", False)])
+def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_path, key, value):
+    old = plan("native", 1, id="old", config={"precision": {key: value}})
+    write_runs(tmp_path / "old", [old])
+    said = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
+    with pytest.raises(UserError, match=said):
+        load_runs([tmp_path])
+    write_runs(tmp_path / "new", [plan("native", 2, id="new", config={"precision": {"dtype": "float16"}})])
+    runs, notes = names_and_notes(tmp_path)
+    assert len(runs) == 1
+    assert any(note.endswith(f"precision.{key}={value} {BEFORE_0_2}") for note in notes)
+    assert [run.id for run in load_runs([tmp_path])] == ["new"]
+
+
+def test_the_same_words_in_the_config_of_a_loop_of_ones_own_are_no_reason(tmp_path):
+    config = {"recorder": {"every": 50}, "precision": {"dtype": "bfloat16"}}
+    write_runs(tmp_path, [plan("native", config=config)])
+    assert [run.option("precision.dtype") for run in load_runs([tmp_path])] == ["bfloat16"]

@@ -21,7 +21,7 @@ from support.rehearsal.watch import (
 )
 from torch import Tensor, nn
 
-from ampcompare.train.loop import Fit
+from ampcompare.train.loop import TrainingLoop
 
 HERE = "test_positive_controls.py"
 
@@ -44,7 +44,7 @@ FAULTS: list[tuple[str, Callable[[Tensor], Any]]] = [
 ]
 
 
-def into_steps(*faults: Callable[[Any], Any], captured: bool = False) -> Callable[[Fit], None]:
+def into_steps(*faults: Callable[[Any], Any], captured: bool = False) -> Callable[[TrainingLoop], None]:
     """Let each training step meet faults; if `captured`, only the one that is being captured."""
 
     def hook(module: nn.Module, inputs: Any, logits: Tensor) -> None:
@@ -62,7 +62,7 @@ def test_faults_in_a_step_are_noted_with_their_place():
     assert here == [kind for kind, _ in FAULTS]
 
 
-def freeze(fit: Fit) -> None:
+def freeze(fit: TrainingLoop) -> None:
     """The learning rate is a number."""
     into_steps(lambda logits: fit.trainer.optimizer.param_groups[0].update(lr=0.1), captured=True)(fit)
 
@@ -75,6 +75,8 @@ def freeze(fit: Fit) -> None:
         (freeze, f"{FROZEN_RATE}: SGD.step at "),
     ],
 )
-def test_a_fault_in_a_capture_is_an_error_that_names_its_place(prepare: Callable[[Fit], None], said: str):
+def test_a_fault_in_a_capture_is_an_error_that_names_its_place(
+    prepare: Callable[[TrainingLoop], None], said: str
+):
     with pytest.raises(RehearsalError, match=f"inside a capture: {said}"):
         rehearse(("model.name=tiny", "execution=cuda_graph", "epochs=2"), prepare)

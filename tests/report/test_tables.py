@@ -15,7 +15,7 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
 from support.training import task_of
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.axis import axis_of
 from ampcompare.report.cells import comparison_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json

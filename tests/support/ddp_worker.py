@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.machine.world import World
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.meter import Meter
+from ampcompare.train.metrics_logger import MetricsLogger
 
 PLACES: dict[str, tuple[Any, str]] = {
-    "step": (Meter, "close"),
+    "step": (MetricsLogger, "end_interval"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
     "batch": (Evaluation, "add"),
     "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
@@ -40,18 +40,18 @@ def dying(where: str, at: int, of: str = "SIGKILL") -> None:
     setattr(owner, name, die)
 
 
-def step(self: Meter, number: int, *more: Any) -> None:
+def step(self: MetricsLogger, number: int, *more: Any) -> None:
     global now
     now = number
     taken(self, number, *more)
 
 
-taken = Meter.step
-Meter.step = step  # type: ignore[method-assign]
+taken = MetricsLogger.log_step
+MetricsLogger.log_step = step  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9
 rank, *rest = kills[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].split(":")
 if rank == os.environ["RANK"]:
     dying(rest[0], int(rest[1]), *rest[2:])
 code = run_experiment.main(sys.argv[1:])
 print(f"process {os.environ['RANK']} ends with {code}", flush=True)
-leave(code)
+exit_process(code)

@@ -73,7 +73,6 @@ def plan(
         "device": "auto",
         "model": {"name": "resnet50", "stem": "cifar"},
         "data": {"source": source, "root": None, "train_limit": None},
-        "precision": {"enabled": True, "dtype": "float16"},
         "output_dir": f"runs/{backend}",
     }
     environment = {

@@ -14,12 +14,12 @@ if "HOLD" not in os.environ:
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare.program.stopping import StopRequest, leave
+from ampcompare.program.signals import StopRequest, exit_process
 from ampcompare.train.display import TrainingDisplay
 
 HELD_AT = [int(step) for step in os.environ.get("HELD_AT", "60").split(",")]
 asked: list[str] = []
-shown, ask = TrainingDisplay.step, StopRequest._ask
+shown, ask = TrainingDisplay.step, StopRequest.request
 
 
 def step(self: TrainingDisplay, step: int) -> None:
@@ -36,9 +36,9 @@ def note(self: StopRequest, reason: str, number: int) -> None:
 
 def main(words: list[str]) -> Any:
     TrainingDisplay.step = step  # type: ignore[method-assign]
-    StopRequest._ask = note  # type: ignore[method-assign]
+    StopRequest.request = note  # type: ignore[method-assign]
     return run_experiment.main(words)
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[2:]))  # the first is the sweep's program
+    exit_process(main(sys.argv[2:]))  # the first is the sweep's program

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-BACKEND = "from ampcompare.precision.base import Backend, Precision"
+BACKEND = "from ampcompare.precision.base import BackendInfo, Precision"
 
 # A backend whose type is not fp16; its label is not the name that it is asked for by.
 BF16 = f"""{BACKEND}
@@ -10,7 +10,7 @@ import torch
 
 
 class Mine(Precision):
-    declares = Backend("{{label}}", "autocast, no scaling", dtype="bfloat16")
+    metadata = BackendInfo("{{label}}", "autocast, no scaling", dtype="bfloat16")
     input_dtype = torch.bfloat16
 
     def forward_context(self):

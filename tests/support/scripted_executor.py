@@ -14,7 +14,7 @@ from ampcompare.sweeps.pipeline import opened_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.sequential import Look, fill_first_look
-from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
 Ending = Callable[[SweepRun], RunEvent]
@@ -81,7 +81,7 @@ def drive(
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))
             fill_first_look(now, journal, looks)
         progress = SweepProgress(console, prepared.sweep, journal.state, folder, executor.slots)
-        stop = StopRequest()
+        stop = SweepStopRequest()
         driver = SweepDriver(
             prepared, journal, executor, progress, stop, lambda sweep, folder, runs: look(sweep)
         )

@@ -1,6 +1,7 @@
-"""A step, a Fit and a whole run of a small network on a CPU."""
+"""A step, a training loop and a whole run of a small network on a CPU."""
 
 import io
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -16,10 +17,12 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import run
 from ampcompare.precision import build_precision
 from ampcompare.program.messages import messages_on
+from ampcompare.program.signals import StopRequest
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.build import build_trainer
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loaders import make_loader
-from ampcompare.train.loop import Fit
+from ampcompare.train.loop import TrainingLoop
 from ampcompare.train.step import Trainer
 from ampcompare.train.task import Task, build_task
 from support.quick import QUICK
@@ -62,27 +65,71 @@ def trainer(
     return Trainer(model, optimizer, schedule, precision, config, task or task_of(), compiled=compiled)
 
 
-def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
-    """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows. `on` is what
-    else it is given.
+class RowList(Tracker):
+    """A tracker that keeps its rows in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        self.rows.append(dict(row))
+
+
+class StepDisplay:
+    """A display that calls `on_step` with the number of each step."""
+
+    def __init__(self, on_step: Callable[[int], None]) -> None:
+        self.on_step = on_step
+
+    def step(self, step: int) -> None:
+        self.on_step(step)
+
+    def row(self, row: Mapping[str, Any]) -> None: ...
+
+
+class StopWhen(StopRequest):
+    """A request to stop that is made as soon as `asked` returns True, with the exit code of Ctrl-C."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        super().__init__()
+        self.asked, self.agreed = asked, list[int]()
+
+    def is_made(self) -> bool:
+        return self.asked()
+
+    def agree_on(self, exit_code: int) -> None:
+        self.agreed.append(exit_code)
+
+
+def fit(*words: str, **on: Any) -> tuple[TrainingLoop, list[dict[str, Any]]]:
+    """A training loop as the words say, on the CPU even if they ask for a graph; and the list of its rows.
+
+    `on` is what `fit_of` takes.
     """
     config = load_config(None, [*QUICK, *WORDS, *words])
     return fit_of(config, torch.device(config.device), **on)
 
 
 def fit_of(
-    config: Config, device: torch.device, data: Any = None, **on: Any
-) -> tuple[Fit, list[dict[str, Any]]]:
-    """A Fit of a config, and the list of its rows."""
+    config: Config,
+    device: torch.device,
+    data: Any = None,
+    *,
+    on_step: Callable[[int], None] = lambda step: None,
+    **on: Any,
+) -> tuple[TrainingLoop, list[dict[str, Any]]]:
+    """A training loop of a config, and the list of its rows; `on` are further arguments of the loop."""
     limits = config.data.train_limit, config.data.test_limit
     data = data or build_dataset(config.data.source, None, *limits)
-    world, rows = on.get("world"), list[dict[str, Any]]()
+    world, tracker = on.get("world"), RowList()
     train, test = (
         make_loader(config, part, device, training=part is data.train, world=world)
         for part in (data.train, data.test)
     )
     made = build_trainer(config, data, train, device, world)
-    return Fit(made, train, test, config, on_row=rows.append, **on), rows
+    display = StepDisplay(on_step)
+    return TrainingLoop(made, train, test, config, tracker=tracker, display=display, **on), tracker.rows
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

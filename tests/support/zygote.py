@@ -99,7 +99,7 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
     os.dup2(out.fileno(), 2)
     sys.path.insert(0, str(ROOT))
     import run_experiment
-    from ampcompare.program.stopping import leave
+    from ampcompare.program.signals import exit_process
     from ampcompare.train.display import TrainingDisplay
 
     shown = TrainingDisplay.step
@@ -116,7 +116,7 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
         from ampcompare.tracking import record_file
 
         record_file.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
-    leave(run_experiment.main(words))
+    exit_process(run_experiment.main(words))
 
 
 def cause(job: dict[str, Any], step: int) -> None:

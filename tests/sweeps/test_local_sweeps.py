@@ -92,10 +92,10 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number, first, to
 def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
     """Slurm warns with one signal and ends with another; the runs need the time in between."""
     monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
-    with stop_request.StopRequest() as stop:
+    with stop_request.SweepStopRequest() as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
             signal.raise_signal(number)
-        assert stop.is_requested
+        assert stop.is_made()
         assert not stop.is_at_once
         signal.raise_signal(signal.SIGINT)
         assert stop.is_at_once

@@ -11,7 +11,7 @@ from support.quick import ROOT
 
 from ampcompare import load_runs
 from ampcompare.cli import main
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.sweeps.prepare import prepare_sweep
 from ampcompare.sweeps.sweep_file import read_sweep
 

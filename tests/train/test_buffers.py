@@ -15,9 +15,8 @@ from ampcompare import load_runs, metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.train.checkpoint.state import capture, restore
-from ampcompare.train.meter import Result
-from ampcompare.train.overflows import Buffers
+from ampcompare.train.interval import StepResult
+from ampcompare.train.overflows import BufferMonitor
 from ampcompare.train.step import Trainer
 
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backend.dtype == "float16"]
@@ -93,16 +92,16 @@ class Odd(nn.Module):
 @pytest.mark.parametrize("name", ["narrow", "scalar"])
 def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(name: str):
     model = Odd()
-    say, restore = Buffers(model, restores=False), Buffers(model, restores=True)
+    say, restore = BufferMonitor(model, restores=False), BufferMonitor(model, restores=True)
     model.missing = torch.ones(2)  # as caches are made by a first forward
     setattr(model, name, getattr(model, name) + 1)  # as careless forwards do: another tensor
-    kept = restore.keep()
+    kept = restore.save()
     spoiled = getattr(model, name)
     assert say.count() == 0  # the mask was so from the start
     model.count += 1
     spoiled[(0,) * spoiled.dim()] = math.inf  # its first element
     assert say.count() == 1
-    restore.put_back(kept, torch.tensor(True))
+    restore.restore(kept, torch.tensor(True))
     assert (spoiled == 2).all()
     assert model.mask.tolist() == [0, -math.inf]
     assert (model.count, restore.count()) == (1, 1)
@@ -110,13 +109,13 @@ def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(nam
 
 def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
     model = Odd()
-    buffers = Buffers(model, restores=True)
+    buffers = BufferMonitor(model, restores=True)
 
     def step(*, skipped: bool, **values: float) -> int:
-        kept = buffers.keep()
+        kept = buffers.save()
         for name, value in values.items():
             getattr(model, name).fill_(value)
-        buffers.put_back(kept, torch.tensor(skipped))
+        buffers.restore(kept, torch.tensor(skipped))
         return int(buffers.count())
 
     assert step(skipped=False, narrow=math.inf) == 0  # as a running_var in fp16 overflows without a skip
@@ -140,7 +139,7 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The images of some steps of a training are those that fp32 holds and fp16 does not."""
     compute = Trainer.compute
 
-    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> Result:
+    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
         step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
         factor = 1e30 if step in BAD else 1.0
         return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
@@ -185,7 +184,7 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(how: str)
             first.run()
         second, later = fit(*words)
         vars(second.trainer)["steps"] = at
-        restore(second, copy.deepcopy(capture(first)))
+        second.resume(copy.deepcopy(first.checkpoint()))
         assert second.run()[metrics.NONFINITE_AT] == BAD[0]
     assert str(timeless(rows + later)) == str(timeless(whole))
     assert notes == whole_notes

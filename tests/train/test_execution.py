@@ -21,7 +21,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 from ampcompare.train import captured
 from ampcompare.train.compiled import check_execution
-from ampcompare.train.meter import Result
+from ampcompare.train.interval import StepResult
 
 
 class Net(nn.Module):
@@ -121,16 +121,16 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append("capture")
         compute = weakref.WeakMethod(step.func)  # a real launch knows its graph alone, not the trainer
         (plan,) = step.args
-        out = Result(torch.zeros(()), 0, [(torch.zeros(8, dtype=torch.bool), torch.zeros(8).long())], {})
+        out = StepResult(torch.zeros(()), 0, [(torch.zeros(8, 10), torch.zeros(8).long())], {})
 
         def launch() -> None:
             calls.append("launch")
             result = compute()(plan)  # type: ignore[misc]
             out.loss.copy_(result.loss)
-            for kept, new in zip(out.right[0], result.right[0], strict=True):
+            for kept, new in zip(out.classified[0], result.classified[0], strict=True):
                 kept.copy_(new)
-            for key, value in result.looks.items():
-                out.looks.setdefault(key, torch.zeros_like(value)).copy_(value)  # type: ignore[attr-defined]
+            for key, value in result.diagnostics.items():
+                out.diagnostics.setdefault(key, torch.zeros_like(value)).copy_(value)  # type: ignore[attr-defined]
 
         return launch, out
 
@@ -161,5 +161,5 @@ def test_the_capture_is_no_step_to_time(played: list[str]):
     made, _ = fit("execution=cuda_graph", "diagnostics.every=null")
     loader = made.train
     results = [made.trainer.step([plan]) for plan in loader.plans(0)]  # type: ignore[attr-defined]
-    assert [r.cold for r in results] == [False, False, False, True, False, False]
+    assert [r.compiled for r in results] == [False, False, False, True, False, False]
     assert [r.samples for r in results] == [8] * 5 + [5]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support.properties import backends
-from support.training import fit, timeless
+from support.training import StopWhen, fit, timeless
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -77,20 +77,20 @@ class AsTwo(World):
         done.set_result(None)
         return done
 
+    def gather(self, word: Any) -> list[Any]:
+        return [None, word]
+
     def share_buffers(self, model: torch.nn.Module) -> None: ...
 
 
 @pytest.mark.parametrize("world", [World(), AsTwo(size=2)])
 def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: World):
-    told: list[int] = []
-    made, rows = fit(
-        *(*SHORT, "log.every=1000"),  # longer than the run
-        should_stop=lambda: not made.trainer.model.training,
-        on_stop=lambda: told.append(made.step),
-    )
+    stop = StopWhen(lambda: not made.trainer.model.training)
+    made, rows = fit(*(*SHORT, "log.every=1000"), stop=stop)  # an interval longer than the run
     made.world = world
     made.run()
-    assert (made.stopped, made.evaluated, made.step, told) == (True, False, 4, [4])
+    assert (made.stopped, made.evaluated, made.step) == (True, False, 4)
+    assert stop.agreed == [stop.exit_code]
     assert (steps_of(rows), steps_of(rows, metrics.EVAL_LOSS)) == ([4], [])
 
 

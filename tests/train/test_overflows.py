@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.precision import REGISTRY
-from ampcompare.train.meter import Result
-from ampcompare.train.overflows import Overflows
+from ampcompare.train.interval import StepResult
+from ampcompare.train.overflows import OverflowDetector
 
 CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
@@ -43,7 +43,7 @@ class Net(nn.Module):
         return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))
 
 
-def named(result: Result) -> str | None:
+def named(result: StepResult) -> str | None:
     if result.overflow is None or result.overflow.first < 0:
         return None
     return result.overflow.modules[result.overflow.first]
@@ -90,11 +90,11 @@ def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
     for p in parameters:
         p.grad = torch.ones_like(p)
     parameters[2].grad = torch.sparse_coo_tensor([[1]], [2.0], (3,))
-    look = Overflows(["a.w", "b.w", "c.w", "d.w", "e.w"], CPU)
-    assert look.look(parameters).first == -1
+    detector = OverflowDetector(["a.w", "b.w", "c.w", "d.w", "e.w"], CPU)
+    assert detector.locate(parameters).first == -1
     parameters[1].grad[1] = bad
     parameters[0].grad = parameters[1].grad.float()
-    found = look.look(parameters)
+    found = detector.locate(parameters)
     assert found.modules[found.first] == "b"  # registered behind a, so before it in the backward
     parameters[3].grad = None
-    assert (found := look.look(parameters)).modules[found.first] == "b"
+    assert (found := detector.locate(parameters)).modules[found.first] == "b"

@@ -9,12 +9,12 @@ import pytest
 import torch
 from support.quick import QUICK, ROOT
 from support.torchrun import torchrun
-from support.training import fit_of
+from support.training import StopWhen, fit_of
 from torch import nn
 
 from ampcompare.config.load import load_config
 from ampcompare.machine.world import join
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 from ampcompare.train import build
 
 WORDS = (
@@ -142,7 +142,7 @@ def stop(folder: Path) -> None:
                 return world.rank == 1 and len(steps) + 1 >= STOPS_AT
 
             words = ("epochs=1", "data.train_limit=640", "log.every=100")
-            on = {"on_step": on_step, "should_stop": is_asked, "world": world}
+            on = {"on_step": on_step, "stop": StopWhen(is_asked), "world": world}
             made, _ = fit_of(load_config(None, [*WORDS, *words]), torch.device("cpu"), **on)
             made.run()
             found[case] = {"steps": steps, "stopped": made.stopped}
@@ -194,4 +194,4 @@ def test_parameters_without_a_part_in_the_loss_are_named_and_can_be_looked_for(t
 
 if __name__ == "__main__":
     (stop if sys.argv[2:] == ["stop"] else main)(Path(sys.argv[1]))
-    leave(0)
+    exit_process(0)

@@ -50,7 +50,7 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
         step(optimizer)
 
     made.precision.step = look
-    found = made.step(batches).looks
+    found = made.step(batches).diagnostics
     return seen[0], found
 
 
@@ -112,7 +112,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     F.cross_entropy(model(images), labels).backward()
     truth = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
     result = trainer(backend, network(), init_scale=4096.0).step([(images, labels)], diagnose=True)
-    assert result.looks["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
+    assert result.diagnostics["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
 
 
 @pytest.mark.parametrize("backend", MECHANISMS)
@@ -266,5 +266,5 @@ def test_complex_gradients_are_measured_and_clipped_in_both_parts():
         result = trainer("none", model, config, task, lr=1.0).step(
             [(torch.tensor([[3.0, 4.0]]), torch.tensor([-1.0]))], diagnose=True
         )
-        assert result.looks[metrics.GRADIENT_NORM].item() == pytest.approx(5.0)
+        assert result.diagnostics[metrics.GRADIENT_NORM].item() == pytest.approx(5.0)
         assert model.weight.tolist() == [weight]

@@ -11,7 +11,7 @@ from support.properties import backends
 from support.quick import QUICK
 
 from ampcompare.cli import main
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.why.diff import Difference, Line, difference, sentences
 
 NET = """
@@ -58,7 +58,7 @@ def data(train):
 
 FAULTS = """
 import torch
-from ampcompare.precision.backends import Backend
+from ampcompare.precision.registry import BackendInfo
 from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 
@@ -125,11 +125,11 @@ TYPES = {Precision: "float32", Native: "float16"}
 
 def backend(where, base):
     class Planted(base):
-        declares = Backend(label="planted", words="a fault of one module", dtype=TYPES[base])
+        metadata = BackendInfo(label="planted", description="a fault of one module", dtype=TYPES[base])
 
-        def prepare(self, model, optimizer):
+        def convert(self, model, optimizer):
             PLANTED[where](model.get_submodule(where))
-            return super().prepare(model, optimizer)
+            return super().convert(model, optimizer)
 
     return Planted
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import PLAIN, REGISTRY
+from ampcompare.precision.registry import PLAIN, REGISTRY
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,7 +4,6 @@ The batches stay in memory: a result is what a training step costs, without load
 """
 
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,10 +30,11 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
 from ampcompare.models import record_of
 from ampcompare.precision import backend_of
+from ampcompare.program.signals import discard_output, set_handler
 from ampcompare.train.compiled import captures, compiles
-from ampcompare.train.meter import FIRST_STEPS
 from ampcompare.train.setting import Setting, configured, made_up, set_up
 from ampcompare.train.step import Trainer, micro_batches
+from ampcompare.train.timing import FIRST_STEPS
 
 # Options that decide the speed of a step, besides the machine.
 SPEED_OPTIONS = (
@@ -94,12 +94,10 @@ def answer(connection: Connection, build: Callable[[], Training]) -> None:
     The first answer describes the training. Then each request has one answer: None asks for the warm-up, a
     number for so many timed steps. An answer with the key `failed` is the last one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The runner handles Ctrl-C.
+    set_handler([signal.SIGINT], signal.SIG_IGN)  # The runner handles Ctrl-C, and keeps what was measured.
     # The workers of a DataLoader are children of this process, as in a run, and end with it.
     multiprocessing.set_start_method(None, force=True)
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # A network's own output must not mix with the table.
-        os.dup2(null, stream)
+    discard_output(1, 2)  # What a network prints must not mix with the table.
     try:
         for message in _answers(connection, build()):
             connection.send(message)
@@ -165,7 +163,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
     )
     return Training(
-        lambda: trainer.step(next(steps)).cold,
+        lambda: trainer.step(next(steps)).compiled,
         samples,
         device,
         backend.dtype,

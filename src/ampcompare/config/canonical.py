@@ -8,7 +8,7 @@ from typing import Any
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.program.yaml_file import flat, read_word
 
 GROUP = "precision."

@@ -13,12 +13,12 @@ from ampcompare.config import task
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
-from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
+from ampcompare.precision.registry import HINTS, REGISTRY, PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
-_BACKENDS = ", ".join(f"{name} = {backend.words}" for name, backend in REGISTRY.items())
+_BACKENDS = ", ".join(f"{name} = {backend.description}" for name, backend in REGISTRY.items())
 _ROOTS = "; ".join(f"{source.name}: {source.root}" for source in SOURCES.values() if source.root)
 _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF.items())
 

@@ -12,7 +12,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import CANNOT_KEEP, REGISTRY, Backend
+from ampcompare.precision.registry import CANNOT_KEEP, REGISTRY, BackendInfo
 
 
 def validate(config: Config) -> None:
@@ -95,7 +95,7 @@ _NEEDS = {
 }
 
 
-def check_backend(config: Config, backend: Backend) -> None:
+def check_backend(config: Config, backend: BackendInfo) -> None:
     """Raise UserError for options of `precision` that the backend does not take."""
     if config.tf32 and backend.is_strict_fp32:
         name = config.backend

@@ -7,7 +7,6 @@ in any process. A loader's are seeded as an epoch begins.
 
 import hashlib
 import random
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
@@ -20,9 +19,9 @@ import torch
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, as_batch
 from ampcompare.data.workers import begin, is_loss_of_worker
+from ampcompare.errors import FROM_WORKER, reason
 
 END = object()
-SECONDS = 1.0  # between the end of a process's connections and the word of its death
 
 
 @contextmanager
@@ -37,8 +36,11 @@ def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator
         if is_loss_of_worker(problem):
             cause = problem.__cause__  # of two words the one that says of what it died
             raise (cause if cause and is_loss_of_worker(cause) else problem) from None
-        if workers and isinstance(problem, ConnectionError | EOFError):
-            time.sleep(SECONDS)  # PyTorch raises the loss of a worker here, when the system says so
+        is_from_worker = FROM_WORKER.match(str(problem))
+        if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
+            # A worker died while it sent a batch, and PyTorch has not been told yet.
+            what = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
+            raise RuntimeError(what) from None
         with plugins.blame(plugins.DATA, name, f"no {what}", file):
             raise
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ampcompare.program.signals import set_handler
+
 FOR_THE_TRAINING = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HELD = (*FOR_THE_TRAINING, signal.SIGTERM)
 
@@ -40,8 +42,7 @@ class _WorkOn:
     then: Callable[[int], None] | None
 
     def __call__(self, number: int) -> None:
-        for signum in FOR_THE_TRAINING:
-            signal.signal(signum, signal.SIG_IGN)
+        set_handler(FOR_THE_TRAINING, signal.SIG_IGN)
         held = [signal.SIGTERM] if hasattr(signal, "sigwaitinfo") else []  # on macOS it ends by any SIGTERM
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         training = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server

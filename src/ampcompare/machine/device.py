@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from ampcompare.errors import UserError
-from ampcompare.program.starting import loading
 
 MIB = 2**20
 TF32_CAPABILITY = (8, 0)  # the lowest with TF32 tensor cores. Source: NVIDIA's CUDA C++ Programming Guide
@@ -200,8 +199,7 @@ def set_numerics(*, tf32: bool, cudnn_benchmark: bool, deterministic: bool) -> N
     torch.backends.cudnn.deterministic = deterministic
     if deterministic:  # cuBLAS asks for this before its first use
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    with loading("torch._inductor.config"):  # it loads PyTorch's compiler, as every optimizer would
-        torch.use_deterministic_algorithms(deterministic)
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def allow_tf32(on: bool) -> None:

@@ -1,22 +1,23 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A built-in backend is one class and one entry in REGISTRY (`backends.py`), others come by name
-(`ampcompare.plugins`). This module loads no torch, so that the command line can list backends at once.
+A built-in backend is one class and one entry in REGISTRY (`registry.py`), which the class has as `metadata`.
+Others come by name (`ampcompare.plugins`). This module loads no torch, so that the command line can list
+backends at once.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.precision.backends import (
+from ampcompare.precision.registry import (
     CANNOT_KEEP,
-    MAX_DESCRIPTION,
+    PLAIN,
     REGISTRY,
-    Backend,
+    BackendInfo,
     PrecisionOptions,
 )
 
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 
     from ampcompare.precision.base import Precision
 
+# How a plug-in states its metadata, for messages.
+_EXAMPLE = 'metadata = BackendInfo(label="...", description="...")'
 
-def backend_of(name: str) -> Backend:
-    """What the backend `name` declares; a plug-in is imported for it.
+
+def backend_of(name: str) -> BackendInfo:
+    """Return the metadata of the backend `name`; a plug-in is imported for it.
 
     Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
     """
@@ -37,14 +41,21 @@ def backend_of(name: str) -> Backend:
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
-    """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
+    """Return the backend `name` on `device`.
 
-    `options` are those of `PrecisionOptions` (loss_scale, init_scale, ...). With `keep_fp32` the backend's
-    `prepare` raises CannotKeep for names that the network does not have. A backend that uses TF32 switches it
-    on inside `training_context`.
+    Args:
+        name: A built-in backend, an entry point, `pkg.mod:Class` or `./file.py:Class`.
+        device: Where the model trains.
+        **options: Those of `PrecisionOptions` (loss_scale, init_scale, keep_fp32, ...).
 
-    Raises ValueError for an unknown name, UserError for a plug-in that cannot be had and for a device without
-    the TF32 that the backend uses, CannotKeep for `keep_fp32` under `tf32`.
+    Returns:
+        The backend. Its `prepare` fits a model and its optimizer to it and keeps the modules of `keep_fp32`
+        in fp32. Train inside its `training_context`.
+
+    Raises:
+        ValueError: An unknown name or option, or `tf32` that contradicts an fp32 backend.
+        UserError: A plug-in that cannot be used, or a device without the TF32 that the backend uses.
+        CannotKeep: `keep_fp32` under a backend that uses TF32 in every module.
 
     >>> import torch
     >>> from ampcompare.precision import build_precision
@@ -62,7 +73,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     import torch
 
     from ampcompare.machine.device import check_tf32
-    from ampcompare.precision.keep import CannotKeep, keep_as_asked
+    from ampcompare.precision.keep_fp32 import CannotKeep
 
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
@@ -77,43 +88,20 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         why = f"no option of a backend; expected one of {', '.join(known)}"
         raise ValueError(f"{key}={options[key]!r}: {why} (each type is a backend of its own)")
     settings = PrecisionOptions(**options)
+    if backend.is_fp32 and settings.tf32 not in (None, backend.uses_tf32):
+        other = PLAIN if backend.uses_tf32 else "tf32"
+        raise ValueError(f"tf32={settings.tf32}: not what backend={name} is; use backend={other}")
     if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
         raise CannotKeep(f"precision.keep_fp32={settings.keep_fp32}: {CANNOT_KEEP.format(name)}")
     if backend.uses_tf32:
         check_tf32(torch.device(device), name)
     with blame:
-        precision = cls(torch.device(device), settings)
-        precision.declares = backend
-    if backend.uses_tf32:
-        precision.tf32 = True
-    if settings.keep_fp32 and not backend.is_fp32:
-        keep_as_asked(precision, settings.keep_fp32)
-    return precision
+        return cls(torch.device(device), settings)
 
 
-def _default_metadata(cls: type[Precision]) -> Backend:
-    """Return the metadata of a plug-in backend that has none.
-
-    The label is the name of the class, the description is the first line of its docstring. The rest is that
-    of the built-in class that it inherits from.
-    """
-    from ampcompare.precision.base import Precision
-
-    entries = {resolve_name(f"{__name__}.{entry.target}"): entry for entry in reversed(REGISTRY.values())}
-    parent = next(base for base in cls.__mro__ if base in entries)
-    description = (cls.__doc__ or "").strip().partition("\n")[0].strip()
-    if len(description) > MAX_DESCRIPTION:
-        description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
-    dtype = str(cls.input_dtype).removeprefix("torch.")
-    own: dict[str, Any] = {"label": cls.__name__, "words": description or cls.__name__, "target": ""}
-    if parent is Precision:  # not `none` itself: what the class computes in is its own affair
-        return Backend(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
-    return replace(entries[parent], **own, dtype=dtype)
-
-
-def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
-    """A backend from elsewhere: what its class declares, the class, and its file."""
-    from ampcompare.precision.base import Precision
+def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
+    """Return the metadata of a plug-in backend, its class and its file."""
+    from ampcompare.precision.base import Precision, metadata_of
 
     door = plugins.BACKENDS
     if not door.takes(name):
@@ -123,14 +111,19 @@ def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
         raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
+    if hasattr(cls, "declares"):
+        raise door.refusal(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
+    if cls.prepare is not Precision.prepare:
+        why = "which is final, since it also keeps modules in fp32; call it convert"
+        raise door.refusal(name, f"{cls.__name__} overrides prepare, {why}")
+    if not isinstance(cls.metadata, BackendInfo):
+        why = f"{cls.__name__}.metadata is {cls.metadata!r}"
+        raise door.refusal(name, f"{why}; expected {_EXAMPLE}")
     try:
-        declared = _default_metadata(cls) if cls.declares is Precision.declares else cls.declares
+        metadata = metadata_of(cls)
     except ValueError as problem:  # a name or a docstring that cannot be shown
-        raise door.refusal(name, f'{problem}; give it declares = Backend(label="...", words="...")') from None
-    if not isinstance(declared, Backend):
-        why = f"{cls.__name__}.declares is {declared!r}"
-        raise door.refusal(name, f'{why}; expected Backend(label="...", words="...")')
-    if declared.label in REGISTRY:
-        why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
+        raise door.refusal(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
+    if metadata.label in REGISTRY:
+        why = f"label={metadata.label!r} is that of a built-in backend; give {cls.__name__} another"
         raise door.refusal(name, why)
-    return replace(declared, source=found.source), cls, found.file
+    return metadata, cls, found.file

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import replace
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampcompare import plugins
 from ampcompare.machine.device import tf32_as
-from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
+from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
+from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 
 
 class UnsupportedModel(ValueError):
@@ -20,24 +23,63 @@ class UnsupportedModel(ValueError):
 class Precision:
     """Plain fp32, and what a backend may change of it.
 
-    The loop calls, for each optimizer step: `forward_context` around forward and loss, `backward` once per
-    micro-batch (the last with sync=True), `unscale_` if it wants to read or clip gradients, then `step`.
-    Nothing here waits for the device unless it says so.
+    The loop calls `prepare` once. For each optimizer step it calls `forward_context` around forward and loss,
+    `backward` once per micro-batch (the last with sync=True), `unscale_` if it wants to read or clip
+    gradients, then `step`. Nothing here waits for the device unless it says so.
+
+    `prepare` and `training_context` are the same for every backend. A backend overrides the hooks that they
+    call, `convert` and `session`, and any other method.
+
+    Attributes:
+        metadata: What a class states of itself. An instance completes it: see `metadata_of`.
+        input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
+        kept: The modules that `precision.keep_fp32` keeps in fp32, known after `prepare`.
+        tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
     """
 
-    declares: Backend = REGISTRY["none"]  # a backend from elsewhere says it in its class
-    kept: Sequence[str] = ()  # the modules that are kept in fp32 by `precision.keep_fp32`, once prepared
-    # Whether fp32 products round to TF32 in training; None: as PyTorch's switches stand.
+    metadata: BackendInfo = REGISTRY["none"]
+    input_dtype = torch.float32
+    kept: Sequence[str] = ()
     tf32: bool | None = None
-    input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device
         self.options = PrecisionOptions() if options is None else options
+        self.metadata = metadata_of(type(self))
+        self.tf32 = True if self.metadata.uses_tf32 else self.options.tf32
         self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
+    @final
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Fit model and optimizer to the backend; once, before DDP wraps the model.
+
+        The modules of `precision.keep_fp32` are kept in fp32, the rest is the backend's `convert`. A backend
+        overrides `convert`, not this.
+
+        Raises:
+            CannotKeep: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
+            UnsupportedModel: The backend cannot train this model.
+        """
+        patterns = self.options.keep_fp32
+        if not patterns or self.metadata.is_fp32:
+            return self.convert(model, optimizer)
+        kept = keep_in_fp32(
+            model,
+            patterns,
+            half_weights=self.metadata.half_weights,
+            casts_off=self.casts_off,
+            device_type=self.device.type,
+        )
+        prepared = self.convert(model, optimizer)
+        if self.metadata.half_weights:
+            cast_to_weights(model)
+        self.kept = kept
+        return prepared
+
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Convert model and optimizer for the backend, in place or as new ones, and return both.
+
+        Modules that `casting.is_kept` names stay in fp32; `casting.convert_network` leaves them alone.
 
         Raises:
             UnsupportedModel: The backend cannot train this model.
@@ -52,7 +94,7 @@ class Precision:
         backend's slow 16-bit operations in fp32 (`cpu_arithmetic`). A backend overrides `session`, not this.
         """
         numerics = nullcontext() if self.tf32 is None else tf32_as(self.tf32)
-        with numerics, compute_in_fp32(self.device, self.declares.dtype), self.session():
+        with numerics, compute_in_fp32(self.device, self.metadata.dtype), self.session():
             yield
 
     def session(self) -> AbstractContextManager[Any]:
@@ -102,3 +144,37 @@ class Precision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state from `state_dict`."""
         self._skipped.fill_(state["skipped_steps"])
+
+
+class TF32(Precision):
+    """fp32 tensors; convolutions and matrix products round to TF32."""
+
+    metadata = REGISTRY["tf32"]
+
+
+def metadata_of(cls: type[Precision]) -> BackendInfo:
+    """Return the metadata of a backend's class.
+
+    A class that states none has its own name as label, the first line of its docstring as description and
+    `input_dtype` as dtype. The rest is that of the built-in class that it inherits from. Of a plug-in the
+    metadata has the hash of its file.
+
+    Raises:
+        ValueError: The name of the class is no label, or the docstring cannot be shown.
+    """
+    metadata = cls.metadata
+    if "metadata" not in vars(cls) and metadata in REGISTRY.values():
+        metadata = _default_metadata(cls)
+    source = plugins.source_of(cls)
+    return replace(metadata, source=source) if source else metadata
+
+
+def _default_metadata(cls: type[Precision]) -> BackendInfo:
+    description = (cls.__doc__ or "").strip().partition("\n")[0].strip()
+    if len(description) > MAX_DESCRIPTION:
+        description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
+    dtype = str(cls.input_dtype).removeprefix("torch.")
+    own: dict[str, Any] = {"label": cls.__name__, "description": description or cls.__name__}
+    if cls.metadata is Precision.metadata:  # not fp32 like `none`: nobody knows what the class computes in
+        return BackendInfo(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
+    return replace(cls.metadata, **own, dtype=dtype, target="")

@@ -152,7 +152,7 @@ def is_kept(module: nn.Module) -> bool:
 
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
     """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked, and so do
-    modules that are kept (`keep.py`).
+    modules that are kept (`keep_fp32.py`).
 
     Source: `apex/fp16_utils/fp16util.py`.
     """

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import is_kept
-from ampcompare.precision.gradients import create_momentum_buffers
+from ampcompare.precision.registry import REGISTRY, PrecisionOptions
+from ampcompare.precision.unscaling import create_momentum_buffers
 
 
 class NativeBFloat16(Precision):
     """What PyTorch's documentation calls automatic mixed precision, in bf16, whose range is that of fp32."""
 
+    metadata = REGISTRY["native_bf16"]
     input_dtype = torch.bfloat16
 
     def forward_context(self) -> AbstractContextManager[Any]:
@@ -52,6 +53,7 @@ class Native(NativeBFloat16):
     there is no scaler at all.
     """
 
+    metadata = REGISTRY["native"]
     input_dtype = torch.float16
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -68,7 +70,7 @@ class Native(NativeBFloat16):
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Refuse complex weights, whose gradients PyTorch's GradScaler cannot unscale.
 
         Modules of `precision.keep_fp32` may have complex weights: `ComplexGradScaler` unscales theirs.
@@ -82,8 +84,8 @@ class Native(NativeBFloat16):
             what = "PyTorch's GradScaler cannot unscale complex weights"
             todo = "use backend=native_bf16, backend=apex_o1"
             todo += f" or precision.keep_fp32={','.join(names)}" if all(names) else ""
-            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
-        return super().prepare(model, optimizer)
+            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
+        return super().convert(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss.float())

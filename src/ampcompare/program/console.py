@@ -1,10 +1,11 @@
 """Lines for the user, from programs that go on for hours, also when nobody can read them any more."""
 
 import contextlib
-import os
 import sys
 
 from rich.console import Console
+
+from ampcompare.program.signals import discard_output
 
 
 def clock(seconds: float) -> str:
@@ -37,5 +38,4 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
         console.quiet = True
         with contextlib.suppress(OSError):  # it may be the same file
             sys.stderr.write(f"what is said cannot be written any more ({problem.strerror}): going on\n")
-        # What is still in the buffer would fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), console.file.fileno())
+        discard_output(console.file.fileno())  # what is left in the buffer would fail again at exit

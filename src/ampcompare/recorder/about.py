@@ -16,8 +16,8 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import numerics_now
 from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.machine.world import World
-from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
+from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
 from ampcompare.program.files import make_folder
 from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
@@ -49,7 +49,7 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     take it for; None: nobody's but theirs. Raises UserError without a word.
     """
     if backend is None and isinstance(scaler, Precision):
-        backend = scaler.declares.label
+        backend = scaler.metadata.label
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
         raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
@@ -67,7 +67,7 @@ def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | N
             raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
         return name
     if isinstance(scaler, Precision):
-        return scaler.declares.dtype
+        return scaler.metadata.dtype
     if known and (scales or not REGISTRY[known].scales):
         return REGISTRY[known].dtype
     return "float16" if scales else None
@@ -87,7 +87,7 @@ def environment_of(
     if dtype is not None:
         settings[metrics.PRECISION_DTYPE] = dtype
     if isinstance(scaler, Precision):
-        settings |= scaler.declares.record()
+        settings |= scaler.metadata.record()
         settings |= {} if scaler.tf32 is None else {"tf32": scaler.tf32}  # which it switches in training
     return describe_environment(device, **settings, machine=name_machine(device, World()))
 

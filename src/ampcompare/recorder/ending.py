@@ -4,11 +4,10 @@ import atexit
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable
 from types import FrameType
 
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, die_of, heard
+from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, SignalListener, exit_by_signal
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -16,9 +15,9 @@ _LAST: dict[int, int] = {}  # by process, as a fork has a copy: the signal that 
 
 
 def _at_exit() -> None:
-    """W&B's agent counts an exit code as a failure, as `program.stopping.leave` tells."""
+    """End by the signal under W&B's agent, for which an exit code is a failure (`exit_by_signal`)."""
     if number := _LAST.get(os.getpid()):
-        die_of(number)
+        exit_by_signal(number)
 
 
 # What is registered first runs last: behind W&B's own hook, which ends a run that is open. One that is open
@@ -35,33 +34,26 @@ class Ending:
     """
 
     def __init__(self) -> None:
-        self._taken: list[signal.Signals] = []
+        self._listener = SignalListener(self._on_signal, only_unhandled=True)
         self.is_at_work = False
         self.asked: int | None = None
 
     def listen(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
-        """From here on."""
-        if threading.current_thread() is threading.main_thread():  # nowhere else may handlers be set
-            taken = [n for n in heard(numbers) if signal.getsignal(n) is signal.SIG_DFL]
-            for number in taken:
-                signal.signal(number, self._on_signal)
-            self._taken += taken
+        """Handle these signals until `close`."""
+        self._listener.listen(numbers)
 
     def close(self) -> None:
-        """Up to here: what comes later ends the process. What the program has set meanwhile stays."""
-        if threading.current_thread() is threading.main_thread():
-            for number in self._taken:
-                if signal.getsignal(number) == self._on_signal:
-                    signal.signal(number, signal.SIG_DFL)
+        """Leave the signals to the system again: what comes later ends the process."""
+        self._listener.close()
 
     def __enter__(self) -> None:
         self.is_at_work = True
 
     def __exit__(self, *problem: object) -> None:
         self.is_at_work = False
-        self.leave()
+        self.exit_if_asked()
 
-    def leave(self) -> None:
+    def exit_if_asked(self) -> None:
         """Exit, if that was asked for meanwhile."""
         if self.asked is not None:
             # Not `raise SystemExit`: W&B's client watches this call for the exit code of a run that is open.
@@ -70,7 +62,7 @@ class Ending:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.asked = _LAST[os.getpid()] = number
         if not self.is_at_work:
-            self.leave()
+            self.exit_if_asked()
 
 
 def exit_code(problem: BaseException | None) -> int:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_host
+from ampcompare.machine.device import is_cuda, is_host
 from ampcompare.machine.world import this_world
 from ampcompare.program.messages import hidden_messages
-from ampcompare.program.stopping import TAKEN_AWAY, is_stopped
+from ampcompare.program.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.recorder.about import (
     check_config,
     check_count,
@@ -39,8 +39,11 @@ from ampcompare.recorder.gradients import Looks, bare, layer_groups
 from ampcompare.recorder.scaling import scaling_of
 from ampcompare.tracking.start import MOST_TAG_CHARS, Start
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.meter import Meter, Result, Row
-from ampcompare.train.overflows import Buffers
+from ampcompare.train.interval import StepResult
+from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.overflows import BufferMonitor
+from ampcompare.train.resources import EnergyCounter
+from ampcompare.train.timing import Row, Timing
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +148,7 @@ class Recorder:
         self._quiet, self._hiding = quiet, ExitStack()
         self._was_entered = False
         self._looks: Looks | None = None
-        self._meter: Meter | None = None  # in the process that records, between enter and exit
+        self._logger: MetricsLogger | None = None  # in the process that records, between enter and exit
         self._tracker: Tracker
         self._ending: Ending
         self._has_loss: bool | None = None
@@ -159,7 +162,7 @@ class Recorder:
         """Begin the record, in the loop's own program."""
         self.begin()
         if not self.rank:
-            self._ending.listen(TAKEN_AWAY)
+            self._ending.listen(PREEMPTION_SIGNALS)
         return self
 
     def begin(self) -> Self:
@@ -171,7 +174,7 @@ class Recorder:
         if self._was_entered:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
         # First what a scaler or an optimizer of others may refuse, while no run is open.
-        self._scaling.look()
+        self._scaling.observe()
         if self._quiet:
             self._hiding.enter_context(hidden_messages())
         try:
@@ -187,13 +190,13 @@ class Recorder:
         if self._diagnostics is not None:
             scale = self._scaling.scale_factor
             self._looks = Looks(self._optimizer, groups, self._diagnostics, scale, self.steps)
-        self._meter = Meter(
+        energy = EnergyCounter(self.device) if is_cuda(self.device) and self._alone else None
+        self._logger = MetricsLogger(
             self._scaling,
+            Timing(self.device, warmup_steps=self._warmup_steps, energy=energy),
+            self._tracker.log,
             every=self._every,
-            warmup_steps=self._warmup_steps,
-            on_row=self._tracker.log,
-            buffers=None if self._model is None else Buffers(self._model, restores=False),
-            has_energy=self._alone,
+            buffers=None if self._model is None else BufferMonitor(self._model, restores=False),
             start=self.steps,
         )
         self._process, self._was_entered = os.getpid(), True
@@ -213,34 +216,34 @@ class Recorder:
         """
         if self.rank:
             return
-        meter = self._entered("step")
+        logger = self._entered("step")
         if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
             samples = check_count("Recorder.step: samples", samples, 1)
         with self._ending:
             self.steps += 1
             if self.steps == self._began_at + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
-                self._ending.listen(TAKEN_AWAY)
+                self._ending.listen(PREEMPTION_SIGNALS)
             looks = self._looks.take(self.steps) if self._looks else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
-            result = Result(self._taken(loss), samples * self.processes, looks=looks)
-            meter.step(self.steps, meter.epoch if epoch is None else epoch, result, rate)
+            result = StepResult(self._taken(loss), samples * self.processes, diagnostics=looks)
+            logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.passed(self.steps)
 
     def fetched(self) -> None:
         """The batch of the next step is there: what came before was making it. It may be left out."""
         if not self.rank:
-            self._entered("fetched").fetched()
+            self._entered("fetched").timing.mark_batch_ready()
 
     def log(self, **values: Any) -> None:
         """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
         if self.rank:
             return
-        meter = self._entered("log")
+        logger = self._entered("log")
         with self._ending:
             row = {f"train/{name}": number_of(name, value) for name, value in values.items()}
-            self._tracker.log(meter.row_at() | row)
+            self._tracker.log(logger.start_row() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
                 self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
 
@@ -250,25 +253,25 @@ class Recorder:
         """
         if self.rank:
             return
-        meter = self._entered("evaluate")
+        logger = self._entered("evaluate")
         with self._ending:
             self.pause(since_step=True)
             row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
-            meter.read_all()  # sync: between steps
-            meter.hand_out_looks()
-            self._tracker.log(meter.row_at() | row)
+            logger.write_waiting()  # sync: between steps
+            logger.write_diagnostics()
+            self._tracker.log(logger.start_row() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
                 what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
                 self._say_once("accuracy", what)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                at = {} if meter.epoch is None else {metrics.BEST_EPOCH: meter.epoch}
+                at = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
                 self._best = {metrics.BEST_ACCURACY: accuracy} | at
 
     @property
     def is_paused(self) -> bool:
         """Whether something else than training was done since the last step."""
-        return self._meter is not None and self._meter.is_paused
+        return self._logger is not None and self._logger.timing.is_paused
 
     def pause(self, *, since_step: bool = False) -> None:
         """Up to here it was training (`since_step`: up to the last step); what comes is not, up to `resume`,
@@ -289,10 +292,10 @@ class Recorder:
         yield
         self.resume()
 
-    def _entered(self, what: str) -> Meter:
-        if self._meter is None:
+    def _entered(self, what: str) -> MetricsLogger:
+        if self._logger is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
-        return self._meter
+        return self._logger
 
     def _taken(self, loss: Tensor | float | None) -> Tensor | float | None:
         """The loss as it is now: a captured step writes the next one into the same place. On a CPU its
@@ -337,32 +340,32 @@ class Recorder:
         """End the record: as finished, or with the problem as failed or stopped (Ctrl-C, SIGTERM). The `with`
         does it; what has been ended stays so.
         """
-        if self._meter is None or os.getpid() != self._process:  # a fork of the loop ends for itself
+        if self._logger is None or os.getpid() != self._process:  # a fork of the loop ends for itself
             return
         atexit.unregister(self._abandoned)
         with self._ending, self._hiding:
             try:
-                self._end_rows(self._meter, problem)
+                self._end_rows(self._logger, problem)
             except BaseException as second:  # of the device, or of W&B for an earlier row
                 problem = second
                 raise
             finally:
-                meter, self._meter = self._meter, None
+                logger, self._logger = self._logger, None
                 code = exit_code(problem)
-                if lack := self._tracker.finish(self._facts | meter.summary() | self._best, code):
+                if lack := self._tracker.finish(self._facts | logger.summary() | self._best, code):
                     log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     log.info(line)
                 self._ending.close()
 
-    def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
+    def _end_rows(self, logger: MetricsLogger, problem: BaseException | None) -> None:
         if self._looks:
             self._looks.close()
         if problem is not None:
-            meter.flush_after(problem)
+            logger.flush_on_error(problem)
             return
-        meter.flush()  # sync: behind the last step
-        meter.pause(since_step=True)
+        logger.flush()  # sync: behind the last step
+        logger.pause(since_step=True)
         if self.steps == self._began_at:
             what = "call record.step(...) behind each; the report counts no such run"
             log.warning(f"no step was recorded: {what}")

@@ -16,32 +16,32 @@ from torch import Tensor
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host, widest_float
 from ampcompare.precision.base import Precision
-from ampcompare.train.meter import Scaling
+from ampcompare.train.loss_scale import LossScaleReader
 
 
-def scaling_of(scaler: Any, device: torch.device) -> Scaling:
+def scaling_of(scaler: Any, device: torch.device) -> LossScaleReader:
     """What reads a scaler: a GradScaler or one like it, a backend of ours, what has one as its `scaler`
     (Lightning's precision plug-in, an Accelerator), or None.
 
     Raises UserError for anything else.
     """
     if isinstance(scaler, Precision):
-        return Scaling(scaler)
+        return LossScaleReader(scaler)
     if not _is_scaler(scaler):
         scaler = getattr(scaler, "scaler", scaler)
     if scaler is None or (_is_scaler(scaler) and not scaler.is_enabled()):
-        return Scaling(Precision(device))
+        return LossScaleReader(Precision(device))
     if not _is_scaler(scaler):
         what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
         raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
-    return OfScaler(scaler, device)
+    return GradScalerReader(scaler, device)
 
 
 def _is_scaler(thing: Any) -> bool:
     return all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 
-class OfScaler(Scaling):
+class GradScalerReader(LossScaleReader):
     """That of a GradScaler: its scale is looked at behind each step, when it has been updated."""
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class OfScaler(Scaling):
         self._factor = factor() if factor else None
         self._now: Any = None
 
-    def look(self) -> Any:
+    def observe(self) -> Any:
         """The scale: at most one launch. On the host it is read at once: cheaper, and no wait."""
         self._now = float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
         return self._now
@@ -60,9 +60,11 @@ class OfScaler(Scaling):
         """The scale behind the last step that was looked at, 0-d fp32."""
         return torch.tensor(self._now, dtype=torch.float32) if self._on_host else self._now
 
-    def skips(self, seen: list[Any]) -> Tensor:
-        """As `Scaling.skips`."""
-        scales = torch.tensor(seen, dtype=torch.float32) if self._on_host else torch.stack(seen)
+    def skips(self, observations: list[Any]) -> Tensor:
+        """As `LossScaleReader.skips`."""
+        scales = (
+            torch.tensor(observations, dtype=torch.float32) if self._on_host else torch.stack(observations)
+        )
         before, now = scales[:-1], scales[1:]
         if self._factor is None:
             return now < before

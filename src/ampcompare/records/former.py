@@ -1,17 +1,20 @@
-"""Options of earlier versions as those of now, so that records of runs stay readable.
+"""Options in records of version 0.2, and in the records that docs/results publishes, as those of now.
 
-A backend was once told its type (`precision.dtype`); now each type is a backend of its own. So is TF32, once
-the option `tf32` of the backend `none`.
+In 0.2 TF32 was the option `tf32` of the backend `none`. The published records of 2026-11-22 have options that
+went, all with values of no effect. Where such an option changed what a backend is, the record is of before
+0.2 and cannot be compared under the backend's name: `load_runs` leaves it out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-DTYPE, ENABLED = "precision.dtype", "precision.enabled"
+from ampcompare.records.tree import lookup
+
 PLAIN, TF32 = "none", "tf32"
-IN_BF16 = {"native": "native_bf16", "apex_o1": "apex_o1_bf16"}
-# What options that went had where nobody set them. Another value stays in the record and sets runs apart.
-GONE = {
+DTYPE, ENABLED = "precision.dtype", "precision.enabled"
+OF_DTYPE = ("native", "apex_o1", "apex_o2", "fp16")  # they computed in DTYPE; others had one of their own
+# Options that went, with the value of no effect. Another value stays in the record and sets runs apart.
+GONE: Mapping[str, Any] = {
     "fuse": False,
     ENABLED: True,
     "precision.growth_factor": 2.0,
@@ -21,25 +24,29 @@ GONE = {
 }
 
 
-def config_now(config: dict[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's config, its keys nested or flat, with the backend that it is now and without what went."""
-    backend, precision = config.get("backend"), config.get("precision")
+def config_now(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's config, its keys nested or flat, as this version would record it."""
+    backend = config.get("backend")
     if not isinstance(backend, str):
         return config
-    inner = precision if isinstance(precision, dict) else {}
-    dtype = environment.get("precision_dtype") or inner.get("dtype", config.get(DTYPE))
-    enabled = inner.get("enabled", config.get(ENABLED))
-    gone = GONE | {ENABLED: enabled}
-    # Of a plug-in, which could have several types, one that was not its own tells runs apart.
-    if environment.get("backend_type", dtype) == dtype:
-        gone[DTYPE] = inner.get("dtype", config.get(DTYPE))
+    gone = {**GONE, DTYPE: "float16" if backend in OF_DTYPE else lookup(config, DTYPE)}
     found = {k: _without(v, f"{k}.", gone) if isinstance(v, dict) else v for k, v in config.items()}
-    kept = {k: v for k, v in found.items() if v or not config[k]}  # no group that has nothing left
-    now = IN_BF16.get(backend, backend) if dtype == "bfloat16" else backend
-    now = PLAIN if enabled is False else now
-    if now == PLAIN and kept.get("tf32") is True:
-        now, gone = TF32, gone | {"tf32": True}
-    return _without(kept, "", gone) | {"backend": now}
+    found = {k: v for k, v in found.items() if v or not config[k]}  # no group that has nothing left
+    if backend == PLAIN and found.get("tf32") is True:
+        backend, gone["tf32"] = TF32, True
+    return _without(found, "", gone) | {"backend": backend}
+
+
+def reason_unreadable(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Return why a run is left out, from its config as of now and its environment; "" for any other run."""
+    if "recorder" in config or not environment:  # the config of somebody's own loop
+        return ""
+    backend = config.get("backend")
+    for key, matters in ((DTYPE, backend in OF_DTYPE), (ENABLED, backend != PLAIN)):
+        if matters and (value := lookup(config, key)) is not None:
+            why = "such a record, of before 0.2, is not read"
+            return f"{key}={value} changes what backend={backend} is; {why}"
+    return ""
 
 
 def _without(options: dict[str, Any], prefix: str, gone: Mapping[str, Any]) -> dict[str, Any]:

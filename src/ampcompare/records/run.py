@@ -78,7 +78,7 @@ class RunRecord:
     machine: Machine = field(default_factory=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.config = config_now(self.config, self.environment)
+        self.config = config_now(self.config)
 
     @property
     def environment(self) -> Mapping[str, Any]:

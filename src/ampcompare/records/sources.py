@@ -30,6 +30,7 @@ from ampcompare.records.discovery import (
     discover,
     nothing_found,
 )
+from ampcompare.records.former import reason_unreadable
 from ampcompare.records.run import STAMP, RunRecord, merge
 from ampcompare.records.run_state import RunState
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
@@ -59,7 +60,8 @@ def load_runs(sources: Iterable[str | Path], *, step: str | None = None) -> list
     `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A file that is found
     twice is read once; files with the same run id become one run. Of a run that is on disk and on the server
     the record with more rows counts, the one on disk where they have as many: it has the exit code and exact
-    types.
+    types. A run that a version before 0.2 recorded under a backend that its options changed is left out with
+    a warning.
 
     Where a source holds no `.wandb` file, what others wrote there is read: TensorBoard's event files, else
     CSV files with a step column (`step`, or the usual names), else Hugging Face's trainer_state.json, else
@@ -114,7 +116,27 @@ def _load(places: Sequence[str], step: str | None) -> list[RunRecord]:
     for place in on_server:
         for run in read_server(place):
             _add(runs, run)
+    runs = _leave_out_unreadable(runs)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
+
+
+def _leave_out_unreadable(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs whose backends mean what they mean now; log the others. Raises UserError for none."""
+    kept = []
+    left_out = []
+    for run in runs:
+        if why := reason_unreadable(run.config, run.environment):
+            left_out.append(f"{run.name} ({run.id}): left out: {why}")
+        else:
+            kept.append(run)
+    if left_out and not kept:
+        more = f", and {len(left_out) - 1:,} more like it" if left_out[1:] else ""
+        raise UserError(f"{left_out[0]}{more}; no run is left to read")
+    for line in left_out[:MAX_LEFT_OUT]:
+        log.warning(one_line(line))
+    if (more_count := len(left_out) - MAX_LEFT_OUT) > 0:
+        log.warning(f"{more_count:,} more runs were left out")
+    return kept
 
 
 def _add(runs: list[RunRecord], new: RunRecord) -> None:

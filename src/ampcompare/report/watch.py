@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from rich.console import Console
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder
 from ampcompare.program.messages import messages_on
+from ampcompare.program.signals import StopRequest
 from ampcompare.records.sources import split_arm
 from ampcompare.report.command import say, tell
 from ampcompare.report.outputs import write_report
@@ -69,11 +69,11 @@ def watch_report(request: Request, console: Console) -> None:
     places = [split_arm(source)[1] for source in request.sources]
     quick = [kind for kind in request.kinds if kind not in PICTURES]
     analysis, seen, said = None, None, ""
-    with serve(folder, request.port) as server:
+    # Ctrl-C also ends the processes that read records, which is a KeyboardInterrupt here; so is a second one.
+    with serve(folder, request.port) as server, StopRequest() as stop, suppress(KeyboardInterrupt):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            while True:
+            while not stop.is_made():
                 began = time.process_time()
                 if (now := signature(places)) != seen:
                     seen = now
@@ -92,14 +92,12 @@ def watch_report(request: Request, console: Console) -> None:
                         where = f"http://{HOST}:{server.server_port}/"
                         say(console, f"watching: {where}  (reload to see more; end with Ctrl-C)")
                     said = line
-                time.sleep(max(POLL_SECONDS, REST * (time.process_time() - began)))
-        except KeyboardInterrupt:
-            say(console, "watching ended")
+                stop.wait(max(POLL_SECONDS, REST * (time.process_time() - began)))
         finally:
-            signal.signal(signal.SIGTERM, before)
             server.shutdown()
-            if analysis is not None:
-                tell(write_report(analysis, folder, request.kinds), folder, console)
+    say(console, "watching ended")
+    if analysis is not None:
+        tell(write_report(analysis, folder, request.kinds), folder, console)
 
 
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.run_process import GUARD_MARK, end_leftovers, interrupted_at, state_after_driver
 from ampcompare.sweeps.samplers import falls_behind, run_at
 from ampcompare.sweeps.sequential import Look, next_seeds
-from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
 POLL_SECONDS = 0.25
@@ -50,7 +50,7 @@ class SweepDriver:
         journal: Journal,
         executor: Executor,
         progress: SweepProgress,
-        stop: StopRequest,
+        stop: SweepStopRequest,
         look: Callable[[Sweep, Path, Sequence[SweepRun]], Look],
     ) -> None:
         self.prepared, self.journal, self.executor = prepared, journal, executor
@@ -87,7 +87,7 @@ class SweepDriver:
         while True:
             submitted = self._submit_free()
             if not submitted and not self._in_flight():
-                if self.stop.is_requested or not self._add_seeds():
+                if self.stop.is_made() or not self._add_seeds():
                     break
                 continue
             for event in self.executor.poll(POLL_SECONDS):
@@ -112,14 +112,14 @@ class SweepDriver:
     def _submit_free(self) -> list[SweepRun]:
         running = self._in_flight()
         chosen: list[SweepRun] = []
-        while not self.stop.is_requested and running + len(chosen) < self.executor.slots:
+        while not self.stop.is_made() and running + len(chosen) < self.executor.slots:
             run = self._next_run()
             if run is None:
                 break
             chosen.append(run)
         if chosen and (changed := self._code.changed()):
             self.changed_code = changed
-            self.stop.request()
+            self.stop.request_after_failure("the code of the runs has changed")
             return []
         if chosen:
             self.executor.submit(chosen)
@@ -154,7 +154,7 @@ class SweepDriver:
         value = tail.final_value() if state in (RunState.FINISHED, RunState.STOPPED) else None
         run = self.journal.end(run, state, value, event.exit_code, by_signal=event.by_signal)
         self.progress.end(run)
-        if state is RunState.PREEMPTED and not self.stop.is_requested:
+        if state is RunState.PREEMPTED and not self.stop.is_made():
             self._waiting.append(run)
 
     def _tail(self, run: SweepRun) -> MetricTail:

@@ -23,7 +23,7 @@ from ampcompare.sweeps.prepare import PreparedSweep, SweepOptions, make_output, 
 from ampcompare.sweeps.progress import SweepProgress, print_best, print_failed
 from ampcompare.sweeps.samplers import load_optuna
 from ampcompare.sweeps.sequential import Look, check_can_be_decided, fill_first_look
-from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
 EXIT_FAILED_RUNS = 1
@@ -118,7 +118,7 @@ def run_to_completion(
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
-    with StopRequest() as stop:
+    with SweepStopRequest() as stop:
         executor = make_executor(journal)
         try:
             progress = SweepProgress(console, prepared.sweep, journal.state, journal.folder, executor.slots)

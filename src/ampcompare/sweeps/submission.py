@@ -15,7 +15,7 @@ from ampcompare.sweeps.journal import Journal, SweepRun
 from ampcompare.sweeps.prepare import PreparedSweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.sequential import Look
-from ampcompare.sweeps.stop_request import StopRequest
+from ampcompare.sweeps.stop_request import SweepStopRequest
 from ampcompare.sweeps.sweep import Sweep
 
 
@@ -40,7 +40,7 @@ def submit_and_leave(
 
     state, folder = journal.state, journal.folder
     quiet = SweepProgress(Console(quiet=True), prepared.sweep, state, folder, executor.slots)
-    driver = SweepDriver(prepared, journal, executor, quiet, StopRequest(), look)
+    driver = SweepDriver(prepared, journal, executor, quiet, SweepStopRequest(), look)
     driver.start()
     waiting = len(state.with_state(RunState.RUNNING))
     submitted = driver.submit_all()

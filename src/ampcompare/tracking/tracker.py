@@ -49,7 +49,7 @@ class Tracker:
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """End the record; returns in words what it lacks. Exit code 0 is a run that has finished; that of a
-        signal (`program.stopping`) one that was stopped, which takes seconds only, as a batch system kills
+        signal (`program.signals`) one that was stopped, which takes seconds only, as a batch system kills
         soon; any other one that has failed.
         """
         return None

@@ -14,7 +14,7 @@ import wandb
 
 from ampcompare import metrics
 from ampcompare.program.place import as_typed
-from ampcompare.program.stopping import is_preemption, is_stopped
+from ampcompare.program.signals import is_preemption, is_stopped
 from ampcompare.tracking.lent_rows import LentRows
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.tracker import Tracker

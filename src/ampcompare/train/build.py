@@ -23,7 +23,7 @@ from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import backend_of, build_precision
 from ampcompare.precision.base import UnsupportedModel
-from ampcompare.precision.keep import CannotKeep
+from ampcompare.precision.keep_fp32 import CannotKeep
 from ampcompare.train.captured import GraphTrainer
 from ampcompare.train.compiled import captures, compiles
 from ampcompare.train.loop import steps_per_epoch
@@ -64,14 +64,14 @@ def build_trainer(
         lay_channels_last(model)
     options = dataclasses.asdict(config.precision)
     try:
-        precision = build_precision(config.backend, device, **options, seed=config.seed)
-        precision.tf32 = allows_tf32(config)
+        tf32 = allows_tf32(config)
+        precision = build_precision(config.backend, device, **options, tf32=tf32, seed=config.seed)
         prepared = precision.prepare(model, build_optimizer(config, model, device))
     except (CannotKeep, UnsupportedModel) as problem:
         raise UserError(problem) from None
     kinds = (nn.Module, Optimizer)
     if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
-        why = f"its prepare gave {kind_of(prepared)}; expected model and optimizer"
+        why = f"its convert gave {kind_of(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from ampcompare.data.batch import Batch
 from ampcompare.machine.device import is_cuda
-from ampcompare.train.meter import FIRST_STEPS, Result
+from ampcompare.train.interval import StepResult
 from ampcompare.train.step import Trainer
+from ampcompare.train.timing import FIRST_STEPS
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class GraphTrainer(Trainer):
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         return loader.plans(epoch, start)
 
-    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
         # The first full ones are no launches: cuDNN picks algorithms, libraries allocate, the optimizer makes
@@ -70,11 +71,11 @@ class GraphTrainer(Trainer):
         self._replay()  # it fills the graph's own tensors, which the next launch writes anew
         self.scheduler.step()
         result = self._result
-        looks = {key: value.clone() for key, value in result.looks.items()}
-        right = [(right.clone(), classes.clone()) for right, classes in result.right]
-        return Result(result.loss.clone(), plan.shape[1], right, looks, cold)
+        diagnostics = {key: value.clone() for key, value in result.diagnostics.items()}
+        classified = [(logits.clone(), classes.clone()) for logits, classes in result.classified]
+        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, cold)
 
-    def _step_on_device(self, plan: Tensor) -> Result:
+    def _step_on_device(self, plan: Tensor) -> StepResult:
         groups = self.optimizer.param_groups
         numbers = [group["lr"] for group in groups]
         for group, rate in zip(groups, self._rates, strict=True):

@@ -1,34 +1,87 @@
-"""The loop of a run: epochs of steps, evaluation, when a checkpoint is due, where the run is."""
+"""The training loop: epochs of steps, evaluation, checkpoints.
+
+Checkpoints are exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has
+the weights, losses and loss scales of a run that was not.
+"""
 
 import logging
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
+from ampcompare.errors import UserError, reason
+from ampcompare.machine.device import is_cuda, random_states, set_random_states
 from ampcompare.machine.world import Polling, World
+from ampcompare.program.signals import StopRequest
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.checkpoint.manager import CheckpointManager
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.meter import Meter, Row, Scaling
+from ampcompare.train.loss_scale import LossScaleReader
+from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.resources import EnergyCounter
 from ampcompare.train.step import Trainer, micro_batches
+from ampcompare.train.timing import Row, Timing
 
 log = logging.getLogger(__name__)
 
+# The parts of a trainer in a checkpoint. Precision comes after the model: fp32 masters are finer.
+PARTS = ("model", "optimizer", "scheduler", "precision")
 STATE = ("step", "epoch", "in_epoch", "evaluated", "resumed_inexactly", "evals")
 
 
-class Fit:
-    """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
+class Display(Protocol):
+    """Shows a run while it trains."""
 
-    Rows and summary have the names of `ampcompare.metrics`.
-    `should_stop` is asked after each step and within the evaluation; then the training ends with the row of
-    the last step. As that is decided `on_stop` is called, in all processes at one place. A row ends at each
-    epoch's end, too, and `keeper` saves behind rows alone, so that no half of an interval need be kept. `lag`
-    is that of `Meter`.
+    def step(self, step: int) -> None:
+        """Show that a step was queued."""
 
-    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph
-    and memory do not wait for the garbage collector, which may come within another one's capture.
+    def row(self, row: Row) -> None:
+        """Show a row."""
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    def step(self, step: int) -> None:
+        """Show nothing."""
+
+    def row(self, row: Row) -> None:
+        """Show nothing."""
+
+
+class TrainingLoop:
+    """Trains to the end of the config. Each row goes to the tracker and to the display.
+
+    After each step, and between the batches of an evaluation, the loop asks `stop`. Once asked to stop, it
+    ends with the row of the last step, in all processes at the same place. A row also ends at the end of each
+    epoch. Checkpoints are written after a row, so that they hold no part of an interval.
+
+    Nothing that the loop holds refers back to it: a trainer that is dropped is freed at once. Otherwise its
+    CUDA graph would wait for the garbage collector, which may run while another graph is captured.
+
+    Args:
+        trainer: Takes the steps.
+        train: The loader of the training data.
+        test: The loader of the test data.
+        config: The options of the run.
+        tracker: Records the rows.
+        display: Shows rows and steps.
+        stop: The request to stop.
+        checkpoints: Writes checkpoints; None: there are none.
+        world: The processes of the run.
+        lag: As in `MetricsLogger`.
+
+    Attributes:
+        step: The steps taken so far.
+        epoch: The epochs that are complete.
+        in_epoch: The steps taken in the current epoch.
+        evaluated: Whether the current epoch has been evaluated.
+        stopped: Whether the loop ended early because it was asked to.
+        total_steps: The steps of the whole run.
+        evals: Of each evaluation the epoch, and the value of the compared metric.
     """
 
     def __init__(
@@ -38,52 +91,59 @@ class Fit:
         test: Any,
         config: Config,
         *,
-        on_row: Callable[[Row], None] = lambda row: None,
-        on_step: Callable[[int], None] = lambda step: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        on_stop: Callable[[], None] = lambda: None,
-        lag: bool | None = None,
+        tracker: Tracker | None = None,
+        display: Display | None = None,
+        stop: StopRequest | None = None,
+        checkpoints: CheckpointManager | None = None,
         world: World | None = None,
-        total_steps: int | None = None,
+        lag: bool | None = None,
     ) -> None:
-        self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
-        self.evaluation = Evaluation(
-            trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
-        )
-        self.on_row, self.on_step = on_row, on_step
+        tracker, display = tracker or Tracker(), display or NoDisplay()
+        self.display, self.stop = display, stop or StopRequest()
+        self.checkpoints, self.world = checkpoints, world or World()
         self.precision, self.device = trainer.precision, trainer.precision.device
-        self.meter = Meter(
-            Scaling(trainer.precision),
+
+        def log_row(row: Row) -> None:
+            tracker.log(row)
+            display.row(row)
+
+        self.log_row = log_row
+        # NVML counts the energy of a whole GPU, and several processes have one each.
+        energy = EnergyCounter(self.device) if is_cuda(self.device) and self.world.size == 1 else None
+        self.logger = MetricsLogger(
+            LossScaleReader(trainer.precision),
+            Timing(self.device, warmup_steps=config.log.warmup_steps, energy=energy),
+            log_row,
             every=config.log.every,
-            warmup_steps=config.log.warmup_steps,
-            on_row=on_row,
             on_nan=config.training.on_nan,
             world=self.world,
             buffers=trainer.buffers,
             overflows=trainer.overflows,
             lag=lag,
         )
-        self._should_stop, self._on_stop = should_stop, on_stop
-        self.stopped = False
+        self.evaluation = Evaluation(
+            trainer.model, test, trainer.precision, task=trainer.task, autocast=config.eval.autocast
+        )
         self.steps_per_epoch = steps_per_epoch(config, train)
-        self.total_steps = count_steps(config, train) if total_steps is None else total_steps
-        self.keeper: Any = None  # a `RunKeeper`, which saves the run's state
-        self._saves_by_clock = config.checkpoint.every_minutes is not None
-        self.step = 0
-        # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
-        self.epoch, self.in_epoch, self.evaluated = 0, 0, False
-        self.resumed_inexactly = False
-        self._is_best = self._due = False
-        self.evals: list[tuple[float, float]] = []  # epoch, value of the compared metric
+        self.total_steps = count_steps(config, train)
+        self.stopped = False
+        self.step = self.epoch = self.in_epoch = 0
+        self.evaluated = self.resumed_inexactly = False
+        self.evals: list[tuple[float, float]] = []
         self._compared = trainer.task.compared
+        self._is_best = self._checkpoint_due = False
 
     def run(self) -> Row:
-        """Train; returns the summary. Raises TrainingError for a loss that is not finite and stops it."""
+        """Train, and return the summary.
+
+        Raises:
+            TrainingError: The loss is not finite, and `training.on_nan=stop`.
+        """
         try:
             self._train()
         except BaseException as problem:
-            self.meter.flush_after(problem)
+            self.logger.flush_on_error(problem)
             raise
         return self.summary()
 
@@ -97,85 +157,122 @@ class Fit:
                 self._evaluate()
             if not (last or self.stopped):
                 self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
-            if self.keeper and (last or self.stopped or self._due or self.keeper.is_due(epoch + 1)):
-                self.keeper.save(self, best=self._is_best)
+            if self.checkpoints is not None:
+                due = self._checkpoint_due or self.checkpoints.is_due(epoch + 1)
+                if last or self.stopped or due:
+                    self.checkpoints.save(self.checkpoint(), self.step, best=self._is_best)
             if last or self.stopped:
                 break
 
-    def summary(self) -> Row:
-        """What the run came to so far, beside the last value of each metric."""
-        found = self.meter.summary()
-        if self.resumed_inexactly:
-            found[metrics.RESUMED_INEXACTLY] = True
-        if self.evals:
-            epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
-            found |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
-        return found
-
-    def _rank(self, value: float) -> float:
-        """A value of the compared metric as a number of which more is better."""
-        return -value if self._compared.better == metrics.LOWER else value
-
     def train_epoch(self, epoch: int, start: int = 0) -> None:
-        """One pass over the training images, from step number `start` on, with its rows."""
-        self.evaluated = self._is_best = self._due = False
+        """Train on the data once, from step number `start` on."""
+        self.evaluated = self._is_best = self._checkpoint_due = False
         with self.precision.training_context():
             self._train_steps(epoch, start)
 
     def _train_steps(self, epoch: int, start: int) -> None:
-        config, meter = self.config, self.meter
+        config, logger, trainer = self.config, self.logger, self.trainer
         every, accumulate = config.diagnostics.every, config.training.accumulate
-        meter.resume()
-        feed = self.trainer.feed(self.train, epoch, start * accumulate)
+        logger.resume()
+        feed = trainer.feed(self.train, epoch, start * accumulate)
         polling = Polling(self.world)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
-            meter.fetched()
+            logger.timing.mark_batch_ready()
             self.step, self.in_epoch = self.step + 1, number
             diagnose = every is not None and self.step % every == 0
-            rate = self.trainer.optimizer.param_groups[0]["lr"]
-            result = self.trainer.step(batches, diagnose=diagnose)
-            meter.step(self.step, epoch + number / self.steps_per_epoch, result, rate)
-            ends = number == self.steps_per_epoch or self.step == self.total_steps
-            has_row = self.step % config.log.every == 0 or ends
-            due = has_row and self.keeper is not None and self.keeper.is_due()
-            # At an epoch's end and where a checkpoint may be due all have to know at once, else a step later.
-            at_once = ends or (has_row and self._saves_by_clock)
-            self.stopped, self._due = polling.poll(self._should_stop(), due, blocking=at_once)
-            if self.stopped:
-                self._on_stop()
-            self.on_step(self.step)
-            if self.stopped or ends:
+            learning_rate = trainer.optimizer.param_groups[0]["lr"]
+            result = trainer.step(batches, diagnose=diagnose)
+            logger.log_step(self.step, epoch + number / self.steps_per_epoch, result, learning_rate)
+            is_last = number == self.steps_per_epoch or self.step == self.total_steps
+            self._poll(polling, is_last)
+            self.display.step(self.step)
+            if self.stopped or is_last:
                 break
-            if self._due and self.keeper:
-                meter.flush()  # sync: what is saved must have been logged
-                meter.pause()
-                self.keeper.save(self)
-                self._due = False
-                meter.resume()
-        meter.flush()  # sync: the epoch's time and energy end with its last step
-        meter.pause()
+            if self._checkpoint_due and self.checkpoints is not None:
+                logger.flush()  # sync: what is saved must have been logged
+                logger.pause()
+                self.checkpoints.save(self.checkpoint(), self.step)
+                self._checkpoint_due = False
+                logger.resume()
+        logger.flush()  # sync: the epoch's time and energy end with its last step
+        logger.pause()
+
+    def _poll(self, polling: Polling, is_last: bool) -> None:
+        """Find out whether any process was asked to stop, and whether a checkpoint is due."""
+        has_row = is_last or self.step % self.config.log.every == 0
+        checkpoints = self.checkpoints
+        due = has_row and checkpoints is not None and checkpoints.is_due()
+        # At the end of an epoch, and where a checkpoint may be due, all processes have to know at once.
+        at_once = is_last or (has_row and checkpoints is not None and checkpoints.by_clock)
+        stop, self._checkpoint_due = polling.poll(self.stop.is_made(), due, blocking=at_once)
+        if stop:
+            self._end_early()
+
+    def _end_early(self) -> None:
+        """End here, in all processes with the exit code of the first that was asked: it may record."""
+        self.stopped = True
+        codes = self.world.gather(self.stop.exit_code if self.stop.is_made() else None)
+        self.stop.agree_on(next(code for code in codes if code is not None))
 
     def _evaluate(self) -> None:
         self.world.share_buffers(self.trainer.model)
-        found = self.evaluation.run(lambda: self.world.any(self._should_stop())[0], self.world)
-        if found is None:
-            self.stopped = True
-            self._on_stop()
+        values = self.evaluation.run(lambda: self.world.any(self.stop.is_made())[0], self.world)
+        if values is None:
+            self._end_early()
             return
         self.evaluated = True
-        row = self.meter.row_at() | found
+        row = self.logger.start_row() | values
         value = row[self._compared.key]
         if math.isfinite(row[metrics.EVAL_LOSS]) and math.isfinite(value):
             self._is_best = all(self._rank(value) > self._rank(before) for _, before in self.evals)
             self.evals.append((row[metrics.EPOCH], value))
-        self.on_row(row)
+        self.log_row(row)
+
+    def summary(self) -> Row:
+        """Return what the run came to so far, beside the last value of each metric."""
+        summary = self.logger.summary()
+        if self.resumed_inexactly:
+            summary[metrics.RESUMED_INEXACTLY] = True
+        if self.evals:
+            epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
+            summary |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
+        return summary
+
+    def _rank(self, value: float) -> float:
+        """Return a value of the compared metric as a number of which more is better."""
+        return -value if self._compared.better == metrics.LOWER else value
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return all that the run needs to continue: plain values and tensors, and all random states.
+
+        Call it in all processes at one step. Writing the result out waits for the device.
+        """
+        parts = {name: getattr(self.trainer, name).state_dict() for name in PARTS}
+        return {"fit": self.state_dict(), **parts, "random": self.world.gather(random_states(self.device))}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `checkpoint`.
+
+        Raises:
+            UserError: The checkpoint is of another program.
+        """
+        try:
+            for name in PARTS:
+                getattr(self.trainer, name).load_state_dict(state[name])
+            self.load_state_dict(state["fit"])
+            set_random_states(self.device, state["random"][self.world.rank])
+        except Exception as problem:  # whatever a file that passes every check may still lack
+            what = (
+                f"the checkpoint of run {state.get('run_id')} does not fit this program ({reason(problem)})"
+            )
+            raise UserError(f"resume: {what}; start anew with resume=never") from None
 
     def state_dict(self) -> Row:
-        """Where the run is and what it has gathered: plain values, tensors. Behind a row."""
-        return {key: getattr(self, key) for key in STATE} | {"meter": self.meter.state_dict()}
+        """Return plain values and tensors for a checkpoint. Call it after a row."""
+        return {key: getattr(self, key) for key in STATE} | {"meter": self.logger.state_dict()}
 
     def load_state_dict(self, state: Row) -> None:
-        """Go on from a state of `state_dict`."""
+        """Continue from a state of `state_dict`."""
         for key in STATE:
             setattr(self, key, state[key])
         if isinstance(self.train, BatchLoader) and 0 < self.in_epoch < self.steps_per_epoch:
@@ -184,15 +281,15 @@ class Fit:
                 f"epoch {self.epoch + 1} goes on within a loader of its own, the batches before are skipped"
             )
             log.warning(f"{what}: what it draws unseeded comes otherwise than it would have")
-        self.meter.load_state_dict(state["meter"])
+        self.logger.load_state_dict(state["meter"])
 
 
 def steps_per_epoch(config: Config, train: Any) -> int:
-    """Optimizer steps in an epoch; the last may have fewer micro-batches."""
+    """Return the optimizer steps of an epoch; the last may have fewer micro-batches."""
     return -(-len(train) // config.training.accumulate)
 
 
 def count_steps(config: Config, train: Any) -> int:
-    """Optimizer steps of the whole run."""
+    """Return the optimizer steps of the whole run."""
     steps = config.epochs * steps_per_epoch(config, train)
     return steps if config.max_steps is None else min(steps, config.max_steps)

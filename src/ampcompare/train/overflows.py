@@ -12,66 +12,82 @@ from torch import Tensor, nn
 
 from ampcompare.machine.device import is_host
 
-# After a skipped step, on a GPU: a scale that collapses does so within as many.
+# After a skipped step on a GPU so many steps are checked: a scale that collapses does so within as many.
 WATCHED_STEPS = 20
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Buffers:
-    """The floating buffers of a model: counted where they are no longer finite, put back if that is wanted.
+class BufferMonitor:
+    """Counts the floating buffers of a model that are no longer finite, and restores them if asked to.
 
     A step that overflows in its forward is skipped, but the forward has updated BatchNorm's running
-    statistics before anybody knew: inf or nan in them stays for good, whatever comes after, and is in every
-    evaluation (pytorch 90342, 115500).
+    statistics before anybody knew: inf or nan in them stays for good, and is in every evaluation (pytorch
+    90342, 115500).
+
+    Args:
+        model: The model.
+        restores: Whether to restore buffers that a skipped step spoiled.
+
+    Attributes:
+        restores: Whether buffers are restored; never without buffers.
+        restored: How often a buffer was restored, int64, 0-d on the device.
     """
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, *, restores: bool) -> None:
         every = [(m, key, b) for m in model.modules() for key, b in m._buffers.items()]
-        self._places = [(module, key) for module, key, b in every if _is_plain(b)]
-        found = self._floating()
-        self.restores = restores and bool(found)
-        self._at_first = _are_finite(found)  # a mask of -inf is not
-        # Buffers, each as often as it was put back. In one place, for a graph.
-        self.restored = torch.zeros((), dtype=torch.int64, device=self._at_first.device)
+        self._places = [(module, key) for module, key, b in every if _is_dense_float(b)]
+        buffers = self._floating()
+        self.restores = restores and bool(buffers)
+        self._finite_at_start = _are_finite(buffers)  # a mask of -inf is not
+        # In one place, for a CUDA graph.
+        self.restored = torch.zeros((), dtype=torch.int64, device=self._finite_at_start.device)
 
     def __bool__(self) -> bool:
-        return len(self._at_first) > 0
+        return len(self._finite_at_start) > 0
 
     @torch.no_grad()
     def count(self) -> Tensor:
-        """Buffers that are not finite and once were, 0-d; where they are put back, those that were."""
+        """Return how many buffers were finite and are not, 0-d; if they are restored, how many were."""
         if self.restores:
             return self.restored
-        return (self._at_first > _are_finite(self._floating())).sum()
+        return (self._finite_at_start > _are_finite(self._floating())).sum()
 
     @torch.no_grad()
-    def keep(self) -> tuple[Tensor, Tensor]:
-        """Before a step: a copy of all that it may spoil, flat, and which of them are finite."""
-        found = self._floating()
-        return torch.cat([b.flatten() for b in found]), _are_finite(found)
+    def save(self) -> tuple[Tensor, Tensor]:
+        """Return a flat copy of all buffers before a step, and which of them are finite."""
+        buffers = self._floating()
+        return torch.cat([b.flatten() for b in buffers]), _are_finite(buffers)
 
     @torch.no_grad()
-    def put_back(self, kept: tuple[Tensor, Tensor], skipped: Tensor) -> None:
-        """Behind a step that was `skipped` (0-d) and spoiled any of them: give all the values `kept`, so that
-        they are of one time. Decided on the device, so that a graph can hold it.
+    def restore(self, saved: tuple[Tensor, Tensor], skipped: Tensor) -> None:
+        """Restore all buffers if the step was skipped and spoiled any, so that they are of one time.
+
+        The decision is made on the device, so that a CUDA graph can hold it.
+
+        Args:
+            saved: What `save` returned before the step.
+            skipped: Whether the step was skipped, 0-d on the device.
         """
-        found = self._floating()
-        before, finite = kept
-        bad = (finite > _are_finite(found)).sum() * skipped
-        now = torch.where(bad > 0, before, torch.cat([b.flatten() for b in found]))
-        parts = now.split([b.numel() for b in found])
-        torch._foreach_copy_(found, [x.view(b.shape) for x, b in zip(parts, found, strict=True)])
-        self.restored += bad
+        buffers = self._floating()
+        before, finite = saved
+        spoiled = (finite > _are_finite(buffers)).sum() * skipped
+        now = torch.where(spoiled > 0, before, torch.cat([b.flatten() for b in buffers]))
+        parts = now.split([b.numel() for b in buffers])
+        torch._foreach_copy_(buffers, [x.view(b.shape) for x, b in zip(parts, buffers, strict=True)])
+        self.restored += spoiled
 
     def _floating(self) -> list[Tensor]:
-        # Looked up at each use: a module may put another tensor in the place of one, or take it away.
-        found = ((module._buffers.get(key)) for module, key in self._places)
-        return [b if _is_plain(b) else self._at_first.new_zeros(1, dtype=torch.float32) for b in found]
+        # Looked up at each use: a module may replace a buffer, or remove it.
+        buffers = (module._buffers.get(key) for module, key in self._places)
+        return [
+            b if _is_dense_float(b) else self._finite_at_start.new_zeros(1, dtype=torch.float32)
+            for b in buffers
+        ]
 
 
-def _is_plain(buffer: Tensor | None) -> TypeGuard[Tensor]:
-    """Whether torch knows if it is finite, and it has memory of its own for each number."""
+def _is_dense_float(buffer: Tensor | None) -> TypeGuard[Tensor]:
+    """Return whether torch can tell if it is finite, and it has memory of its own for each number."""
     return (
         buffer is not None
         and buffer.dtype in FLOATING
@@ -82,63 +98,74 @@ def _is_plain(buffer: Tensor | None) -> TypeGuard[Tensor]:
 
 
 def _are_finite(tensors: list[Tensor]) -> Tensor:
-    """Of each whether all of it, and so its largest magnitude, is finite: bool [tensors]."""
+    """Return for each tensor whether all of it is finite, bool [tensors]."""
     if not tensors:
         return torch.ones(0, dtype=torch.bool)
     norms = torch._foreach_norm(tensors, torch.inf)
-    return torch.cat([norm.reshape(1) for norm in norms]) < torch.inf  # of several types, too
+    return torch.cat([norm.reshape(1) for norm in norms]) < torch.inf  # the dtypes may differ
 
 
 @dataclass(frozen=True)
-class Found:
-    """Of one step: which of the gradients is the first that is not finite, 0-d on the device; -1: none. They
-    are those of these modules, from the last of the network to the first.
+class OverflowSource:
+    """Where the gradients of one step overflowed.
+
+    Attributes:
+        first: The position of the first gradient that is not finite, 0-d on the device; -1: all are finite.
+        modules: The module of each gradient, from the last of the network to the first.
     """
 
     first: Tensor
     modules: Sequence[str]
 
 
-class Overflows:
-    """Looks where a step that was or may have been skipped overflowed: the last module of the network whose
-    gradient is not finite.
+class OverflowDetector:
+    """Finds the last module of the network whose gradient is not finite.
 
-    A gradient that is inf or nan makes those of all modules before it so; the last one, where modules are
-    registered in the order of their use, is where it began, or what lies between that module and the one
-    behind it. To know it, all gradients have to be read once more. So steps that nobody doubts are left
-    alone: on the host a skip is known at once, and its own gradients are read; on a GPU, where the host
-    learns of it an interval later, those of the steps after it. `names` are the parameters' in the order in
-    which `look` gets them.
+    A gradient that is inf or nan makes those of all modules before it so. Where modules are registered in the
+    order of their use, the last one is where the overflow began, or what lies between that module and the
+    next. To find it, all gradients are read once more, so steps that nobody doubts are left alone: on the
+    host a skip is known at once, and its own gradients are read; on a GPU, where the host learns of a skip an
+    interval later, those of the steps after it.
+
+    Args:
+        names: The names of the parameters, in the order in which `locate` gets them.
+        device: The device of the parameters.
+
+    Attributes:
+        on_host: Whether values on the device can be read without a wait.
+        may_watch: Whether the steps after a skip may be checked; not where they are launches of a CUDA graph.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         self.modules = [name.rpartition(".")[0] or name for name in names]
         self.on_host = is_host(device)
-        self._left = 0
-        self.may_watch = True  # not where the next steps are launches of a graph, which would wait for it
+        self._steps_to_watch = 0
+        self.may_watch = True
 
     def watch(self) -> None:
-        """Look at the next steps."""
-        self._left = WATCHED_STEPS
+        """Check the next steps."""
+        self._steps_to_watch = WATCHED_STEPS
 
-    def suspects(self, diagnose: bool) -> bool:
-        """Whether to look at this step, of which nobody knows yet whether it is skipped."""
-        watched, self._left = self._left > 0 and self.may_watch, max(0, self._left - 1)
-        return not self.on_host and (diagnose or watched)
+    def must_check(self, diagnose: bool) -> bool:
+        """Return whether to check this step, of which nobody knows yet whether it is skipped."""
+        if self.on_host:
+            return False
+        watched, self._steps_to_watch = self._steps_to_watch > 0, max(0, self._steps_to_watch - 1)
+        return diagnose or (watched and self.may_watch)
 
     @torch.no_grad()
-    def look(self, parameters: Sequence[Tensor]) -> Found | None:
-        """The first gradient that is not finite; None where there are no gradients, or no name is sure."""
-        if len(parameters) != len(self.modules):  # added or taken away since
+    def locate(self, parameters: Sequence[Tensor]) -> OverflowSource | None:
+        """Return where the gradients overflowed, or None without gradients or without a sure name."""
+        if len(parameters) != len(self.modules):  # parameters were added or removed since
             return None
         pairs = zip(self.modules, parameters, strict=True)
-        found = [(module, _values(p.grad)) for module, p in pairs if p.grad is not None]
-        found = [(module, gradient) for module, gradient in reversed(found) if gradient.numel()]
-        if not found:
+        gradients = [(module, _values(p.grad)) for module, p in pairs if p.grad is not None]
+        gradients = [(module, gradient) for module, gradient in reversed(gradients) if gradient.numel()]
+        if not gradients:
             return None
-        bad = ~_are_finite([gradient for _, gradient in found])
+        bad = ~_are_finite([gradient for _, gradient in gradients])
         first = torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
-        return Found(first, [module for module, _ in found])
+        return OverflowSource(first, [module for module, _ in gradients])
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment, 
 from ampcompare.machine.world import World
 from ampcompare.models import record_of
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import PLAIN
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
+from ampcompare.precision.registry import PLAIN
 from ampcompare.train.build import allows_tf32, build_trainer, is_fused, load_data
 from ampcompare.train.compiled import check_execution
 from ampcompare.train.loaders import check_data, count_workers, make_loader
@@ -79,7 +79,7 @@ class Setting:
     def environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
         config, device, precision = self.config, self.world.device, trainer.precision
-        in_fp32 = operations_in_fp32(device, precision.declares.dtype)
+        in_fp32 = operations_in_fp32(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
         settings = {
             **machine.numerics_now(),
@@ -87,10 +87,10 @@ class Setting:
             "execution": config.execution,
             "fused": is_fused(config, device),
             "processes": self.world.size,
-            metrics.PRECISION_DTYPE: precision.declares.dtype,
+            metrics.PRECISION_DTYPE: precision.metadata.dtype,
             **arithmetic_of(device),
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
-            **precision.declares.record(),
+            **precision.metadata.record(),
             **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
             **record_of(config.model.name, trainer.model),
             **trainer.task.record(),

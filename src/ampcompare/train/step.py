@@ -28,18 +28,29 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import as_real
 from ampcompare.train.compiled import CompiledForward, Forward
 from ampcompare.train.errors import TrainingError, note_batch
+from ampcompare.train.interval import StepResult
 from ampcompare.train.measure.activations import Activations
 from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.train.measure.updates import lost_updates, sampled
-from ampcompare.train.meter import Result
-from ampcompare.train.overflows import Buffers, Found, Overflows
+from ampcompare.train.overflows import BufferMonitor, OverflowDetector, OverflowSource
 from ampcompare.train.task import Task
 
-NOTHING = nullcontext()  # one for all steps
+NO_CONTEXT = nullcontext()  # one for all steps
 
 
 class Trainer:
-    """One optimizer step under any backend: accumulate, penalise, unscale, look, clip, step."""
+    """Takes optimizer steps under any backend: accumulate, penalise, unscale, diagnose, clip, step.
+
+    Args:
+        model: The prepared model, in DDP for several processes.
+        optimizer: The prepared optimizer.
+        scheduler: The schedule of the learning rate.
+        precision: The backend.
+        config: The options of training.
+        task: The loss, and what predictions are compared with.
+        compiled: Whether forward and loss are compiled.
+        world: The processes of the training.
+    """
 
     def __init__(
         self,
@@ -61,101 +72,122 @@ class Trainer:
         self._layer_groups = [name.partition(".")[0] for name in names]
         self.task = task
         self.forward = (CompiledForward if compiled else Forward)(model, self.task.loss)
-        self.buffers = Buffers(model, restores=config.on_nonfinite_buffers == "restore")
-        self.overflows = Overflows(names, precision.device)
+        self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
+        self.overflows = OverflowDetector(names, precision.device)
         # A compiled graph has no place for hooks.
         self.activations = None if compiled else Activations(model, precision.device)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of an epoch from number `start` on, as `step` takes them: of several processes with the
-        samples that they have together.
+        """Return the batches of an epoch from number `start` on, as `step` takes them.
+
+        With several processes each batch comes with the samples that all of them have together.
         """
         return loader.epoch(epoch, start) if self.world.size == 1 else loader.shares(epoch, start)
 
-    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
-        """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
+        """Take one optimizer step on the micro-batches, as if they were one batch. Waits for nothing.
 
-        With `diagnose` it has `grad/norm`, underflow fractions, what there is of activations and, of half
-        weights, lost updates; with clipping by norm, `grad/norm`. What a batch unlike the first one brings
-        about has their shapes as a note.
+        Args:
+            batches: The micro-batches, as `feed` yields them.
+            diagnose: Whether the result has `grad/norm`, underflow fractions, statistics of activations and,
+                with 16-bit weights, lost updates. With clipping by norm it always has `grad/norm`.
+
+        Raises:
+            TrainingError: The batch does not fit the model; notes tell the shapes.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
         return result
 
-    def compute(self, given: Sequence[Any], *, diagnose: bool = False) -> Result:
-        """What the device does in a step: all but the schedule."""
-        precision, config = self.precision, self.config
+    def compute(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
+        """Do what the device does in a step: all but the schedule."""
+        precision = self.precision
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
         if self.world.size == 1:
-            batches: Sequence[Batch] = given
-            samples = sum([count_samples(targets) for _, targets in batches])
+            counts = [count_samples(targets) for _, targets in batches]
+            samples = sum(counts)
         else:
-            batches, samples = [batch for batch, _ in given], sum(count for _, count in given)
-        kept = self.buffers.keep() if self.buffers.restores else None
-        losses, right, cold, judge = [], [], False, self.task.judge
-        shares = self._shares(batches, samples)
-        for number, (inputs, targets) in enumerate(batches, 1):
-            last, share = number == len(batches), shares[number - 1]
-            # In a step's last one alone processes add up their gradients.
-            with NOTHING if last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
-                try:
-                    with precision.forward_context(), self._looking(diagnose):
-                        outputs, loss = self.forward(inputs, targets)
-                except Exception as problem:
-                    if self.world.size > 1 and (line := name_unused(self.model, problem)):
-                        raise TrainingError(line) from None
-                    note_batch(problem, (inputs, targets))
-                    raise
-                cold |= self.forward.cold
-                if config.gradient_penalty:
-                    loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
-                if isinstance(share, Tensor) or share != 1:
-                    loss = loss * share
-                precision.backward(loss, sync=last)
+            samples = sum([count for _, count in batches])  # of all processes
+            batches = [batch for batch, _ in batches]
+            counts = [count_samples(targets) for _, targets in batches]
+        saved_buffers = self.buffers.save() if self.buffers.restores else None
+        weights = self._loss_weights(batches, counts, samples)
+        losses, classified, compiled, last = [], [], False, len(batches) - 1
+        for number, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
+            # Processes add up their gradients in the last micro-batch of a step alone.
+            with NO_CONTEXT if number == last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
+                outputs, loss = self._forward(batch, diagnose)
+                compiled |= self.forward.cold
+                if isinstance(weight, Tensor) or weight != 1:
+                    loss = loss * weight
+                precision.backward(loss, sync=number == last)
             losses.append(loss.detach())
-            if judge is not None and (found := judge(outputs, targets)) is not None:
-                right.append(found)
+            if (pair := self.task.classify(outputs, batch[1])) is not None:
+                classified.append(pair)
 
-        suspect = self.overflows.look(self._parameters()) if self.overflows.suspects(diagnose) else None
-        looks, suspect = self._look_and_clip(diagnose, suspect)
-        updates, overflow = self._step(diagnose, kept, suspect)
-        looks |= updates
+        overflow = None
+        if self.overflows.must_check(diagnose):
+            overflow = self.overflows.locate(self._parameters())
+        diagnostics, overflow = self._diagnose_and_clip(diagnose, overflow)
+        updates, overflow = self._step(diagnose, saved_buffers, overflow)
+        diagnostics |= updates
         if diagnose and self.activations is not None:
-            looks |= self.activations.take()
+            diagnostics |= self.activations.take()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return Result(loss, samples, right, looks, cold, overflow)
+        return StepResult(loss, samples, classified, diagnostics, compiled, overflow)
 
-    def _shares(self, batches: Sequence[Batch], samples: int) -> Sequence[float | Tensor]:
-        """The factor on each micro-batch's loss: the last one of an epoch may be short, and of others not all
-        targets may count. Over processes the mean is taken of gradients and losses.
+    def _forward(self, batch: Batch, diagnose: bool) -> tuple[Any, Tensor]:
+        """Return outputs and loss of a micro-batch, with the gradient penalty."""
+        try:
+            with self.precision.forward_context(), self._watch_activations(diagnose):
+                outputs, loss = self.forward(*batch)
+        except Exception as problem:
+            if self.world.size > 1 and (line := name_unused(self.model, problem)):
+                raise TrainingError(line) from None
+            note_batch(problem, batch)
+            raise
+        if self.config.gradient_penalty:
+            loss = loss.float() + self.config.gradient_penalty * self._gradient_penalty(loss)
+        return outputs, loss
+
+    def _loss_weights(
+        self, batches: Sequence[Batch], counts: Sequence[int], samples: int
+    ) -> Sequence[float | Tensor]:
+        """Return the factor on the loss of each micro-batch.
+
+        The last one of an epoch may be short, and not all targets may count. Over processes the mean of
+        gradients and losses is taken.
         """
         if self.task.weigh is None:
-            return [count_samples(targets) * self.world.size / samples for _, targets in batches]
+            return [count * self.world.size / samples for count in counts]
         weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
         return (weights * self.world.size / self.world.sum_(weights.sum())).unbind()
 
-    def _looking(self, diagnose: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch's forward: its activations may be looked at."""
-        return self.activations.looking() if diagnose and self.activations is not None else NOTHING
+    def _watch_activations(self, diagnose: bool) -> AbstractContextManager[Any]:
+        """Return the context of a forward: with `diagnose` it records statistics of activations."""
+        return self.activations.looking() if diagnose and self.activations is not None else NO_CONTEXT
 
-    def _look_and_clip(self, diagnose: bool, suspect: Found | None) -> tuple[dict[str, Tensor], Found | None]:
+    def _diagnose_and_clip(
+        self, diagnose: bool, overflow: OverflowSource | None
+    ) -> tuple[dict[str, Tensor], OverflowSource | None]:
+        """Clip the gradients. Return their diagnostics by metric key, and where they overflowed."""
         config, precision = self.config, self.precision
         if not (diagnose or config.clip_norm or config.clip_value):
-            return {}, suspect
+            return {}, overflow
         precision.unscale_(self.optimizer)
         parameters = [p for p in self._parameters() if p.grad is not None]
-        found: dict[str, Tensor] = {}
+        diagnostics: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:
-            found[metrics.GRADIENT_NORM] = self._norm(parameters)
+            diagnostics[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
-            found |= look_at_gradients(self._by_layer(gradients=True), precision.scale_factor())
+            diagnostics |= look_at_gradients(self._by_layer(gradients=True), precision.scale_factor())
         # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
-        # Only on the host, where to ask a norm whether it is finite is no wait.
-        if self.overflows.on_host and (config.clip_value or not found[metrics.GRADIENT_NORM].isfinite()):
-            suspect = self.overflows.look(self._parameters())
+        # Only on the host, where asking a norm whether it is finite is no wait.
+        norm = diagnostics.get(metrics.GRADIENT_NORM)
+        if self.overflows.on_host and (config.clip_value or (norm is not None and not norm.isfinite())):
+            overflow = self.overflows.locate(self._parameters())
         if config.clip_value:
             # PyTorch clamps no complex numbers: their real and imaginary parts are clipped.
             if real := [p for p in parameters if not p.is_complex()]:
@@ -163,31 +195,34 @@ class Trainer:
             for gradient in (p.grad for p in parameters if p.is_complex() and p.grad is not None):
                 as_real(gradient).clamp_(-config.clip_value, config.clip_value)
         if config.clip_norm:
-            norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
+            if config.clip_value or norm is None:
+                norm = self._norm(parameters)
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
-        return found, suspect
+        return diagnostics, overflow
 
     def _step(
-        self, diagnose: bool, kept: Any, suspect: Found | None
-    ) -> tuple[dict[str, Tensor], Found | None]:
-        """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
+        self, diagnose: bool, saved_buffers: Any, overflow: OverflowSource | None
+    ) -> tuple[dict[str, Tensor], OverflowSource | None]:
+        """Take the optimizer's step, or skip it; then restore the buffers if that is asked for.
 
-        Returns, with `diagnose`, which updates were lost to rounding, and of a skip where it overflowed.
+        Returns:
+            With `diagnose` the updates that rounding lost, and where the gradients of a skipped step
+            overflowed.
         """
         precision, on_host, half = self.precision, self.overflows.on_host, {}
-        if diagnose and precision.declares.updates_half:
+        if diagnose and precision.metadata.updates_half:
             half = {name: sampled(group) for name, group in self._by_layer().items()}
-        if not (half or kept is not None or (on_host and self._may_skip)):
+        if not (half or saved_buffers is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
-            return {}, suspect
+            return {}, overflow
         before = precision.skipped_steps().clone()  # counted in place
         precision.step(self.optimizer)
         skipped = precision.skipped_steps() > before
-        if kept is not None:
-            self.buffers.put_back(kept, skipped)
-        if on_host and skipped and suspect is None:  # on the host, where there is nothing to wait for
-            suspect = self.overflows.look(self._parameters())
-        return lost_updates(half, skipped), suspect
+        if saved_buffers is not None:
+            self.buffers.restore(saved_buffers, skipped)
+        if on_host and skipped and overflow is None:  # on the host, where there is nothing to wait for
+            overflow = self.overflows.locate(self._parameters())
+        return lost_updates(half, skipped), overflow
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:

@@ -23,7 +23,9 @@ from ampcompare.train import scores
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import Seen, Sums
 
-Judge = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
+Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
+# Bytes of a batch's logits that may wait for a row; of larger ones the predicted classes wait.
+MAX_LOGITS_BYTES = 2**16
 LOSS, METRICS = "task.loss", "task.metrics"  # the options
 
 
@@ -38,18 +40,30 @@ class Score:
     option: tuple[str, str]  # and the value of it that names this one
 
 
-def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Of each sample or token whether the largest logit is that of its class, bool [N]; the classes [N]. None
-    for targets that are shares of the classes, which have no accuracy.
+def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Return what the accuracy of a training batch is computed from, without computing it yet.
+
+    Returns:
+        The logits [N, C] of all samples or tokens and their classes [N]. Large logits are replaced by the
+        predicted classes [N], so that no memory waits for a row. None for targets that are fractions of the
+        classes, which have no accuracy.
     """
-    logits, classes = outputs, targets
     labels = scores.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
-    # GoogLeNet gives more outputs in training, for one.
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.ndim != 2:
+    if isinstance(targets, Tensor) and isinstance(outputs, Tensor) and outputs.ndim == 2:
+        logits, classes = outputs, targets
+    else:  # GoogLeNet returns more outputs in training, for one
         logits, classes = scores.by_class(outputs, targets)
-    return logits.detach().argmax(1) == classes, classes
+    logits = logits.detach()
+    # The storage, since logits may be a view of something larger.
+    if logits.untyped_storage().nbytes() > MAX_LOGITS_BYTES:
+        logits = logits.argmax(1)
+    return logits, classes
+
+
+def no_classes(outputs: Any, targets: Any) -> None:
+    """Return None: the task has no classes, so no accuracy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +71,8 @@ class Task:
     """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
     `compared` the one among them that runs are compared by.
 
-    `judge` tells who was right in training (`who_is_right`); None: there is no accuracy. `sources` are the
-    hashes of the files of what comes from outside.
+    `classify` returns logits and classes of a training batch (`logits_and_classes`), or None where there is
+    no accuracy. `sources` are the hashes of the files of what comes from outside.
 
     `weigh` gives, 0-d on the device, of how many of the targets a loss is the mean; None: of as many in every
     sample.
@@ -67,7 +81,7 @@ class Task:
     loss: Callable[..., Tensor]
     scores: tuple[Score, ...]
     compared: Score
-    judge: Judge | None = who_is_right
+    classify: Classify = logits_and_classes
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
 
@@ -124,7 +138,7 @@ def build_task(config: Config, device: torch.device) -> Task:
     key = names.compared_key(of.loss, of.metrics, of.metric)
     compared = next(score for score in every if score.key == key)
     has_classes = any(name in scores.OF_CLASSES for name in (of.loss, *texts))
-    return Task(loss, tuple(every), compared, who_is_right if has_classes else None, sources)
+    return Task(loss, tuple(every), compared, logits_and_classes if has_classes else no_classes, sources)
 
 
 def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:

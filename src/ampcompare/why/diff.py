@@ -17,7 +17,7 @@ from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
 from ampcompare.machine.device import allow_tf32
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import PLAIN
+from ampcompare.precision.registry import PLAIN
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.report.words import printable, some

@@ -48,7 +48,7 @@ class Side:
 
     @property
     def dtype(self) -> str:
-        """The low type that it declares."""
+        """Return the dtype of the backend's metadata."""
         return backend_of(self.config.backend).dtype
 
 

@@ -16,8 +16,8 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import each
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import PLAIN
-from ampcompare.precision.keep import CannotKeep, matching
+from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision.registry import PLAIN
 from ampcompare.program.console import print_line
 from ampcompare.program.files import write_json
 from ampcompare.train.scores import call

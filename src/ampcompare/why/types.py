@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcompare.data.batch import Batch, tensors
-from ampcompare.precision.o1.tables import entries
-from ampcompare.precision.o1.weights import STATE
+from ampcompare.precision.o1.cast_cache import STATE
+from ampcompare.precision.o1.cast_lists import entries
 from ampcompare.train.scores import call
 from ampcompare.train.step import Trainer
 from ampcompare.why.observe import floats

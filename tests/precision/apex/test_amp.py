@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ampcompare.precision.apex import amp
-from ampcompare.precision.o1.tables import entries
+from ampcompare.precision.o1.cast_lists import entries
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")

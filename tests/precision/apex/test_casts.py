@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
 from ampcompare.precision import build_precision
+from ampcompare.precision.o1.cast_cache import STATE
+from ampcompare.precision.o1.cast_wrappers import half
 from ampcompare.precision.o1.patches import casts, disable_casts
-from ampcompare.precision.o1.rules import half
-from ampcompare.precision.o1.weights import STATE
 
 HALF, FLOAT = torch.float16, torch.float32
 

@@ -28,11 +28,9 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
 
 def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
     def keeping(seed: int, *names: str, backend: str = "fp16") -> RunRecord:
-        precision = {"dtype": "float16", "keep_fp32": [*names] or None}
-        return make(backend, seed, config={"precision": precision})
+        return make(backend, seed, config={"precision": {"keep_fp32": [*names] or None}})
 
-    before = {"precision": {"dtype": "float16"}}  # recorded before there was such an option
-    old = make("fp16", 1, config=before)
+    old = make("fp16", 1)  # recorded before there was such an option
     assert labels(old, keeping(2)) == ["fp16"]
     assert labels(old, keeping(2, "fc")) == ["fp16 · keep_fp32 null", "fp16 · keep_fp32 fc"]
     assert labels(keeping(1, "fc", "*.bn3"), keeping(2, "*.bn3", "fc")) == ["fp16"]
@@ -123,31 +121,29 @@ def test_seed_1_and_seed_1_0_are_one_seed():
     assert set(analysis.table["seed"]) == {"1", "2", "3"}
 
 
-def run(backend: str, seed: int, dtype: str, *, took: str | None = None) -> RunRecord:
-    """A run as it was recorded when one backend ran in several types."""
+# What the published records of 2026-11-22 hold that later ones do not.
+WENT = {
+    "fuse": False,
+    "eval": {"tf32": None},
+    "precision": {
+        "enabled": True,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "min_scale_warning": 1.0,
+    },
+}
 
-    def edit(plan):
-        plan["config"] |= {"backend": backend, "precision": {"enabled": True, "dtype": dtype}}
-        if took:
-            plan["summary"]["environment"]["precision_dtype"] = took
 
-    return make("native", seed, edit=edit, id=f"{backend}-{dtype}-{seed}")
+def test_options_that_went_set_published_runs_and_those_of_now_apart_only_where_they_had_an_effect():
+    def published(seed: int, backend: str, dtype: str, **changes) -> RunRecord:
+        precision = WENT["precision"] | {"dtype": dtype}
+        return make("none", seed, config=WENT | {"backend": backend, "precision": precision} | changes)
 
-
-@pytest.mark.parametrize(
-    ("old", "dtype", "new", "meaning"),
-    [
-        ("native", "float16", "native", "torch.amp, fp16"),
-        ("native", "bfloat16", "native_bf16", "torch.amp bf16"),
-        ("apex_o1", "bfloat16", "apex_o1_bf16", "apex O1 lists in bf16"),
-    ],
-)
-def test_a_backend_of_old_in_its_type_is_the_one_of_now(old, dtype, new, meaning):
-    """Also where the type was left to the machine."""
-    mixed = [run(old, 0, dtype), run(old, 1, "auto", took=dtype), run(new, 2, dtype)]
-    analysis = analyse_runs([run("none", 0, "float16"), *mixed])
-    assert [(g.label, g.n) for g in analysis.groups] == [("none", 1), (new, 3)]
-    assert analysis.meanings[new] == meaning
+    for backend, dtype in (("native_bf16", "bfloat16"), ("none", "float16"), ("native", "float16")):
+        now = make("none", 2, config={"backend": backend})
+        assert labels(published(1, backend, dtype), now) == [backend]
+    labelled = labels(published(1, "none", "float16", fuse=True), make("none", 2))
+    assert labelled == ["none · fuse on", "none · fuse not set"]
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
@@ -182,7 +178,7 @@ def test_a_record_of_fp32_with_tf32_is_the_backend_tf32_and_others_are_what_they
         ({"device_name": "NVIDIA GeForce RTX 2080 Ti"}, False),
         ({"device_name": "NVIDIA of tomorrow"}, False),
         ({"device_name": "NVIDIA of tomorrow", "compute_capability": "12.0"}, True),
-        ({"device_name": "NVIDIA of yesterday", "compute_capability": [7, 5]}, False),
+        ({"device_name": "NVIDIA of yesterday", "compute_capability": "7.5"}, False),
         ({"device_name": "NVIDIA H200", "tf32": True}, False),
         ({"device_name": "NVIDIA H200", "device_type": "cpu"}, False),
         ({"device_name": "AMD Instinct MI300X"}, False),

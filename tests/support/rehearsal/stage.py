@@ -1,4 +1,4 @@
-"""A whole training on fake CUDA tensors: a Fit as a config says, on the device `cuda:0` that is not there."""
+"""A whole training on fake CUDA tensors, on the device `cuda:0` that is not there."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.train.build import allows_tf32
-from ampcompare.train.loop import Fit
+from ampcompare.train.loop import TrainingLoop
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.walk import walking
 from support.rehearsal.watch import Contact, Watch
@@ -33,9 +33,9 @@ WORDS = (
 
 
 class Rehearsed(NamedTuple):
-    """What a rehearsed Fit came to."""
+    """What a rehearsed training loop came to."""
 
-    contacts: list[Contact]  # of `Fit.run` alone, in order
+    contacts: list[Contact]  # of `TrainingLoop.run` alone, in order
     captures: int  # of graphs
     launches: int  # of graphs
     rows: list[dict[str, Any]]
@@ -61,8 +61,8 @@ def stage() -> Iterator[tuple[Watch, FakeCuda]]:
         hook.remove()
 
 
-def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: None) -> Rehearsed:
-    """Run a Fit of the config of WORDS and `words`; `prepare` may change it before it runs.
+def rehearse(words: Sequence[str], prepare: Callable[[TrainingLoop], None] = lambda fit: None) -> Rehearsed:
+    """Run a training loop of the config of WORDS and `words`; `prepare` may change it before it runs.
 
     Raises RehearsalError for what a capture does not allow.
     """

@@ -12,7 +12,6 @@ from support import training
 from support.refusals import line_of
 
 from ampcompare import load_runs
-from ampcompare.train.checkpoint.state import capture, restore
 from ampcompare.train.checkpoint.store import Store
 
 
@@ -69,12 +68,10 @@ def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, tmp_path:
     assert len([*top.iterdir()]) == 9  # its own beside them
 
 
-def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, begun: Path, monkeypatch):
-    (begun / "run.json").unlink()  # there was none
-    why = f"resume=auto: run {begun.name} has checkpoints of format 2, this version reads 5; finish it with"
+def test_a_run_without_its_description_is_refused_by_its_format(play, begun: Path, monkeypatch):
+    (begun / "run.json").unlink()  # a version of before 0.2 wrote none
+    why = f"resume=auto: run {begun.name} has checkpoints of an unknown format (no run.json), this version"
     assert why in line_of(play, "resume=auto")
-    (begun / "recorded").write_text("4")  # so it said that it had ended
-    assert "format" not in play("resume=auto", "max_steps=2")
     monkeypatch.setenv("WANDB_RUN_ID", begun.name)
     assert why in line_of(play, "resume=auto")
 
@@ -133,7 +130,7 @@ def test_random_numbers_go_on_where_they_were():
     def drawn() -> tuple[float, float, float]:
         return torch.rand(()).item(), np.random.rand(), random.random()
 
-    state = capture(training.fit()[0])
+    state = training.fit()[0].checkpoint()
     expected = drawn()
-    restore(training.fit()[0], state)
+    training.fit()[0].resume(state)
     assert drawn() == expected

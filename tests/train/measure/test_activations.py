@@ -106,7 +106,7 @@ def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch:
 def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     torch.manual_seed(1)
     made = trainer(backend, model, init_scale=256.0)
-    found = [made.step([batch(8)] * 2, diagnose=diagnose and i == 1).looks for i in range(3)]
+    found = [made.step([batch(8)] * 2, diagnose=diagnose and i == 1).diagnostics for i in range(3)]
     assert not any(module._forward_hooks for module in model.modules())
     return [*model.state_dict().values(), torch.rand(1)], found
 

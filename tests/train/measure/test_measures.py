@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ampcompare.machine.device import is_out_of_memory
-from ampcompare.train.measure.energy import EnergyMeter
 from ampcompare.train.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
+from ampcompare.train.resources import EnergyCounter
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():
@@ -72,7 +72,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def test_energy_is_the_difference_of_two_counts(counter: Mock):
     counter.side_effect = [0, 1000, 4500]
-    meter = EnergyMeter(torch.device("cuda"))
+    meter = EnergyCounter(torch.device("cuda"))
     meter.start()
     assert meter.joules() == 3.5
 
@@ -82,7 +82,7 @@ def test_a_counter_that_fails_is_given_up_and_said_once(
     counter: Mock, before: list[int], caplog: pytest.LogCaptureFixture
 ):
     counter.side_effect = [*before, pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)]
-    meter = EnergyMeter(torch.device("cuda"))
+    meter = EnergyCounter(torch.device("cuda"))
     for _ in range(2):
         meter.start()
         assert meter.joules() is None

@@ -72,8 +72,8 @@ def test_a_backend_has_them_where_the_optimizer_updates_half_weights(backend: st
     torch.manual_seed(0)
     made = trainer(backend, tiny(4), TrainingConfig(clip_norm=1.0), lr=0.01, init_scale=256.0)
     expected = backend in ("fp16", "bf16", "bf16_sr")
-    assert not any(key.startswith("update/") for key in made.step([batch(16)]).looks)
-    found = made.step([batch(16)], diagnose=True).looks
+    assert not any(key.startswith("update/") for key in made.step([batch(16)]).diagnostics)
+    found = made.step([batch(16)], diagnose=True).diagnostics
     assert (LOST in found, f"{LOST}/8" in found) == (expected, expected)
     if expected:
         assert 0 < found[LOST].item() < 1

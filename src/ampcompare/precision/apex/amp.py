@@ -24,8 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.levels import as_list, check_model, properties_of
-from ampcompare.precision.backends import PrecisionOptions
+from ampcompare.precision.apex.opt_levels import as_list, check_model, properties_of
 from ampcompare.precision.casting import (
     HALF_TYPES,
     convert_network,
@@ -34,16 +33,17 @@ from ampcompare.precision.casting import (
     unwrap_forward,
     wrap_forward,
 )
-from ampcompare.precision.gradients import Gradients, scaled_backward
+from ampcompare.precision.loss_scaler import MAX_SCALE, LossScaler
 from ampcompare.precision.o1 import patches
 from ampcompare.precision.o1.backend import NOT_CAST
+from ampcompare.precision.o1.cast_cache import STATE, CastState
+from ampcompare.precision.o1.cast_wrappers import float_ as float_function  # noqa: F401
+from ampcompare.precision.o1.cast_wrappers import half as half_function  # noqa: F401
+from ampcompare.precision.o1.cast_wrappers import promote as promote_function  # noqa: F401
 from ampcompare.precision.o1.patches import casts as casts
 from ampcompare.precision.o1.patches import disable_casts as disable_casts
-from ampcompare.precision.o1.rules import float_ as float_function  # noqa: F401
-from ampcompare.precision.o1.rules import half as half_function  # noqa: F401
-from ampcompare.precision.o1.rules import promote as promote_function  # noqa: F401
-from ampcompare.precision.o1.weights import STATE, CastState
-from ampcompare.precision.scaler import MAX_SCALE, LossScaler
+from ampcompare.precision.registry import PrecisionOptions
+from ampcompare.precision.unscaling import Gradients, scaled_backward
 
 
 @dataclass

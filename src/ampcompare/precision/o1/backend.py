@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.casting import find_scripted
+from ampcompare.precision.loss_scaling import Scaled
+from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.patches import casts, disable_casts, installed
-from ampcompare.precision.o1.weights import STATE
-from ampcompare.precision.scaled import Scaled
+from ampcompare.precision.registry import REGISTRY
 
 NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not call:"
 
@@ -20,13 +21,15 @@ NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not
 class ApexO1(Scaled):
     """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    metadata = REGISTRY["apex_o1"]
+
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Refuse TorchScript, which calls no Python function, so that nothing would be cast."""
         if names := find_scripted(model):
             what = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
             todo = "use the module without torch.jit, or backend=native"
-            raise UnsupportedModel(f"backend={self.declares.label}: {what}; {todo}")
-        return super().prepare(model, optimizer)
+            raise UnsupportedModel(f"backend={self.metadata.label}: {what}; {todo}")
+        return super().convert(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:
         return installed()
@@ -52,4 +55,5 @@ class ApexO1BFloat16(ApexO1):
     compute in.
     """
 
+    metadata = REGISTRY["apex_o1_bf16"]
     input_dtype = torch.bfloat16

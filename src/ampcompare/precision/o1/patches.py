@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ampcompare.precision.o1 import rules
-from ampcompare.precision.o1.rules import Function
-from ampcompare.precision.o1.tables import entries
-from ampcompare.precision.o1.weights import STATE
+from ampcompare.precision.o1 import cast_wrappers
+from ampcompare.precision.o1.cast_cache import STATE
+from ampcompare.precision.o1.cast_lists import entries
+from ampcompare.precision.o1.cast_wrappers import Function
 
 _MISSING = object()
 # Where pickle finds PyTorch's functions while the wrappers stand in their places.
@@ -164,4 +164,4 @@ def again(function: Function) -> Function:
     return wrapper
 
 
-RULES = rules.RULES | {"again": again}
+RULES = cast_wrappers.RULES | {"again": again}

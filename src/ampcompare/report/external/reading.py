@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.data import sources
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.definitions import definition_of
 from ampcompare.records.tree import as_text, lookup

@@ -77,8 +77,7 @@ def match(
     these data and an arm.
     """
     theirs = {
-        arm: canonical(config_now({**publication.setting, **own}, {}))
-        for arm, own in publication.arms.items()
+        arm: canonical(config_now({**publication.setting, **own})) for arm, own in publication.arms.items()
     }
     places: dict[Place, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ampcompare import metrics
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.registry import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.report.words import by_size, printable, short
 
@@ -63,8 +63,6 @@ def has_tf32(run: RunRecord) -> bool:
     if environment.get("device_type") != "cuda":
         return False
     told, name = environment.get("compute_capability"), str(environment.get("device_name", ""))
-    if isinstance(told, list | tuple):
-        told = ".".join(map(str, told))
     if isinstance(told, str | int | float):
         found = re.fullmatch(r"(\d+)(\.\d+)?", str(told))
         return found is not None and float(found[0]) >= AMPERE
@@ -75,8 +73,8 @@ def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
     words, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):
-        words = built_in.words
+        words = built_in.description
         if built_in.is_fp32:
-            return built_in.words
+            return built_in.description
     short = SHORT.get(dtype, dtype)
     return (str(words) if short in str(words) else f"{words}, {short}") if words and dtype else ""

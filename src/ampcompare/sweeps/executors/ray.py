@@ -22,6 +22,7 @@ from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.program.files import make_folder
+from ampcompare.program.signals import preserved_handlers
 from ampcompare.program.yaml_file import read_word
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.code_version import changed_code_dates, read_code_version
@@ -360,15 +361,13 @@ def _connect(environment: Mapping[str, Any], max_retries: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        ray.init(address=address, runtime_env=dict(environment), **quiet)
+        # The handlers of Ray would end this process and leave its runs.
+        with preserved_handlers(signal.SIGTERM, signal.SIGINT):
+            ray.init(address=address, runtime_env=dict(environment), **quiet)
     except (Exception, SystemExit) as problem:
         ray.shutdown()
         raise UserError(f"{what}: cannot be used: {_told_by_ray(problem)}") from None
-    finally:
-        for number, handler in handlers.items():  # Ray's own would end this process and leave the runs
-            signal.signal(number, handler)
     _hide_reports_of_ray()
 
 

@@ -3,9 +3,8 @@
 Where the node sees the sweep's output folder, the run works in it, and goes on from what another node has
 left there. Elsewhere it works in a temporary folder, and its files travel back with the result.
 
-`ray.cancel` raises KeyboardInterrupt in the main thread of the task. So a thread of its own sees to the run
-and the main thread only sleeps: a call that it interrupts must not hold a lock of `subprocess`, and a process
-that was just started must not be lost.
+`ray.cancel` interrupts the main thread of the task as Ctrl-C does. The handler sets a flag and raises
+nothing, so that a process that was just started is not lost.
 """
 
 import hashlib
@@ -15,7 +14,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail
 from ampcompare.sweeps.process_guard import ProcessGuard
 from ampcompare.sweeps.run_process import STOP_SECONDS, RunLauncher, end_leftovers, end_state
+from ampcompare.sweeps.stop_request import SweepStopRequest
 
 POLL_SECONDS = 0.1
 NOTES = Path("cluster") / "ray"  # in the output folder: the token, and the task of each run
@@ -101,33 +100,17 @@ class TaskResult:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class _StopCount:
-    """How often somebody asked for the end: once in order, twice at once."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-
-
 def run_task(task: RayTask) -> TaskResult:
     """Run, and return how the run ended.
 
-    A first KeyboardInterrupt ends the run in order, a second one kills it.
+    A first `ray.cancel` ends the run in order, a second one kills it.
     """
-    # A cluster that was started in the background of a shell ignores SIGINT, and Python raises nothing then.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    stop = _StopCount()
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(_run_where_possible, task, stop)
-        while True:
-            try:
-                while not future.done():
-                    time.sleep(POLL_SECONDS)
-                return future.result()
-            except KeyboardInterrupt:
-                stop.requests += 1
+    with closing(SweepStopRequest()) as stop:
+        stop.listen([signal.SIGINT])  # the signal of `ray.cancel`; Ray handles the others
+        return _run_where_possible(task, stop)
 
 
-def _run_where_possible(task: RayTask, stop: _StopCount) -> TaskResult:
+def _run_where_possible(task: RayTask, stop: SweepStopRequest) -> TaskResult:
     launcher, run = task.launcher, task.run
     failed = RunEvent(run.index, RunState.FAILED)
     if missing := task.working_folder.enter():
@@ -142,7 +125,7 @@ def _run_where_possible(task: RayTask, stop: _StopCount) -> TaskResult:
         return TaskResult(event, files=read_files(Path(folder), run.run_id))
 
 
-def _run_in_shared_folder(task: RayTask, stop: _StopCount) -> RunEvent:
+def _run_in_shared_folder(task: RayTask, stop: SweepStopRequest) -> RunEvent:
     launcher, run = task.launcher, task.run
     # A worker that was killed on this machine has left the run to its guard, which may be ending it now.
     end_leftovers([run], launcher.folder, lambda line: None)
@@ -157,8 +140,8 @@ def _run_in_shared_folder(task: RayTask, stop: _StopCount) -> RunEvent:
     return _run_process(launcher, task, run, stop)
 
 
-def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: _StopCount) -> RunEvent:
-    if stop.requests:
+def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: SweepStopRequest) -> RunEvent:
+    if stop.is_made():
         return RunEvent(run.index, RunState.PREEMPTED)
     with closing(ProcessGuard()) as guard:
         with _sigint_unblocked():
@@ -166,9 +149,9 @@ def _run_process(launcher: RunLauncher, task: RayTask, run: SweepRun, stop: _Sto
         if process is None:
             return RunEvent(run.index, RunState.FAILED)
         while (exit_code := process.poll()) is None:
-            if stop.requests:
+            if stop.is_made():
                 process.stop(signal.SIGTERM, STOP_SECONDS)
-            if stop.requests > 1:
+            if stop.is_at_once:
                 process.kill()
             time.sleep(POLL_SECONDS)
         was_asked = process.was_interrupted

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.program.files import replacing
+from ampcompare.program.signals import StopRequest
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
@@ -51,7 +52,7 @@ class SlurmTask:
     run: SweepRun
     patience: float
     code: dict[str, str]
-    _stop_signal: int = field(default=0, init=False, repr=False)
+    _stop: StopRequest = field(default_factory=StopRequest, init=False, repr=False)
     _is_running: bool = field(default=False, init=False, repr=False)
     _event: RunEvent | None = field(default=None, init=False, repr=False)
 
@@ -74,8 +75,9 @@ class SlurmTask:
         """End the run in order, as submitit asks at Slurm's warning; return what continues it."""
         from submitit.helpers import DelayedSubmission
 
-        # SIGUSR2 says to our training that its machine is taken away.
-        self._stop_signal = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
+        # SIGUSR2 tells our training that its job is preempted.
+        number = signal.SIGUSR2 if self.launcher.trains_here else signal.SIGTERM
+        self._stop.request("Slurm's warning", number)
         self._wait()
         if self._event and self._event.state is RunState.FINISHED:
             note_end(self.launcher.folder, self.run.run_id, self._event)
@@ -102,7 +104,7 @@ class SlurmTask:
                 with closing(ProcessGuard()) as guard:
                     while True:
                         event = self._run_once(launcher, run, guard)
-                        if event.state is not RunState.PREEMPTED or self._stop_signal:
+                        if event.state is not RunState.PREEMPTED or self._stop.is_made():
                             break
                         ends = run.signal_ends + event.by_signal
                         run = dataclasses.replace(run, starts=run.starts + 1, signal_ends=ends)
@@ -113,12 +115,12 @@ class SlurmTask:
         # A thread sees to the run and the main thread only sleeps: a signal handler runs in the main thread
         # and waits for the run, so the code that it interrupts must not hold a lock of `subprocess`.
         self._is_running = True
-        before = signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._stop.listen([signal.SIGTERM])  # submitit handles the others
         try:
             threading.Thread(target=see, daemon=True).start()
             self._wait()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            self._stop.close()
         if self._event is None:
             raise RuntimeError("a run could not be waited for; its traceback is above")
         return self._event
@@ -128,8 +130,8 @@ class SlurmTask:
         if process is None:
             return RunEvent(run.index, RunState.FAILED)
         while (exit_code := process.poll()) is None:
-            if self._stop_signal:
-                process.stop(self._stop_signal, self.patience)
+            if self._stop.is_made():
+                process.stop(self._stop.signal, self.patience)
             time.sleep(POLL_SECONDS)
         was_asked = process.was_interrupted
         if exit_code in SIGNAL_CODES and not was_asked:
@@ -139,13 +141,8 @@ class SlurmTask:
 
     def _is_stopped_within(self, seconds: float) -> bool:
         """Return whether Slurm ends this job: its signal may reach the run before it reaches this process."""
-        deadline = time.monotonic() + seconds
-        while not self._stop_signal and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-        return bool(self._stop_signal)
-
-    def _on_sigterm(self, number: int, frame: object) -> None:
-        self._stop_signal = self._stop_signal or signal.SIGTERM
+        self._stop.wait(seconds)
+        return self._stop.is_made()
 
     def _wait(self) -> None:
         while self._is_running:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +31,8 @@ from ampcompare.program.files import replacing
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5  # raise it when what a checkpoint holds changes; up to 2 there was no run.json to say it
+FORMAT = 5  # raise it when what a checkpoint holds changes
+UNTOLD = 0  # the format of checkpoints without run.json, which versions before 0.2 left
 FOLDER = "checkpoints"
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
 # since it is the length of the schedule.
@@ -86,16 +86,20 @@ class Store:
         return [path for _, _, path in sorted(found, reverse=True)]
 
     def about(self) -> dict[str, Any]:
-        """What `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before. Format
-        None where there are no checkpoints, 2 where there is nothing else. Raises OSError where it cannot be
-        read, ValueError for what is no JSON.
+        """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
+
+        The format is None without checkpoints, UNTOLD for checkpoints without `run.json`.
+
+        Raises:
+            OSError: It cannot be read.
+            ValueError: It is no JSON.
         """
         if not self.files():
             return {"format": None}
         try:
             return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
         except FileNotFoundError:
-            return {"format": 2, "ended": (self.folder / "recorded").exists() and sys.maxsize}
+            return {"format": UNTOLD, "ended": 0}
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
         said = {"format": FORMAT, "identity": identity, "ended": ended}
@@ -215,7 +219,9 @@ def find(
 def _obstacle(store: Store, about: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, str] | None:
     """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
     if about["format"] != FORMAT:
-        why = f"has checkpoints of format {about['format']}, this version reads {FORMAT}"
+        told = about["format"]
+        theirs = "an unknown format (no run.json)" if told == UNTOLD else f"format {told}"
+        why = f"has checkpoints of {theirs}, this version reads format {FORMAT}"
         return why, "finish it with the version that began it, or move its folder away"
     if told := differences(identity, about["identity"]):
         more = ", ..." if told[5:] else ""

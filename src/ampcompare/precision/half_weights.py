@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
-from ampcompare.precision.scaled import Scaled
+from ampcompare.precision.loss_scaling import Scaled
+from ampcompare.precision.registry import REGISTRY
 
 
 class HalfWeights(Precision):
@@ -21,24 +22,26 @@ class HalfWeights(Precision):
     and gives fp32. Where modules are kept in fp32, each takes inputs as it needs them: the first may be kept.
     """
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         asked = self.options.keep_batchnorm_fp32
-        keeps = self.declares.keeps_batchnorm if asked is None else asked
+        keeps = self.metadata.keeps_batchnorm if asked is None else asked
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
         inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
         wrap_forward(model, inputs=inputs, outputs=torch.float32)
-        return super().prepare(model, optimizer)
+        return super().convert(model, optimizer)
 
 
 class BFloat16(HalfWeights):
     """bf16, without loss scaling."""
 
+    metadata = REGISTRY["bf16"]
     input_dtype = torch.bfloat16
 
 
 class Half(HalfWeights, Scaled):
     """fp16, with apex's loss scaling."""
 
+    metadata = REGISTRY["fp16"]
     input_dtype = torch.float16
 
 
@@ -47,13 +50,15 @@ class ApexO2(Half):
     model's `state_dict` is fp32.
     """
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    metadata = REGISTRY["apex_o2"]
+
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         try:
             save_in_fp32(model)
         except ValueError as problem:
             todo = "use backend=native, or the model without torch.jit"
-            raise UnsupportedModel(f"backend={self.declares.label}: {problem}; {todo}") from None
-        return super().prepare(model, optimizer)
+            raise UnsupportedModel(f"backend={self.metadata.label}: {problem}; {todo}") from None
+        return super().convert(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """With the masters, which neither the model's nor the optimizer's state holds."""

@@ -9,16 +9,15 @@ type: what shares one with a kept module is kept, too.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
 
 OPTION = "precision.keep_fp32"
@@ -29,41 +28,60 @@ class CannotKeep(ValueError):
     """What was asked to be kept cannot be; the message is one line."""
 
 
-def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
-    """Have `prepare` of a backend, ours or from elsewhere, keep the modules that the patterns match.
+def keep_in_fp32(
+    model: nn.Module,
+    patterns: Sequence[str] | str,
+    *,
+    half_weights: bool,
+    casts_off: Callable[[str], AbstractContextManager[Any]],
+    device_type: str,
+) -> list[str]:
+    """Mark the modules that the patterns match as kept, and have their forward compute in fp32.
 
-    It raises CannotKeep for a pattern without a module, and where the backend makes a kept weight half.
+    Args:
+        model: The network, before the backend converts it.
+        patterns: Names of modules, with stars; a list or separated by commas.
+        half_weights: Whether the backend makes weights half, so that modules that share a weight are kept
+            together.
+        casts_off: The context in which the backend casts nothing, given a device type.
+        device_type: Such as "cuda".
+
+    Returns:
+        The names of the kept modules, without those below them.
+
+    Raises:
+        CannotKeep: A pattern matches no module, or a module is compiled by torch.jit.
     """
-    prepare, half_weights = precision.prepare, precision.declares.half_weights
+    names = matching(model, patterns)
+    by_name = dict(model.named_modules(remove_duplicate=False))
+    kept = {inner for name in names for inner in by_name[name].modules()}
+    while more := _with_them(model, kept, half_weights):
+        names += [name for name, module in by_name.items() if module in more]
+        kept |= {inner for module in more for inner in module.modules()}
+    how: dict[str, Any] = {"context": casts_off, "device_type": device_type}
+    for module in kept:
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
+            raise CannotKeep(f"{OPTION}: {what}; leave it out")
+        vars(module)["kept_in_fp32"] = True
+        wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
+    return [name or "(the whole network)" for name in names]
 
-    @functools.wraps(prepare)
-    def keeping(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        names = matching(model, patterns)
-        by_name = dict(model.named_modules(remove_duplicate=False))
-        kept = {inner for name in names for inner in by_name[name].modules()}
-        while more := _with_them(model, kept, half_weights):
-            names += [name for name, module in by_name.items() if module in more]
-            kept |= {inner for module in more for inner in module.modules()}
-        how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
-        for module in kept:
-            if isinstance(module, torch.jit.ScriptModule):
-                what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-                raise CannotKeep(f"{OPTION}: {what}; leave it out")
-            vars(module)["kept_in_fp32"] = True
-            wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
-        prepared = prepare(model, optimizer)
-        for module in model.modules() if half_weights else ():
-            weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
-            if weights and is_kept(module):
-                why = "the backend has made weights half that are to stay in fp32"
-                raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
-            if weights:
-                hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
-                module.register_forward_pre_hook(hook, with_kwargs=True)
-        precision.kept = [name or "(the whole network)" for name in names]
-        return prepared
 
-    precision.prepare = keeping  # type: ignore[method-assign]
+def cast_to_weights(model: nn.Module) -> None:
+    """Have each module with half weights, once converted, cast its inputs to the dtype of its weights.
+
+    Raises:
+        CannotKeep: The backend has made the weights of a kept module half.
+    """
+    for module in model.modules():
+        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
+        if weights and is_kept(module):
+            why = "the backend has made weights half that are to stay in fp32"
+            raise CannotKeep(f"{OPTION}: {why}; let its convert call convert_network")
+        if weights:
+            hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
+            module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -11,14 +11,14 @@ from support.quick import QUICK
 from support.training import play
 
 from ampcompare import experiment, load_runs
-from ampcompare.program.stopping import StopRequest, is_preemption
+from ampcompare.program.signals import StopRequest, is_preemption
 from ampcompare.records import RunRecord
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
 from ampcompare.train.checkpoint.store import Store
 from ampcompare.train.step import Trainer
 
-LEAVE = "import sys; from ampcompare.program.stopping import leave; leave(int(sys.argv[1]))"
+LEAVE = "import sys; from ampcompare.program.signals import exit_process; exit_process(int(sys.argv[1]))"
 CODES = {
     signal.SIGINT: 130,
     signal.SIGTERM: 143,
@@ -60,6 +60,37 @@ def test_ctrl_c_within_pythons_own_end_ends_it_without_a_traceback():
     assert leave(0, CTRL_C) == (-signal.SIGINT, "")
 
 
+def test_a_stopped_run_runs_no_exit_hooks_which_may_wait_for_a_server():
+    hook = "import atexit; atexit.register(print, 'at exit'); "
+    assert leave(0, hook) == (0, "at exit\n")
+    assert leave(143, hook) == (143, "")
+
+
+# The thread ends the wait, as torchrun does once the first process has printed and ended.
+BAD_INPUT = """
+import os, signal, threading
+from ampcompare.entrypoint import main
+
+def end():
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        pass
+    print("waited", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=end, daemon=True).start()
+main(["batch_size=0"])
+"""
+
+
+def test_of_several_processes_with_one_error_the_first_shows_it_and_the_others_wait_for_it():
+    ends = {}
+    for rank in "01":
+        env = os.environ | {"WORLD_SIZE": "2", "LOCAL_RANK": rank}
+        done = subprocess.run([sys.executable, "-c", BAD_INPUT], env=env, capture_output=True, text=True)
+        ends[rank] = done.returncode, done.stdout, done.stderr.partition(":")[0]
+    assert ends == {"0": (2, "", "error"), "1": (2, "waited\n", "")}
+
+
 def test_under_an_agent_a_stopped_run_dies_by_its_signal_and_elsewhere_its_exit_code_tells_it():
     ends = {code: -number for number, code in CODES.items()} | {0: 0, 1: 1, 2: 2}
     assert {code: leave(code, WANDB_SWEEP_ID="x")[0] for code in ends} == ends
@@ -92,24 +123,30 @@ def test_only_a_second_ctrl_c_interrupts():
 
 def test_all_processes_take_one_code_and_the_own_ctrl_c_is_still_the_first():
     with StopRequest() as stop:
-        stop.adopt(130)
+        stop.agree_on(130)
         assert (stop.reason, stop.exit_code) == ("Ctrl-C", 130)
         os.kill(os.getpid(), signal.SIGINT)  # the same one: a terminal's goes to all
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        stop.adopt(138)
+        stop.agree_on(138)
         assert (stop.reason, stop.exit_code) == ("SIGUSR1", 138)
-        stop.adopt(1)  # the record of process 0 takes no more rows
+        stop.agree_on(1)  # the record of process 0 takes no more rows
         assert (stop.is_made(), stop.is_interruption()) == (True, False)
 
 
 def test_a_signal_that_ended_w_and_bs_client_first_is_the_reason():
     with StopRequest() as stop:
-        stop.from_record("the service has gone")
+        stop.request_after_failure("the service has gone")
         assert (stop.is_made(), stop.is_interruption(), stop.exit_code) == (True, False, 1)
         os.kill(os.getpid(), signal.SIGTERM)
-        stop.from_record("the service has gone")
+        stop.request_after_failure("the service has gone")
         assert (stop.reason, stop.exit_code) == ("SIGTERM", 143)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_under_an_agent_a_run_dies_by_a_signal_that_its_shell_has_it_ignore(number: signal.Signals):
+    ignore = f"import signal; signal.signal({int(number)}, signal.SIG_IGN); "
+    assert leave(128 + number, ignore, WANDB_SWEEP_ID="x")[0] == -number
 
 
 def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
@@ -126,7 +163,7 @@ EARLY = """
 import os, sys
 from ampcompare import entrypoint
 from ampcompare.config import load
-from ampcompare.program.stopping import leave
+from ampcompare.program.signals import exit_process
 config_from_cli = load.config_from_cli
 
 def told(words):
@@ -134,7 +171,7 @@ def told(words):
     return config_from_cli(words)
 
 load.config_from_cli = told
-leave(entrypoint.main(sys.argv[2:]))
+exit_process(entrypoint.main(sys.argv[2:]))
 """
 
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.base import Precision
-from ampcompare.precision.keep import CannotKeep, matching
+from ampcompare.precision.half_weights import Half
+from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
 HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
@@ -132,6 +134,41 @@ def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
         for mode in (True, False):
             with torch.no_grad():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
+
+
+class Mixed(Precision):
+    """Autocast in bf16."""
+
+    input_dtype = torch.bfloat16
+
+    def forward_context(self):
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+class Careless(Half):
+    """Half weights that are converted without regard to kept modules."""
+
+    def convert(self, model, optimizer):
+        model.half()
+        return Precision.convert(self, model, optimizer)
+
+
+def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
+    precision = Mixed(options=PrecisionOptions(keep_fp32="1"))
+    model, _ = precision.prepare(net(), torch.optim.SGD([nn.Parameter(torch.ones(1))]))
+    seen = types_in(model)
+    with precision.forward_context():
+        model(torch.randn(6, 4))
+    assert precision.kept == ["1"]
+    assert seen["1.2"] == (torch.float32, torch.float32)
+    assert seen["2"][1] is torch.bfloat16
+
+
+def test_a_backend_that_makes_a_kept_weight_half_is_refused():
+    model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
+    with pytest.raises(CannotKeep, match=r"^precision.keep_fp32: .* let its convert call convert_network$"):
+        precision.prepare(model, torch.optim.SGD(model.parameters()))
+    assert not precision.kept
 
 
 def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision
-from ampcompare.precision.gradients import Gradients, scaled_backward, unscale
-from ampcompare.precision.scaler import LossScaler
+from ampcompare.precision.loss_scaler import LossScaler
+from ampcompare.precision.registry import PrecisionOptions
+from ampcompare.precision.unscaling import Gradients, scaled_backward, unscale
 
 
 class Scaled(Precision):
@@ -25,8 +25,8 @@ class Scaled(Precision):
         self.gradients: Gradients
         self._moves = False  # whether the schedule has still to move for the last backward
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        has_masters = self.declares.half_weights and not self.declares.updates_half
+    def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        has_masters = self.metadata.half_weights and not self.metadata.updates_half
         self.gradients = Gradients(optimizer, self.device, has_masters=has_masters)
         return model, optimizer
 

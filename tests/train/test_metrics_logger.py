@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.train import meter as room
-from ampcompare.train.meter import Meter, Result
-from ampcompare.train.overflows import Found
-from ampcompare.train.troubles import SKIPS_IN_A_ROW
+from ampcompare.train import resources
+from ampcompare.train.anomalies import MAX_SKIPS_IN_A_ROW
+from ampcompare.train.interval import StepResult
+from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.train.overflows import OverflowSource
+from ampcompare.train.timing import Timing
 
 CPU = torch.device("cpu")
 
@@ -19,12 +21,10 @@ CPU = torch.device("cpu")
 class Clock:
     """Time that passes when it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
-        monkeypatch.setattr(room, "marker", lambda device: self.perf_counter)
-        monkeypatch.setattr(room, "time", self)
 
-    def perf_counter(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
@@ -42,22 +42,25 @@ class Scale:
     def scales_dynamically(self) -> bool:
         return True
 
-    def look(self) -> bool:
+    def observe(self) -> bool:
         return self.skipped
 
-    def skips(self, seen: list[bool]) -> Tensor:
-        return torch.tensor(seen[1:])
+    def skips(self, observations: list[bool]) -> Tensor:
+        return torch.tensor(observations[1:])
 
 
 class Made:
-    """A meter, the rows that it gave, and a clock."""
+    """A metrics logger, the rows that it handed out, and a clock."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.clock, self.scale = Clock(monkeypatch), Scale()
+    def __init__(self, *, warmup_steps: int = 0, energy: Any = None, **options: Any) -> None:
+        self.clock, self.scale = Clock(), Scale()
         self.rows: list[dict[str, Any]] = []
-        told = {"every": 1000, "warmup_steps": 0, "lag": False} | options
-        self.meter = Meter(self.scale, on_row=self.on_row, **told)
-        self.meter.resume()
+        energy = energy and energy(self.clock)
+        timing = Timing(CPU, warmup_steps=warmup_steps, energy=energy, clock=self.clock)
+        self.logger = MetricsLogger(
+            self.scale, timing, self.on_row, **({"every": 1000, "lag": False} | options)
+        )
+        self.logger.resume()
         self.number, self.row_seconds = 0, 0.0
 
     def on_row(self, row: dict[str, Any]) -> None:
@@ -68,17 +71,19 @@ class Made:
         self.number += 1
         self.clock.now += seconds
         loss = torch.tensor(loss) if isinstance(loss, float) else loss
-        self.meter.step(self.number, self.number / 10, Result(loss, samples, **result), 0.1)
+        self.logger.log_step(self.number, self.number / 10, StepResult(loss, samples, **result), 0.1)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    return Made(monkeypatch)
+def made() -> Made:
+    return Made()
 
 
 def right(correct: int, of: int, ignored: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return logits of two classes, of which so many are correct, and the classes."""
     classes = torch.cat([torch.zeros(of).long(), torch.full((ignored,), -100)])
-    return [(torch.arange(of + ignored) < correct, classes)]
+    predicted = (torch.arange(of + ignored) >= correct).long()
+    return [(torch.nn.functional.one_hot(predicted, 2).float(), classes)]
 
 
 def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
@@ -86,11 +91,11 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
 ):
     made.scale.scale = 1.0
     for loss, correct, samples in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
-        made.step(loss, samples, right=right(correct, samples))
-    made.meter.close()
-    made.step(1.0, 8, right=right(1, 3) + right(3, 5, ignored=2))  # two micro-batches
-    made.step(2.5, 4, right=right(1, 4))
-    made.meter.flush()
+        made.step(loss, samples, classified=right(correct, samples))
+    made.logger.end_interval()
+    made.step(1.0, 8, classified=right(1, 3) + right(3, 5, ignored=2))  # two micro-batches
+    made.step(2.5, 4, classified=right(1, 4))
+    made.logger.flush()
     first, second = made.rows
     assert math.isnan(first[metrics.LOSS])
     assert (first[metrics.ACCURACY], first[metrics.STEP]) == (5 / 16, 3)
@@ -98,54 +103,54 @@ def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
     assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
 
 
-def test_a_row_that_is_read_late_says_what_held_at_its_end(monkeypatch: pytest.MonkeyPatch):
-    made = Made(monkeypatch, every=1, lag=True)
+def test_a_row_that_is_read_late_says_what_held_at_its_end():
+    made = Made(every=1, lag=True)
     norm, counts = torch.tensor(0.5), torch.tensor([3, 2**30 + 1])  # more than fp32 can count
-    made.step(looks={metrics.GRADIENT_NORM: norm, metrics.EXPONENTS: counts})
+    made.step(diagnostics={metrics.GRADIENT_NORM: norm, metrics.EXPONENTS: counts})
     for changed in (norm, counts):
         changed.mul_(2)
     made.scale.scale = 4.0
     made.step()
-    made.meter.flush()
+    made.logger.flush()
     look, first, second = made.rows
     assert look[metrics.EXPONENTS].counts == [3, 2**30 + 1]
     assert (first[metrics.GRADIENT_NORM], first[metrics.SCALE], second[metrics.SCALE]) == (0.5, 8.0, 4.0)
     assert metrics.GRADIENT_NORM not in second  # of its own step alone
 
 
-def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles(monkeypatch: pytest.MonkeyPatch):
-    made = Made(monkeypatch, warmup_steps=2, every=3)
+def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles():
+    made = Made(warmup_steps=2, every=3)
     made.row_seconds = 1.0
     for number in range(6):
-        made.step(seconds=0.2 if number == 4 else 0.01, cold=number == 4)
-    made.meter.pause()
+        made.step(seconds=0.2 if number == 4 else 0.01, compiled=number == 4)
+    made.logger.pause()
     made.clock.now += 5  # an evaluation
-    made.meter.resume()
+    made.logger.resume()
     made.step(seconds=0.02)
-    made.meter.flush()
+    made.logger.flush()
     assert [row[metrics.STEP_TIME] for row in made.rows] == pytest.approx([10, 10, 20])
     assert [row[metrics.THROUGHPUT] for row in made.rows] == pytest.approx([800, 800, 400])
     assert made.rows[-1][metrics.TRAIN_SECONDS] == pytest.approx(0.27)
     assert made.rows[-1][metrics.ELAPSED] == pytest.approx(7.27)
-    assert made.meter.summary()[metrics.STEP_TIME_P50] == pytest.approx(10)
+    assert made.logger.summary()[metrics.STEP_TIME_P50] == pytest.approx(10)
 
 
 def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):
     for _ in range(2):
         made.clock.now += 0.02
-        made.meter.fetched()
+        made.logger.timing.mark_batch_ready()
         made.step(seconds=0.04)
-    made.meter.flush()
+    made.logger.flush()
     assert made.rows[0][metrics.STEP_TIME] == pytest.approx(60)
     assert made.rows[0][metrics.DATA_TIME] == pytest.approx(20)
 
 
 def test_the_step_behind_a_pause_that_nobody_ended_has_no_time(made: Made):
     made.step()
-    made.meter.pause(since_step=True)
+    made.logger.pause(since_step=True)
     made.step(seconds=7)
     made.step(seconds=0.03)
-    made.meter.flush()
+    made.logger.flush()
     assert made.rows[0][metrics.STEP_TIME] == pytest.approx(20)
     assert made.rows[0][metrics.TRAIN_SECONDS] == pytest.approx(0.04)
 
@@ -154,65 +159,63 @@ def test_a_low_scale_is_said_once(made: Made, caplog: pytest.LogCaptureFixture):
     for scale in (1.0, 0.5, 0.25):
         made.scale.scale = scale
         made.step()
-        made.meter.close()
+        made.logger.end_interval()
     (message,) = caplog.messages
     assert "fell to 0.5" in message
-    assert made.meter.summary()[metrics.SCALE_COLLAPSED] == 2
+    assert made.logger.summary()[metrics.SCALE_COLLAPSED] == 2
 
 
 @pytest.mark.parametrize("every", [7, 1000])
 def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, every: int
+    caplog: pytest.LogCaptureFixture, every: int
 ):
     """A fault of before: only intervals that were skipped as a whole counted."""
-    made = Made(monkeypatch, every=every)
+    made = Made(every=every)
     first = 30
     for number in range(1, 100):
-        made.scale.skipped = number % 2 == 0 if number < first else number < first + SKIPS_IN_A_ROW
+        made.scale.skipped = number % 2 == 0 if number < first else number < first + MAX_SKIPS_IN_A_ROW
         made.step()
-    made.meter.flush()
-    assert made.meter.summary()[metrics.SCALE_COLLAPSED] == first + SKIPS_IN_A_ROW - 1
-    assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + SKIPS_IN_A_ROW
+    made.logger.flush()
+    assert made.logger.summary()[metrics.SCALE_COLLAPSED] == first + MAX_SKIPS_IN_A_ROW - 1
+    assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + MAX_SKIPS_IN_A_ROW
     assert sum("steps in a row" in note for note in caplog.messages) == 1
 
 
 def test_skips_are_those_of_their_steps_behind_a_pause_within_the_interval(made: Made):
     for name, skipped in (("a", True), ("b", False), ("c", True)):
-        made.meter.resume()
+        made.logger.resume()
         made.scale.skipped = skipped
-        made.step(overflow=Found(torch.tensor(0), [name]))
-        made.meter.pause()
-    made.meter.flush()
+        made.step(overflow=OverflowSource(torch.tensor(0), [name]))
+        made.logger.pause()
+    made.logger.flush()
     named = {row[metrics.STEP]: row.get(metrics.NONFINITE_MODULE) for row in made.rows[:-1]}
     assert named == {1: "a", 3: "c"}
     assert made.rows[-1][metrics.SKIPPED] == 2
 
 
-def test_rows_of_one_interval_are_in_the_order_of_their_steps(monkeypatch: pytest.MonkeyPatch):
+def test_rows_of_one_interval_are_in_the_order_of_their_steps():
     """A diagnostic step follows a step that overflowed. A reader reports steps that go back as a fault."""
-    made = Made(monkeypatch, every=4)
+    made = Made(every=4)
     for number in range(1, 5):
         made.scale.skipped = number == 2
-        found = Found(torch.tensor(0), ["layer"]) if number == 2 else None
-        made.step(overflow=found, looks={metrics.UNDERFLOW: torch.tensor(0.5)} if number == 4 else {})
-    made.meter.flush()
+        found = OverflowSource(torch.tensor(0), ["layer"]) if number == 2 else None
+        made.step(overflow=found, diagnostics={metrics.UNDERFLOW: torch.tensor(0.5)} if number == 4 else {})
+    made.logger.flush()
     assert [row[metrics.STEP] for row in made.rows] == [2, 4, 4]
 
 
-def test_what_was_found_goes_on_in_another_process(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    first, second = Made(monkeypatch), Made(monkeypatch)
+def test_what_was_found_goes_on_in_another_process(caplog: pytest.LogCaptureFixture):
+    first, second = Made(), Made()
     for made in (first, second):
         made.scale.scale, made.scale.skipped = 0.5, True
         made.step()
-        made.meter.flush()
-        made.meter.pause()
+        made.logger.flush()
+        made.logger.pause()
         if made is first:
-            second.meter.load_state_dict(first.meter.state_dict())
+            second.logger.load_state_dict(first.logger.state_dict())
     assert len(caplog.messages) == 1  # by the first
     assert second.rows[0][metrics.SKIPPED] == 2
-    assert second.meter.summary()[metrics.SCALE_COLLAPSED] == 1
+    assert second.logger.summary()[metrics.SCALE_COLLAPSED] == 1
 
 
 def test_the_peak_is_that_of_training_behind_its_first_steps(monkeypatch: pytest.MonkeyPatch):
@@ -223,23 +226,23 @@ def test_the_peak_is_that_of_training_behind_its_first_steps(monkeypatch: pytest
         nonlocal peak
         peak = 100.0  # what is held
 
-    monkeypatch.setattr(room, "reset_peak", forget)
-    monkeypatch.setattr(room, "peak_mib", lambda device: peak)
-    made = Made(monkeypatch, warmup_steps=1, every=1)
+    monkeypatch.setattr(resources, "reset_peak", forget)
+    monkeypatch.setattr(resources, "peak_mib", lambda device: peak)
+    made = Made(warmup_steps=1, every=1)
     for taken in (700.0, 300.0, 400.0, 200.0):
         peak = max(peak, taken)
         made.step()
-        made.meter.pause()
+        made.logger.pause()
         peak = 5000.0  # an evaluation
-        made.meter.resume()
-    made.meter.flush()
+        made.logger.resume()
+    made.logger.flush()
     assert [row[metrics.PEAK_MEMORY] for row in made.rows] == [100, 300, 400, 400]
 
 
 class Energy:
     """10 J each step, as the clock goes."""
 
-    counts = True
+    is_available = True
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.began = clock, 0.0
@@ -256,31 +259,30 @@ class Energy:
     [(0, 0, [3 * 10 / 24, 10 / 8]), (2, 0, [10 / 8, 10 / 8]), (4, 0, []), (0, 2, [10 / 8, 10 / 8])],
 )
 def test_energy_is_that_of_a_stretch_of_training_behind_warm_up_and_compiling(
-    monkeypatch: pytest.MonkeyPatch, warm_up: int, cold_at: int, expected: list[float]
+    warm_up: int, cold_at: int, expected: list[float]
 ):
     """One definition, for our loop and for the Recorder's: from `resume` to `pause`, behind a wait."""
-    made = Made(monkeypatch, warmup_steps=warm_up)
-    made.meter._energy = Energy(made.clock)  # type: ignore[assignment]
+    made = Made(warmup_steps=warm_up, energy=Energy)
     for steps in (3, 1):
-        made.meter.resume()
+        made.logger.resume()
         for _ in range(steps):
-            made.step(cold=made.number + 1 == cold_at)
-        made.meter.flush()
-        made.meter.pause()
+            made.step(compiled=made.number + 1 == cold_at)
+        made.logger.flush()
+        made.logger.pause()
         made.clock.now += 9  # an evaluation
     found = [row[metrics.ENERGY] for row in made.rows if metrics.ENERGY in row]
     assert found == pytest.approx(expected)
 
 
-def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median(monkeypatch: pytest.MonkeyPatch):
-    made = Made(monkeypatch, every=10)
+def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median():
+    made = Made(every=10)
     for seconds, steps in ((0.01, 10), (0.1, 1), (0.01, 9)):
         for _ in range(steps):
             made.step(seconds=seconds)
-        made.meter.close()
-    made.meter.pause()
-    state, later = made.meter.state_dict(), Made(monkeypatch)
-    later.meter.load_state_dict(state)
+        made.logger.end_interval()
+    made.logger.pause()
+    state, later = made.logger.state_dict(), Made()
+    later.logger.load_state_dict(state)
     assert len(state["throughputs"]) == 3  # as many as rows, not as steps
-    for meter in (made.meter, later.meter):
-        assert meter.summary()[metrics.THROUGHPUT_MEDIAN] == pytest.approx(800)
+    for logger in (made.logger, later.logger):
+        assert logger.summary()[metrics.THROUGHPUT_MEDIAN] == pytest.approx(800)

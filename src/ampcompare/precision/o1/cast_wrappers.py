@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ampcompare.precision.o1.weights import STATE, flat_copies, half_weight
+from ampcompare.precision.o1.cast_cache import STATE, flat_copies, half_weight
 
 Function = Callable[..., Any]
 Cast = Callable[[Tensor], Tensor]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.casting import as_fp32, copy_all, replace_parameters
-from ampcompare.precision.halves import BFloat16
+from ampcompare.precision.half_weights import BFloat16
+from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 
 _GOLDEN = -0x61C88647  # 2**32 over the golden ratio, as int32: neighbours in a count end far apart
 _LOW_16 = 0xFFFF
@@ -23,6 +23,8 @@ _LOW_16 = 0xFFFF
 
 class StochasticBFloat16(BFloat16):
     """bf16, the weights' update in fp32 arithmetic and rounded stochastically; fp32 weights step as ever."""
+
+    metadata = REGISTRY["bf16_sr"]
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)

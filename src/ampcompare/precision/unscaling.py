@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.casting import HALF_TYPES, as_fp32, copy_all, replace_parameters
-from ampcompare.precision.scaler import LossScaler
+from ampcompare.precision.loss_scaler import LossScaler
 
 
 class Gradients:

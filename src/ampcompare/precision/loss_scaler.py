@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.casting import as_real
+from ampcompare.precision.registry import PrecisionOptions
 
 MAX_SCALE = 2.0**24
 GROWTH, BACKOFF = 2.0, 0.5

@@ -1,0 +1,140 @@
+"""The metadata of the built-in backends, and the options of a backend. Free of torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+MAX_DESCRIPTION = 100  # characters: they stand in a legend
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, files and W&B's tags
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """The metadata of a backend.
+
+    Attributes:
+        label: Its name in records, reports and file names: 1 to 40 letters, digits or any of _ . + -.
+        description: What it is, in one printable line.
+        dtype: The dtype that it computes in, one of TYPES.
+        scales: Whether it scales the loss.
+        bounded_scale: Whether that scale has a floor and a ceiling.
+        half_weights: Whether the model's weights have a 16-bit dtype.
+        keeps_batchnorm: Whether BatchNorm's weights are in fp32 by default, where `half_weights`.
+        updates_half: Whether the optimizer updates the 16-bit weights themselves, without fp32 masters.
+        is_fp32: Whether all its tensors are fp32, so that no option of `precision` matters.
+        uses_tf32: Whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
+        target: Of a built-in backend: module:class of this package, imported on use.
+        source: Of a plug-in: the hash of its file.
+
+    Raises:
+        ValueError: A label, a description or a dtype that is not allowed.
+    """
+
+    label: str
+    description: str
+    dtype: str = "float32"
+    scales: bool = False
+    bounded_scale: bool = False
+    half_weights: bool = False
+    keeps_batchnorm: bool | None = None
+    updates_half: bool = False
+    is_fp32: bool = False
+    uses_tf32: bool = False
+    target: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        label, description = self.label, self.description
+        if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
+            raise ValueError(f"label={label!r}: expected 1 to 40 letters, digits or any of _ . + -")
+        is_text = isinstance(description, str)
+        if not is_text or not 0 < len(description) <= MAX_DESCRIPTION or not description.isprintable():
+            why = f"expected a line of at most {MAX_DESCRIPTION} characters"
+            raise ValueError(f"description={description!r}: {why}")
+        if self.dtype not in TYPES:
+            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(TYPES)}")
+
+    @property
+    def is_strict_fp32(self) -> bool:
+        """Whether all its tensors are fp32 and nothing rounds to TF32."""
+        return self.is_fp32 and not self.uses_tf32
+
+    def record(self) -> dict[str, str]:
+        """Return what a run's record says of a plug-in, for readers without it; nothing of a built-in one."""
+        if not self.source:
+            return {}
+        return {
+            "backend_label": self.label,
+            "backend_words": self.description,
+            "backend_type": self.dtype,
+            "backend_source": self.source,
+        }
+
+
+@dataclass(frozen=True)
+class PrecisionOptions:
+    """The options of a backend; each backend takes those that apply to it.
+
+    Attributes:
+        loss_scale: "dynamic", or a static number.
+        init_scale: The first dynamic scale.
+        growth_interval: Steps without an overflow after which a dynamic scale doubles.
+        min_loss_scale: The floor of a dynamic scale that has bounds; None: the backend's own (apex: none).
+        max_loss_scale: Its ceiling; None: the backend's own (apex: 2**24).
+        keep_batchnorm_fp32: Whether BatchNorm stays in fp32 where weights are half; None: the backend's own.
+        keep_fp32: Names of modules, with stars, that compute in fp32 (`keep_fp32.py`).
+        tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
+        seed: Where a backend begins that draws random numbers.
+    """
+
+    loss_scale: float | str = "dynamic"
+    init_scale: float = 2.0**16
+    growth_interval: int = 2000
+    min_loss_scale: float | None = None
+    max_loss_scale: float | None = None
+    keep_batchnorm_fp32: bool | None = None
+    keep_fp32: Sequence[str] | str | None = None
+    tf32: bool | None = None
+    seed: int = 0
+
+
+APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}
+HALF: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
+O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
+FP16, BF16 = "float16", "bfloat16"
+BUILT_IN = (
+    BackendInfo("none", "fp32", is_fp32=True, target="base:Precision"),
+    BackendInfo("tf32", "fp32 on TF32 tensor cores", is_fp32=True, uses_tf32=True, target="base:TF32"),
+    BackendInfo("native", "torch.amp", FP16, scales=True, target="native:Native"),
+    BackendInfo("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
+    BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
+    BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
+    BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="half_weights:ApexO2"),
+    BackendInfo("fp16", "pure fp16", FP16, **APEX, **HALF, target="half_weights:Half"),
+    BackendInfo("bf16", "bf16 (weights too)", BF16, **HALF, target="half_weights:BFloat16"),
+    BackendInfo(
+        "bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic_rounding:StochasticBFloat16"
+    ),
+)
+REGISTRY = {backend.label: backend for backend in BUILT_IN}
+PLAIN = BUILT_IN[0].label  # strict fp32
+# Why `precision.keep_fp32` is refused where all tensors are fp32 and products round to TF32.
+CANNOT_KEEP = (
+    "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
+)
+# What people who come from other libraries write for a backend.
+ALSO = {
+    "none": "o0 fp32 float32 32 32-true full standard no off",
+    "tf32": "tf-32 tf32-true tensorfloat32 tensorfloat-32 tensorfloat",
+    "native": "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16",
+    "native_bf16": "bf16-mixed bf16_mixed mixed_bfloat16 amp_bf16 amp-bf16 native-bf16 torch-amp-bf16",
+    "apex_o1": "o1 apex apex-o1 apex.amp apexo1 nvidia-apex-amp",
+    "apex_o1_bf16": "o1-bf16 o1_bf16 apex-o1-bf16 apex_bf16",
+    "apex_o2": "o2 apex-o2 apexo2",
+    "fp16": "o3 half float16 16 16-true fp16-true pure_fp16 pure-fp16",
+    "bf16": "bfloat16 bf16-true bf16_true pure_bf16 pure-bf16",
+    "bf16_sr": "sr bf16-sr stochastic_rounding stochastic-rounding",
+}
+HINTS = {word: label for label, words in ALSO.items() for word in words.split()}

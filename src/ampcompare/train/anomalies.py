@@ -1,0 +1,137 @@
+"""Warnings about a training, from its rows: losses that are not finite, a loss scale that collapses."""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ampcompare import metrics
+from ampcompare.train.errors import TrainingError
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+MAX_SKIPS_IN_A_ROW = 20
+MIN_LOSS_SCALE = 1.0  # a loss scale below it has collapsed
+FIRST_STEP_ADVICE = "look at inputs, targets and initial weights"
+
+
+class AnomalyMonitor:
+    """Checks each row of a training and warns once about each kind of anomaly.
+
+    Args:
+        on_nan: What to do about a loss that is not finite and that no smaller loss scale can repair. "stop"
+            raises TrainingError and "continue" warns, as in `training.on_nan`. None warns in a loop that is
+            not ours.
+        scales_dynamically: Whether overflows are expected now and then, and repaired by a smaller scale.
+        restores_buffers: Whether buffers that a skipped step spoiled are restored.
+    """
+
+    def __init__(self, on_nan: str | None, *, scales_dynamically: bool, restores_buffers: bool) -> None:
+        self._on_nan = on_nan
+        self._scales_dynamically, self._restores_buffers = scales_dynamically, restores_buffers
+        # Plain values: a checkpoint has them under these keys.
+        self._state: Row = {"in_a_row": 0, "collapsed_at": None, "spoiled_at": None, "said_buffers": False}
+        self._overflows_by_module: Counter[str] = Counter()
+
+    def check(
+        self, row: Row, losses: Sequence[float], skips: Sequence[float], overflows: Sequence[Row]
+    ) -> None:
+        """Check the row of an interval.
+
+        Args:
+            row: The row; its step is the last one of the interval.
+            losses: The loss of each step, or nothing where no step has one.
+            skips: 1 for each step that was skipped, else 0.
+            overflows: Rows that name the module where a skipped step overflowed.
+
+        Raises:
+            TrainingError: A loss is not finite, and the training is to stop.
+        """
+        step, steps, scale = row[metrics.STEP], len(skips), row[metrics.SCALE]
+        bad = [position for position, loss in enumerate(losses) if not math.isfinite(loss)]
+        first_bad = step - steps + bad[0] + 1 if bad else step
+        scale_can_shrink = self._scales_dynamically and scale > MIN_LOSS_SCALE
+        if first_bad == 1 and bad and scale_can_shrink:
+            what = f"step 1: the training loss is not finite (loss scale {scale:g})"
+            log.warning(f"{what}; {FIRST_STEP_ADVICE}")
+        if self._scales_dynamically:
+            self._check_scale(row, skips)
+        buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
+        if buffers and not self._state["said_buffers"]:
+            # Where BatchNorm sees inf or nan, so does the loss of the step.
+            self._state |= {"said_buffers": True, "spoiled_at": first_bad if bad else None}
+            self._warn_about_buffers(f"{'' if bad else 'by '}step {first_bad}", buffers)
+        for overflow in overflows:
+            number, module = overflow[metrics.STEP], overflow[metrics.NONFINITE_MODULE]
+            if module not in self._overflows_by_module:
+                warning = (
+                    f"step {number} was skipped: {module} is the last module whose gradient is inf or nan"
+                )
+                if number - step + steps - 1 in bad:
+                    warning += "; the loss was not finite either, so the forward overflowed"
+                log.warning(warning)
+            self._overflows_by_module[module] += 1
+        if bad and not scale_can_shrink:
+            what = f"step {first_bad}: the training loss is not finite (loss scale {scale:g})"
+            self._stop_or_warn(what, FIRST_STEP_ADVICE if first_bad == 1 else "")
+
+    def _stop_or_warn(self, what: str, advice: str) -> None:
+        if self._on_nan == "stop":
+            advice = advice or "try a smaller optimizer.lr or training.clip_norm"
+            raise TrainingError(f"{what}; {advice}, or go on with training.on_nan=continue")
+        option = f" (training.on_nan={self._on_nan})" if self._on_nan else ""
+        log.warning(f"{what}; {advice and advice + '; '}going on{option}")
+
+    def _check_scale(self, row: Row, skips: Sequence[float]) -> None:
+        """Warn once if gradients overflow whatever the loss scale is, so that nothing is learned."""
+        step, scale = row[metrics.STEP], row[metrics.SCALE]
+        at, longest = (step, 0) if scale < MIN_LOSS_SCALE else (None, 0)
+        in_a_row = self._state["in_a_row"]
+        for number, is_skip in enumerate(skips, step - len(skips) + 1):
+            in_a_row = in_a_row + 1 if is_skip else 0
+            longest = max(longest, in_a_row)
+            if at is None and in_a_row >= MAX_SKIPS_IN_A_ROW:
+                at = number
+        self._state["in_a_row"] = in_a_row
+        if at is None or self._state["collapsed_at"] is not None:
+            return
+        self._state["collapsed_at"] = at
+        what = f"fell to {scale:g}" if scale < MIN_LOSS_SCALE else f"overflowed {longest} steps in a row"
+        warning = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
+        advice = "Try a smaller learning rate, clipping by norm, or bf16, which needs no loss scale"
+        log.warning(f"{warning}; gradients overflow whatever the scale. {advice}")
+
+    def _warn_about_buffers(self, when: str, count: int) -> None:
+        what, restore = f"{when}: {count} of the model's buffers", "training.on_nonfinite_buffers=restore"
+        if self._restores_buffers:
+            how = "of a forward that overflowed were put back to those from before the step"
+            log.warning(f"{what} {how} ({restore})")
+        else:
+            how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
+            effect = "every evaluation from here on uses them"
+            advice = f"Put back a copy of them after a skipped step ({restore} does)"
+            log.warning(f"{what} (BatchNorm's running statistics) {how}, and {effect}. {advice}")
+
+    def summary(self, *, has_buffers: bool) -> Row:
+        """Return the anomalies for the summary of a run, by metric key."""
+        spoiled_at = self._state["spoiled_at"]
+        summary: Row = (
+            {metrics.SCALE_COLLAPSED: self._state["collapsed_at"]} if self._scales_dynamically else {}
+        )
+        if spoiled_at is not None or (has_buffers and self._scales_dynamically):
+            summary[metrics.NONFINITE_AT] = spoiled_at
+        if self._overflows_by_module:
+            modules = self._overflows_by_module.most_common()
+            summary[metrics.NONFINITE_MODULES] = ", ".join(f"{name} ({count})" for name, count in modules)
+        return summary
+
+    def state_dict(self) -> Row:
+        """Return plain values for a checkpoint."""
+        return self._state | {"overflowed": dict(self._overflows_by_module)}
+
+    def load_state_dict(self, state: Row) -> None:
+        """Continue from a state of `state_dict`."""
+        self._state = {key: state[key] for key in self._state}
+        self._overflows_by_module = Counter(state["overflowed"])

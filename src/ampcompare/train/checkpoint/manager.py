@@ -1,0 +1,81 @@
+"""When a checkpoint of a run is written, and what it says of the run. `TrainingLoop` has the state itself."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampcompare.config.schema import Config
+from ampcompare.errors import reason
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.checkpoint.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class CheckpointManager:
+    """Saves the state of a run when it is due. If a save fails, a warning says so and the training goes on.
+
+    With several processes the first one writes.
+
+    Attributes:
+        tracker: Records the run; its state is part of the checkpoint.
+        store: The folder of the checkpoints.
+        config: The options of the run.
+        identity: What a later run must have in common to resume this one (`store.identify`).
+        machine: What the environment says of the machine, for a run that continues on another one.
+        is_main_process: Whether this process writes.
+        saved_step: The step of the last checkpoint that was written.
+        saved_at: The time of the last attempt, in seconds of the monotonic clock.
+    """
+
+    tracker: Tracker
+    store: Store
+    config: Config
+    identity: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    is_main_process: bool = True
+    saved_step: int | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def by_clock(self) -> bool:
+        """Return whether checkpoints are due by the clock."""
+        return self.config.checkpoint.every_minutes is not None
+
+    def is_due(self, epochs: int | None = None) -> bool:
+        """Return whether a checkpoint is due after so many epochs, or now by the clock."""
+        every, minutes = self.config.checkpoint.every_epochs, self.config.checkpoint.every_minutes
+        if epochs is not None:
+            return every is not None and epochs % every == 0
+        return minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
+
+    def save(self, state: Mapping[str, Any], step: int, *, best: bool = False) -> None:
+        """Save the state of the run after a step (`TrainingLoop.checkpoint`).
+
+        Args:
+            state: The state, gathered from all processes.
+            step: The step that it follows.
+            best: Whether the last evaluation is the best so far.
+        """
+        self.saved_at = time.monotonic()
+        if not self.is_main_process:
+            return
+        self.tracker.flush()  # what is saved has been logged
+        run = {
+            "step": step,
+            "run_id": self.tracker.run_id,
+            "record": self.tracker.state_dict(),
+            "config": self.config.to_dict(),
+            "machine": self.machine,
+        }
+        try:
+            if not self.store.lock():
+                raise OSError(0, f"{self.store.folder} is in use by another process")
+            self.store.save({**state, **run}, self.identity, best=best)
+            self.saved_step = step
+        except OSError as problem:
+            where = f"could not be written to {self.store.folder} ({reason(problem)})"
+            log.warning(f"the checkpoint at step {step} {where}: going on without it")

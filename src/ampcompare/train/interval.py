@@ -1,0 +1,137 @@
+"""Values that wait for their row: what the steps of a log interval leave on the device."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.data.given import IGNORED
+from ampcompare.machine.device import start_copy, widest_float
+from ampcompare.train.overflows import OverflowSource
+from ampcompare.train.timing import Row, StepMarks
+
+# Logits and predictions that wait for a row, in elements: 4 MiB, which would else show in the peak of memory.
+MAX_WAITING_ELEMENTS = 2**20
+
+
+@dataclass
+class StepResult:
+    """The result of one optimizer step, on the device: nobody waits for it.
+
+    Attributes:
+        loss: The mean loss, a 0-d tensor, or a number on the host. None in all steps or in none, unless the
+            loop is somebody else's.
+        samples: The samples of all processes.
+        classified: For each micro-batch with an accuracy: its logits [N, C] or predicted classes [N], and its
+            classes [N]. They are compared when the row is made, since to count at each step took two thirds
+            of the loop's own time.
+        diagnostics: Diagnostic values by metric key, where the step was asked for them.
+        compiled: Whether something was compiled in the step, so that its time says nothing.
+        overflow: Where the gradients overflowed, if the step was or may have been skipped.
+    """
+
+    loss: Any
+    samples: int
+    classified: Sequence[tuple[Tensor, Tensor]] = ()
+    diagnostics: Mapping[str, Tensor] = field(default_factory=dict)
+    compiled: bool = False
+    overflow: OverflowSource | None = None
+
+
+@dataclass
+class Interval:
+    """The steps since the last row.
+
+    Attributes:
+        observations: What `LossScaleReader.observe` returned before the first step since the last pause, and
+            after each.
+        losses: The losses of the steps that have one, and `loss_positions` which steps these are.
+        samples: The samples of each step.
+        skips: The skips of the steps before the last pause.
+        diagnostics: For each diagnostic step the start of its row, and its values.
+        overflows: For each step that may have overflowed its position, the start of its row, and the source.
+        row: The row of the interval, as far as it is known.
+        marks: The marks of the steps that are timed.
+        copy: The values on their way to the host, once the interval has ended.
+    """
+
+    observations: list[Any] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+    loss_positions: list[int] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    skips: list[Tensor] = field(default_factory=list)
+    diagnostics: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
+    overflows: list[tuple[int, Row, OverflowSource]] = field(default_factory=list)
+    row: Row = field(default_factory=dict)
+    marks: list[StepMarks] = field(default_factory=list)
+    copy: "HostCopy | None" = None
+    _classified: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _waiting_elements: int = 0
+    _counts: Tensor | None = None
+
+    def add(self, result: StepResult, observation: Any) -> None:
+        """Add a step, and what was observed of the loss scale after it."""
+        if result.loss is not None:
+            self.losses.append(result.loss)
+            self.loss_positions.append(len(self.samples))
+        self.samples.append(result.samples)
+        self.observations.append(observation)
+        for pair in result.classified:
+            self._classified.append(pair)
+            self._waiting_elements += pair[0].numel()
+        if self._waiting_elements > MAX_WAITING_ELEMENTS:
+            self.correct_counts()
+
+    def loss_tensor(self, device: torch.device) -> Tensor | None:
+        """Return the losses, [losses], or None if no step has one."""
+        if not self.losses:
+            return None
+        if isinstance(self.losses[0], Tensor):
+            return torch.stack(self.losses)
+        return torch.tensor(self.losses, dtype=widest_float(device))  # numbers, of a loop on the host
+
+    def correct_counts(self) -> Tensor | None:
+        """Return how many predictions are correct, and how many classes count, int64 [2].
+
+        Returns None if no step has an accuracy.
+        """
+        counts = [] if self._counts is None else [self._counts]
+        for is_logits in (True, False):
+            pairs = [pair for pair in self._classified if (pair[0].ndim == 2) == is_logits]
+            if pairs:
+                predicted, classes = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
+                if is_logits:
+                    predicted = predicted.argmax(1)
+                counts.append(torch.stack([(predicted == classes).sum(), (classes != IGNORED).sum()]))
+        self._classified, self._waiting_elements = [], 0
+        if counts:
+            self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)
+        return self._counts
+
+
+class HostCopy:
+    """Tensors on their way from the device to the host, in one transfer that nobody waits for.
+
+    Args:
+        tensors: 0-d and 1-d tensors by key. They are copied, so they may change afterwards.
+        device: The device of the transfer.
+    """
+
+    def __init__(self, tensors: Mapping[Hashable, Tensor], device: torch.device) -> None:
+        self._shapes = {key: tensor.shape for key, tensor in tensors.items()}
+        wide = widest_float(device)
+        flat = torch.cat([x.detach().reshape(-1).to(device, wide) for x in tensors.values()])
+        self._values, self._arrived = start_copy(flat)
+
+    def read(self) -> dict[Hashable, Any]:
+        """Return a number for each 0-d tensor and a list for each 1-d tensor, by key."""
+        if self._arrived is not None and not self._arrived.query():
+            self._arrived.synchronize()  # sync: one interval later the copy has usually arrived
+        numbers, values, start = self._values.tolist(), {}, 0
+        for key, shape in self._shapes.items():
+            end = start + shape.numel()
+            values[key] = numbers[start:end] if shape else numbers[start]
+            start = end
+        return values

@@ -1,0 +1,46 @@
+"""What rows need to know of the loss scale: its value, and which steps were skipped."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.machine.device import is_host
+from ampcompare.precision.base import Precision
+
+
+class LossScaleReader:
+    """Reads loss scale and skipped steps of one of our backends, without waiting for the device.
+
+    `recorder/scaling.py` reads those of somebody else's GradScaler.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        self.device, self._precision = precision.device, precision
+        self._never_skips = type(precision).step is Precision.step
+        self._on_host = is_host(self.device)
+
+    def scale_factor(self) -> Tensor:
+        """Return the loss scale after the last step, 0-d fp32."""
+        return self._precision.scale_factor()
+
+    def scales_dynamically(self) -> bool:
+        """Return whether overflows are expected now and then, and repaired by a smaller scale."""
+        return self._precision.scales_dynamically()
+
+    def observe(self) -> Any:
+        """Return what has to be noted before the first and after each step: a number or a 0-d tensor."""
+        if self._never_skips:
+            return 0
+        skipped = self._precision.skipped_steps()
+        return skipped.item() if self._on_host else skipped.clone()
+
+    def skips(self, observations: list[Any]) -> Tensor:
+        """Return 1 for each skipped step and 0 for the others, [steps].
+
+        Args:
+            observations: What `observe` returned before the first and after each of the steps.
+        """
+        if self._never_skips:
+            return torch.zeros(len(observations) - 1, device=self.device)
+        return (torch.tensor(observations) if self._on_host else torch.stack(observations)).diff()

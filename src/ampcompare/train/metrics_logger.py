@@ -1,0 +1,297 @@
+"""Turns steps into rows, for our loop and for anybody's under the Recorder.
+
+A step leaves its values on the device. At the end of a log interval they go to the host in one copy. On a GPU
+that copy is read one interval later, when it has long arrived, so the host does not wait for the steps that
+it has queued; each row carries its own step. A killed process loses the row that waited, and the steps since.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare import metrics
+from ampcompare.machine.device import is_cuda, is_host
+from ampcompare.machine.world import World
+from ampcompare.train.anomalies import AnomalyMonitor
+from ampcompare.train.interval import HostCopy, Interval, StepResult
+from ampcompare.train.loss_scale import LossScaleReader
+from ampcompare.train.measure.gradients import exponent_histogram
+from ampcompare.train.overflows import BufferMonitor, OverflowDetector
+from ampcompare.train.timing import Row, Timing
+
+Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
+
+
+class MetricsLogger:
+    """Hands rows with the keys of `ampcompare.metrics` to `on_row`.
+
+    `Timing` times the steps, an `Interval` keeps their values until the row is made, and `AnomalyMonitor`
+    warns about what it sees in rows.
+
+    Args:
+        loss_scale: The reader of loss scale and skipped steps.
+        timing: The clocks of the training.
+        on_row: Receives each row, in the order of the steps.
+        every: A row ends after so many steps, and wherever `flush` is called.
+        on_nan: As in `AnomalyMonitor`.
+        world: The processes of the training.
+        buffers: The buffers of the model, if it is known.
+        overflows: Where gradients overflowed, if the optimizer is ours.
+        start: The steps taken before.
+        lag: Whether a row is read one interval late; None: as the device needs it.
+
+    Attributes:
+        number: The number of the last step.
+        epoch: The epochs at the end of the last step, or None where nobody told.
+    """
+
+    def __init__(
+        self,
+        loss_scale: LossScaleReader,
+        timing: Timing,
+        on_row: Callable[[Row], None],
+        *,
+        every: int,
+        on_nan: str | None = None,
+        world: World | None = None,
+        buffers: BufferMonitor | None = None,
+        overflows: OverflowDetector | None = None,
+        start: int = 0,
+        lag: bool | None = None,
+    ) -> None:
+        self.loss_scale, self.timing, self.on_row, self.every = loss_scale, timing, on_row, every
+        self.device, self.world = loss_scale.device, world or World()
+        self.buffers, self._overflows = buffers, overflows
+        self.anomalies = AnomalyMonitor(
+            on_nan,
+            scales_dynamically=loss_scale.scales_dynamically(),
+            restores_buffers=buffers is not None and buffers.restores,
+        )
+        self.lag = is_cuda(self.device) if lag is None else lag
+        self._on_host = is_host(self.device)
+        self.number = start
+        self.epoch: float | None = None
+        self._learning_rate: Any = None
+        self._gradient_norm: Tensor | None = None  # of the last step
+        self._skipped_steps = 0
+        self._open, self._waiting = Interval(), list[Interval]()
+
+    def resume(self) -> None:
+        """Start training here, before the first step or after a pause, with the loss scale as it is now."""
+        # A loss scale that was loaded from a checkpoint since the last step is no skip of the next one.
+        if self._open.samples:
+            self._open.skips.append(self.loss_scale.skips(self._open.observations))
+        self._open.observations = [self.loss_scale.observe()]
+        self.timing.resume()
+
+    def pause(self, *, since_step: bool = False) -> None:
+        """End training here, or at the last step with `since_step`.
+
+        Where a GPU counts its energy, this waits for the steps and hands out a row with the energy.
+        """
+        timing = self.timing
+        if timing.is_paused:
+            return
+        if timing.has_energy:
+            self.write_waiting()
+            if (joules := timing.joules_per_sample()) is not None:
+                self.on_row(self.start_row() | {metrics.ENERGY: joules})
+        timing.pause(since_step=since_step)
+
+    def log_step(self, number: int, epoch: float | None, result: StepResult, learning_rate: Any) -> None:
+        """Take over a step that the loop has queued. Waits for nothing.
+
+        Args:
+            number: The number of the step, from 1.
+            epoch: The epochs at the end of the step; None: not known.
+            result: The result of the step.
+            learning_rate: The learning rate of the step; None: not known.
+        """
+        self.timing.end_step(result.samples, compiled=result.compiled)
+        self.number, self.epoch, self._learning_rate = number, epoch, learning_rate
+        interval = self._open
+        interval.add(result, self.loss_scale.observe())
+        if diagnostics := result.diagnostics:
+            self._gradient_norm = diagnostics.get(metrics.GRADIENT_NORM)
+            if len(diagnostics) > (self._gradient_norm is not None):
+                interval.diagnostics.append((self.start_row(), diagnostics))
+        else:
+            self._gradient_norm = None
+        if result.overflow is not None:
+            interval.overflows.append((len(interval.samples) - 1, self.start_row(), result.overflow))
+        if number % self.every == 0:
+            self.end_interval()
+
+    def start_row(self) -> Row:
+        """Return the first values of a row of the last step: its number, its epoch, the clocks now."""
+        epoch = {} if self.epoch is None else {metrics.EPOCH: self.epoch}
+        return {metrics.STEP: self.number, **epoch, **self.timing.clocks()}
+
+    def end_interval(self) -> None:
+        """End the interval at the last step, if it has any: send its values, read those of the one before."""
+        interval = self._open
+        if not interval.samples:
+            return
+        self._open = Interval(interval.observations[-1:])
+        interval.row = self.start_row() | self.timing.memory.read()
+        interval.marks = self.timing.take_marks()
+        interval.copy = HostCopy(self._collect(interval), self.device)
+        self._waiting.append(interval)
+        self._write(len(self._waiting) - self.lag)
+        self.timing.end_row()
+
+    def flush(self) -> None:
+        """End the interval and hand out all rows. Waits for the device up to the last step."""
+        self.end_interval()
+        self.write_waiting()
+
+    def flush_on_error(self, problem: BaseException) -> None:
+        """Hand out the rows that wait as a run ends by `problem`, which gets a note on rows that are lost."""
+        try:
+            self._write(len(self._waiting), check=False)
+        except Exception as second:  # a device that failed returns nothing any more
+            problem.add_note(f"the rows of the last log interval are lost: {second}")
+
+    def write_waiting(self) -> None:
+        """Hand out the rows of intervals that have ended. Waits for their values."""
+        self._write(len(self._waiting))
+
+    def write_diagnostics(self) -> None:
+        """Hand out the diagnostic rows of the open interval, before a row of a later step.
+
+        Waits for the device.
+        """
+        for row, diagnostics in self._open.diagnostics:
+            values = {key: value.tolist() for key, value in diagnostics.items()}  # sync: as said
+            self.on_row(row | _diagnostic_values(values))
+        self._open.diagnostics.clear()
+
+    def summary(self) -> Row:
+        """Return what the steps so far came to, by metric key."""
+        return self.timing.summary() | self.anomalies.summary(has_buffers=self.buffers is not None)
+
+    def state_dict(self) -> Row:
+        """Return plain values and tensors for a checkpoint. Call it after `flush`: no row may wait."""
+        return {
+            "number": self.number,
+            "epoch": self.epoch,
+            "skipped": self._skipped_steps,
+            "restored": int(self.buffers.restored) if self.buffers else 0,  # sync: a checkpoint's number
+            "findings": self.anomalies.state_dict(),
+            **self.timing.state_dict(),
+        }
+
+    def load_state_dict(self, state: Row) -> None:
+        """Continue from a state of `state_dict`."""
+        self.number, self.epoch = state["number"], state["epoch"]
+        self._skipped_steps = state["skipped"]
+        if self.buffers:
+            self.buffers.restored.fill_(state["restored"])
+        self.anomalies.load_state_dict(state["findings"])
+        self.timing.load_state_dict(state)
+
+    def _collect(self, interval: Interval) -> dict[Hashable, Tensor]:
+        """Return all values of the interval that are on the device."""
+        tensors: dict[Hashable, Tensor] = {metrics.SCALE: self.loss_scale.scale_factor()}
+        if (losses := interval.loss_tensor(self.device)) is not None:
+            tensors["losses"] = self.world.mean_(losses.float() if self.world.size > 1 else losses)
+        if (counts := interval.correct_counts()) is not None:
+            tensors["correct"] = self.world.sum_(counts)
+        skips = self.loss_scale.skips(interval.observations)
+        skips = tensors["skips"] = torch.cat([*interval.skips, skips]) if interval.skips else skips
+        # On the host it is known that none was skipped, and that no buffer can be spoiled.
+        if self.buffers and not (self._on_host and not self._skipped_steps and not skips.any()):
+            tensors["buffers"] = self.buffers.count()
+        if self._gradient_norm is not None:
+            tensors[metrics.GRADIENT_NORM] = self._gradient_norm
+        if isinstance(self._learning_rate, Tensor):  # of a capturable optimizer
+            tensors[metrics.LEARNING_RATE] = self._learning_rate.reshape(())
+        elif self._learning_rate is not None:
+            interval.row[metrics.LEARNING_RATE] = self._learning_rate
+        for place, (row, diagnostics) in enumerate(interval.diagnostics):
+            for key, value in diagnostics.items():
+                # The row of this very step has its gradient norm itself.
+                if row[metrics.STEP] != self.number or key != metrics.GRADIENT_NORM:
+                    tensors[place, key] = value
+        if interval.overflows:
+            tensors["overflows"] = torch.stack([source.first for *_, source in interval.overflows])
+        return tensors
+
+    def _write(self, count: int, *, check: bool = True) -> None:
+        """Hand out the rows of the oldest `count` intervals that wait, and `check` them for anomalies."""
+        for _ in range(count):
+            interval = self._waiting.pop(0)
+            assert interval.copy is not None
+            values = interval.copy.read()
+            skips = values["skips"]
+            skipped = {position for position, is_skip in enumerate(skips) if is_skip}
+            self._skipped_steps += len(skipped)
+            overflows = _overflow_rows(interval, values, skipped)
+            if early := _diagnostic_rows(interval, values) + overflows:
+                for row in sorted(early, key=itemgetter(metrics.STEP)):
+                    self.on_row(row)
+            row = self._complete(interval, values)
+            self.on_row(row)
+            if skipped and self._overflows:
+                self._overflows.watch()
+            if check:
+                losses = _losses_by_step(interval, values)
+                self.anomalies.check(row, losses, skips, overflows)
+
+    def _complete(self, interval: Interval, values: Values) -> Row:
+        """Return the row of an interval."""
+        row = interval.row
+        for key in (metrics.SCALE, metrics.GRADIENT_NORM, metrics.LEARNING_RATE):
+            if key in values:
+                row[key] = values[key]
+        row[metrics.SKIPPED] = self._skipped_steps
+        if self.buffers is not None:
+            row[metrics.NONFINITE_BUFFERS] = round(values.get("buffers", 0)) if self._skipped_steps else 0
+        if losses := values.get("losses"):
+            weights = [interval.samples[position] for position in interval.loss_positions]
+            total = sum([weight * loss for weight, loss in zip(weights, losses, strict=True)])
+            row[metrics.LOSS] = total / sum(weights)
+        correct, counted = values.get("correct", (0, 0))
+        if counted:
+            row[metrics.ACCURACY] = correct / counted
+        return row | self.timing.measure(interval.marks)
+
+
+def _losses_by_step(interval: Interval, values: Values) -> list[float]:
+    """Return the loss of every step, 0 where a step has none; no losses if no step has one."""
+    losses = values.get("losses", [])
+    if len(losses) in (0, len(interval.samples)):
+        return losses
+    known = dict(zip(interval.loss_positions, losses, strict=True))
+    return [known.get(position, 0.0) for position in range(len(interval.samples))]
+
+
+def _overflow_rows(interval: Interval, values: Values, skipped: set[int]) -> list[Row]:
+    """Return a row for each skipped step whose source of the overflow is known."""
+    return [
+        row | {metrics.NONFINITE_MODULE: source.modules[round(first)]}
+        for (position, row, source), first in zip(
+            interval.overflows, values.get("overflows", ()), strict=True
+        )
+        if first >= 0 and position in skipped
+    ]
+
+
+def _diagnostic_rows(interval: Interval, values: Values) -> list[Row]:
+    """Return a row for each diagnostic step."""
+    return [
+        row | _diagnostic_values({key: values[place, key] for key in keys if (place, key) in values})
+        for place, (row, keys) in enumerate(interval.diagnostics)
+    ]
+
+
+def _diagnostic_values(values: Mapping[str, Any]) -> Row:
+    """Return the values of a diagnostic step as a row has them."""
+    # No fraction of lost updates where no weight had a gradient.
+    row = {k: x for k, x in values.items() if x == x or not k.startswith(metrics.LOST_UPDATES)}
+    if metrics.EXPONENTS in row:
+        row[metrics.EXPONENTS] = exponent_histogram(row[metrics.EXPONENTS])
+    return row

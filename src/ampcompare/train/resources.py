@@ -1,0 +1,94 @@
+"""Readers of memory and energy, which `Timing` asks."""
+
+import logging
+
+import torch
+
+from ampcompare import metrics
+from ampcompare.machine.device import nvml_name, peak_mib, reserved_mib, reset_peak
+
+log = logging.getLogger(__name__)
+
+
+class PeakMemory:
+    """Reads the peak memory of training steps, without that of evaluations.
+
+    An evaluation allocates its own batch, in fp32 under most backends. Without the pauses its peak would be
+    the peak of every backend.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before_pause = 0.0  # MiB
+
+    def restart(self) -> None:
+        """Forget the peak so far."""
+        reset_peak(self._device)
+        self._before_pause = 0.0
+
+    def pause(self) -> None:
+        """Stop counting until `resume`."""
+        self._before_pause = self._peak() or 0.0
+
+    def resume(self) -> None:
+        """Count again from here on."""
+        reset_peak(self._device)
+
+    def read(self) -> dict[str, float]:
+        """Return peak and reserved memory in MiB by metric key, without what the device does not tell."""
+        found = {metrics.PEAK_MEMORY: self._peak(), metrics.RESERVED_MEMORY: reserved_mib(self._device)}
+        return {key: mib for key, mib in found.items() if mib is not None}
+
+    def _peak(self) -> float | None:
+        peak = peak_mib(self._device)
+        return None if peak is None else max(peak, self._before_pause)
+
+
+class EnergyCounter:
+    """Reads the total energy counter of one NVIDIA GPU (Volta and later) through NVML.
+
+    A counter that fails later is given up: a warning says so once, and there are no joules any more.
+
+    Attributes:
+        is_available: Whether the GPU has a counter that can be read.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle = None
+        self._start_mj: int | None = None
+        if (name := nvml_name(device)) is None:
+            return
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except pynvml.NVMLError:
+            self._handle = None  # no counter (older GPU, MIG slice, no driver library): no metric
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether the GPU has a counter that can be read."""
+        return self._handle is not None
+
+    def start(self) -> None:
+        """Start counting here."""
+        self._start_mj = self._read_mj()
+
+    def joules(self) -> float | None:
+        """Return the joules since `start`, or None if the GPU does not tell or `start` was not called."""
+        start, now = self._start_mj, self._read_mj()
+        return None if start is None or now is None else (now - start) / 1e3
+
+    def _read_mj(self) -> int | None:
+        if self._handle is None:
+            return None
+        import pynvml
+
+        try:
+            return pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except pynvml.NVMLError as problem:
+            self._handle = None
+            log.warning(f"energy/joules_per_image ends here: the GPU's energy counter fails ({problem})")
+            return None
