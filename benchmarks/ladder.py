@@ -184,7 +184,7 @@ def _relative(found: Sequence[Measurement], bases: Sequence[Measurement]) -> Rel
 
 
 LABELS = ("none", "tf32", "native", "apex_o1", "apex_o2", "native_bf16", "fp16")
-STYLES = styles([(label, label) for label in LABELS], {})
+STYLES = styles([(label, label) for label in LABELS])
 NAMES = {STRICT: "none (strict fp32)"}
 
 

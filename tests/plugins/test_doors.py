@@ -64,7 +64,7 @@ def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_sour
         ("none", 1),
         ("mine_bf16", 2),
     ]
-    assert analysis.styles["mine_bf16"].meaning == "autocast, no scaling, bf16"
+    assert analysis.meanings["mine_bf16"] == "autocast, no scaling, bf16"
     (comparison,) = analysis.comparisons
     assert not comparison.refusal
     assert not comparison.loose  # that it is another backend is what is compared

@@ -167,7 +167,7 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
-    meaning = analysis.styles[group.label].meaning
+    meaning = analysis.meanings[group.label]
     return GroupRow(group.label, meaning, cells, analysis.chip(group), analysis.tone(group), said)
 
 

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ampcompare.report.words import by_size
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.runs.backend import AGAIN, ordered
 
 Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -18,12 +19,15 @@ SOLID: tuple[int, ...] = (1, 0)
 
 @dataclass(frozen=True)
 class Style:
-    """Look and meaning of one backend; `dash` in pixels on and off."""
+    """The colour and the dash of one label.
+
+    Attributes:
+        dash: Pixels on and off, in turn.
+    """
 
     label: str
     colour: str
     dash: tuple[int, ...]
-    meaning: str = ""
 
 
 # Pens of the built-in backends by label; what is not in here takes a spare one. Those beyond Okabe and Ito's
@@ -46,26 +50,22 @@ _SPARE_PENS: tuple[Pen, ...] = (
     ("#7a5195", (10, 3)),
     ("#8c564b", (6, 2, 1, 2)),
 )
-AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the baseline's colour
 AGAIN_DASH: tuple[int, ...] = (3, 3)
 
 
 KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
 
 
-def ordered(values: Iterable[str]) -> list[str]:
-    """Each value once: known backends in their fixed order, then others by name, numbers by size."""
-    wanted = set(values)
-    known = [style.label for style in KNOWN if style.label in wanted]
-    return known + sorted(sorted(wanted - set(known)), key=by_size)
+def styles_of(analysis: Analysis) -> Mapping[str, Style]:
+    """Return the style of each group's label."""
+    return styles((group.label, group.value) for group in analysis.groups)
 
 
-def styles(labels: Iterable[tuple[str, str]], meanings: Mapping[str, str]) -> dict[str, Style]:
-    """The style of each label, of pairs (label, value): the value has the colour, the dashes tell labels of
-    one value apart. `meanings` are those of the values.
+def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
+    """Return the style of each label, given with the compared value that it stands for.
 
-    A value that is not known takes a pen by its name, so that it has the same in every report, as long as no
-    other has taken it before.
+    The value decides the colour. Dashes distinguish labels with the same value. An unknown value takes a pen
+    by its name, so it has the same pen in every report unless another value has taken that pen.
     """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
@@ -86,5 +86,5 @@ def styles(labels: Iterable[tuple[str, str]], meanings: Mapping[str, str]) -> di
         elif value.endswith(AGAIN):
             dash = AGAIN_DASH
         seen[value] += 1
-        found[label] = Style(label, colour, dash, meanings.get(value, ""))
+        found[label] = Style(label, colour, dash)
     return found

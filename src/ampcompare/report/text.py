@@ -10,6 +10,7 @@ from rich.text import Text
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.cells import Cell, Column, Table, comparison_table
+from ampcompare.report.palette import styles_of
 from ampcompare.report.words import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
@@ -55,8 +56,9 @@ def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
         grid.add_column(printable(column.head), overflow="fold")
     if is_first:
         grid.add_column("verdict", overflow="fold")
+    styles = styles_of(analysis)
     for row in table.rows:
-        name = Text(printable(row.label), style=analysis.styles[row.label].colour)
+        name = Text(printable(row.label), style=styles[row.label].colour)
         cells = [Text("\n".join(filter(None, _parts(row.cells[column.key])))) for column in columns]
         verdict = Text("\n".join(part for part in (row.chip, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)

@@ -24,7 +24,6 @@ from ampcompare.report.analysis.require import Term, judge, parse
 from ampcompare.report.external.grouping import BASELINE
 from ampcompare.report.external.reading import Options, read
 from ampcompare.report.numbers import between, change
-from ampcompare.report.palette import styles
 from ampcompare.report.runs.backend import words_of
 from ampcompare.report.runs.checks import resolution_of
 from ampcompare.report.runs.ending import outcome_of
@@ -235,7 +234,7 @@ def analyse_runs(
         level=level,
         comparisons=compare_all(groups, value, keys[0], level, measured),
         best=best_of_each(groups, keys[0], value, compared, level),
-        styles=styles(((group.label, group.value) for group in groups), meanings),
+        meanings={group.label: meanings.get(group.value, "") for group in groups},
         ignored=ignored,
         bench=measured,
         quantities=reading.quantities,

@@ -10,7 +10,6 @@ from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.judged import Reproduction
 from ampcompare.report.analysis.plan import Plan
-from ampcompare.report.palette import Style
 from ampcompare.report.runs.figures import THROUGHPUT
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric, Quantities
@@ -24,9 +23,9 @@ class Findings:
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
     is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
     `level` is that of every interval, `comparisons` are of every group but the baselines.
-    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `is_own`:
-    all were trained by this program. `styles` has the
-    colour of each label, `published` what the runs say of a publication.
+    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `is_own`: all were
+    trained by this program. `meanings` has what is known of the backend of each label, else an empty text.
+    `published` is what the runs say of a publication.
     """
 
     table: pd.DataFrame
@@ -39,7 +38,7 @@ class Findings:
     level: float
     comparisons: list[Comparison]
     best: BestOfEach | None
-    styles: Mapping[str, Style]
+    meanings: Mapping[str, str]
     ignored: frozenset[str]
     bench: Bench | None
     quantities: Quantities

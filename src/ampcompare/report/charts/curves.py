@@ -17,6 +17,7 @@ from ampcompare.report.charts.draw import (
     tip,
 )
 from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
+from ampcompare.report.palette import styles_of
 
 SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed
 MARKED = 12  # points on a line up to which each is marked
@@ -75,7 +76,7 @@ def loss_scale(of: Analysis) -> Spec | None:
     y, step = _log2_axis([value for scale in scales for value in scale["y"]]), of.quantities.step
     flat, tips = [{"flatten": ["x", "y"]}], [tip("backend"), tip("x", step, format=",")]
     shown = {"y": y, "opacity": if_picked(1, 0.1)}
-    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
+    dashed = shown | {"strokeDash": by_backend(labels, styles_of(of), "dash")}
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
     if any(len(scale["x"]) == 1 for scale in scales):  # a line of one row would be nothing
         mark["point"] = True
@@ -87,7 +88,7 @@ def loss_scale(of: Analysis) -> Spec | None:
         layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
     layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
     subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(of), "colour")}
     return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
 
 
@@ -124,7 +125,7 @@ def line_chart(
     side: Spec = {"field": "side", "type": "nominal"}
     scale = {"domain": [*SIDES], "range": [[1, 0], [4, 3]]}
     has_sides = any(line.side for line in drawn)
-    dash = side | {"scale": scale, "legend": None} if has_sides else by_backend(labels, of.styles, "dash")
+    dash = side | {"scale": scale, "legend": None} if has_sides else by_backend(labels, styles_of(of), "dash")
     mark: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
     layers.append({"mark": mark, "encoding": shown | {"strokeDash": dash}})
     if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
@@ -134,7 +135,7 @@ def line_chart(
     tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
     heads = [tip("backend"), *([tip("side", "gradients")] if has_sides else []), tip("of", "line")]
     layers.append(_hover(y_axis, [*heads, *tips]))
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(of), "colour")}
     encoding |= {"detail": side} if has_sides else {}
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 

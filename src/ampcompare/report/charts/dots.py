@@ -10,6 +10,7 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts import draw
 from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.charts.rows import shortened
+from ampcompare.report.palette import styles_of
 
 START = f"{metrics.ACTIVATION_LARGEST}/"
 END = 65504  # the largest number of fp16
@@ -46,7 +47,7 @@ def largest_activations(of: Analysis) -> Spec | None:
     is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
     subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
     more: Spec = {"height": max(HEIGHT, ROW * len(order))}
-    more["encoding"] = {"color": draw.by_backend(labels, of.styles, "colour")}
+    more["encoding"] = {"color": draw.by_backend(labels, styles_of(of), "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
 
 

@@ -10,10 +10,12 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampcompare.records.cache import open_cache, trim_cache
-from ampcompare.report.palette import Style
+
+if TYPE_CHECKING:
+    from ampcompare.report.palette import Style  # which loads pandas; `bench` draws without it
 
 Spec = dict[str, Any]
 VEGA_LITE = "6.1"  # the oldest of the sixth that vl-convert has
@@ -44,7 +46,7 @@ def chart(
     return found | {"layer": list(layers)} | more
 
 
-def by_backend(labels: Sequence[str], styles: Mapping[str, Style], attribute: str) -> Spec:
+def by_backend(labels: Sequence[str], styles: "Mapping[str, Style]", attribute: str) -> Spec:
     """A channel from label to one attribute of its style, without a legend: the page has one for all."""
     drawn = [getattr(styles[label], attribute) for label in labels]
     range_ = [list(value) if isinstance(value, tuple) else value for value in drawn]

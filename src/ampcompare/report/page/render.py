@@ -24,6 +24,7 @@ from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
 from ampcompare.report.cells import comparison_table, machines_table, runs_table
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.draw import VEGA_LITE, Spec, config
+from ampcompare.report.palette import styles_of
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -46,7 +47,8 @@ def render_page(
         charts: `charts_of(analysis)`, where these have been made already.
     """
     charts, table = charts_of(analysis) if charts is None else charts, comparison_table(analysis)
-    colours = {label: f"var(--c{number})" for number, label in enumerate(analysis.styles)}
+    styles = styles_of(analysis)
+    colours = {label: f"var(--c{number})" for number, label in enumerate(styles)}
     library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
     style = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
@@ -60,6 +62,7 @@ def render_page(
     environment.filters["unbroken"] = words.unbroken
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
+        styles=styles,
         headline=analysis.headline.partition(analysis.accent or "\0"),
         table=table,
         has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),

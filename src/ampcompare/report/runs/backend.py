@@ -1,13 +1,14 @@
 """What a record says of the backend of its run."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ampcompare import metrics
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.records import RunRecord
-from ampcompare.report.words import printable, short
+from ampcompare.report.words import by_size, printable, short
 
+AGAIN = " again (A/A)"  # ends the name of the baseline's control
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 AMPERE = 8.0  # compute capability from which NVIDIA's GPUs have TF32
 # Where a record lacks the capability: GPUs of Ampere and newer by their names, as the driver gives them.
@@ -22,6 +23,13 @@ def label_of(run: RunRecord) -> str:
     # Records of others may hold anything.
     said = (run.environment.get("backend_label"), run.option("backend"), "unknown")
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
+
+
+def ordered(values: Iterable[str]) -> list[str]:
+    """Return each value once: built-in backends in their order, then the others by name, numbers by size."""
+    wanted = set(values)
+    known = [label for label in REGISTRY if label in wanted]
+    return known + sorted(sorted(wanted - set(known)), key=by_size)
 
 
 def dtype_of(run: RunRecord) -> str:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from ampcompare.records import RunRecord
 from ampcompare.records.run_state import RunState
-from ampcompare.report.palette import AGAIN, ordered
 from ampcompare.report.runs import table
+from ampcompare.report.runs.backend import AGAIN, ordered
 from ampcompare.report.runs.figures import BEST, BY_COLUMN, FIGURES, FINAL, PEAK, SCORE, SECONDS, Figure
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
