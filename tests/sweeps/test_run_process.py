@@ -16,7 +16,7 @@ from support.zygote import children_of, of_process
 
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.process_guard import ProcessGuard
+from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, end_state, offline_environment
 from ampcompare.sweeps.sweep_file import Sweep
 
@@ -121,6 +121,34 @@ def test_what_a_killed_driver_left_is_ended_and_nothing_else(tmp_path):
         for process in (named, marked, other):
             process.kill()
             process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_guard_outlives_a_batch_systems_signals_to_every_process():
+    run = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    others = children_of(os.getpid())
+    guard = ProcessGuard()
+    (pid,) = {*children_of(os.getpid())} - {*others}
+    guard.watch(run.pid)
+    wait_until(lambda: not heeds_sigterm(pid))  # it has begun
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(pid, number)
+    guard.close()  # its input ends, as by the death of the driver
+    assert run.wait() == -signal.SIGTERM
+
+
+def test_what_a_run_writes_after_the_guards_sigterm_is_younger_than_its_mark(tmp_path: Path):
+    """Else a record that the interruption completed counts as one that was complete before."""
+    written, mark = tmp_path / "written", tmp_path / "mark"
+    code = f"trap 'echo > {written}; kill $!; exit' TERM; sleep 600 & echo; wait"
+    with subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True) as run:
+        assert run.stdout
+        run.stdout.readline()
+        guard = ProcessGuard(mark)
+        guard.watch(run.pid, "mine")
+        guard.close()
+    assert mark.read_text().split()[1:] == ["mine"]
+    assert written.stat().st_mtime > float(mark.read_text().split()[0]) + CLOCK_TICK_SECONDS
 
 
 UNCOLLECTED = """
