@@ -23,8 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
 
 from ampcompare.entrypoint import main
-from ampcompare.program.signals import exit_process
-from ampcompare.program.starting import use_utf8
+from ampcompare.runtime.signals import exit_process
+from ampcompare.runtime.startup import use_utf8
 
 if __name__ == "__main__":
     use_utf8()

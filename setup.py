@@ -1,7 +1,7 @@
 """The wheel carries configs/ and sweeps/; all else is said in pyproject.toml.
 
 They lie at the top of the repository, outside the package, where setuptools' package-data does not reach. An
-editable install has nothing to copy: `ampcompare.program.place` finds the checkout's own.
+editable install has nothing to copy: `ampcompare.runtime.paths` finds the checkout's own.
 """
 
 from pathlib import Path

@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
 from ampcompare import load_runs, metrics  # noqa: E402
-from ampcompare.records import RunRecord  # noqa: E402
-from ampcompare.report.charts import draw  # noqa: E402
+from ampcompare.report.charts import vega  # noqa: E402
 from ampcompare.report.palette import styles  # noqa: E402
+from ampcompare.runs import RunRecord  # noqa: E402
 
 STRICT, TF32 = "none", "tf32"
 LAYOUTS = ("contiguous", "channels_last")
@@ -221,7 +221,7 @@ def _shown(relative: Relative | None) -> str:
     return f"{relative.value:.2f}×{span}{' †' if len(relative.sources) > 1 else ''}"
 
 
-def to_chart(ladder: Sequence[Rung], title: str, subtitle: str) -> draw.Spec:
+def to_chart(ladder: Sequence[Rung], title: str, subtitle: str) -> vega.Spec:
     """Return the ladder as bars, the fastest first. Labels name all, so no colour has to be told apart."""
     ranked = sorted(ladder, key=lambda rung: -rung.images_per_second)
     rows = [
@@ -233,7 +233,7 @@ def to_chart(ladder: Sequence[Rung], title: str, subtitle: str) -> draw.Spec:
         for rung in ranked
     ]
     y = {"field": "rung", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 300}}
-    x = draw.quantity("rate", {"grid": True, "title": "images/s"}, zero=True)
+    x = vega.quantity("rate", {"grid": True, "title": "images/s"}, zero=True)
     colour = {
         "field": "arm",
         "type": "nominal",
@@ -250,7 +250,7 @@ def to_chart(ladder: Sequence[Rung], title: str, subtitle: str) -> draw.Spec:
         "encoding": {"x": x, "y": y, "text": label},
     }
     more = {"height": ROW_PIXELS * len(rows), "encoding": {}}
-    return draw.chart(title, subtitle, [bars, texts], rows, **more)
+    return vega.chart(title, subtitle, [bars, texts], rows, **more)
 
 
 def _smaller(png: bytes) -> bytes:
@@ -272,7 +272,7 @@ def main() -> None:
     content = json.dumps([asdict(rung) for rung in ladder], indent=1)
     (folder / "ladder.json").write_text(content + "\n")
     spec = to_chart(ladder, text["title"], text["subtitle"])
-    (folder / "ladder.png").write_bytes(_smaller(draw.picture(spec, "png")))
+    (folder / "ladder.png").write_bytes(_smaller(vega.picture(spec, "png")))
     sys.stdout.write(to_markdown(ladder))
 
 

@@ -35,7 +35,7 @@ class PilImages:
         from torchvision import transforms
 
         from ampcompare.config.schema import DataConfig
-        from ampcompare.data.loader import PADDING
+        from ampcompare.data.device_loaders import PADDING
 
         normal = transforms.Normalize(DataConfig().mean, DataConfig().std)
         flip, crop = transforms.RandomHorizontalFlip(), transforms.RandomCrop(32, padding=PADDING)
@@ -67,9 +67,9 @@ def build(words: Sequence[str], *, seed_style: bool) -> Any:
     from torch.nn.functional import cross_entropy
 
     from ampcompare.bench.worker import Training
-    from ampcompare.machine.device import is_channels_last
     from ampcompare.models import build_model
-    from ampcompare.train.setting import configured, made_up, set_up
+    from ampcompare.system.device import is_channels_last
+    from ampcompare.training.run_context import configured, made_up, set_up
 
     config = made_up(configured(words))
     setting = set_up(config)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What AMP Compare costs beside the least that does the same, each with its limit; exit code 1 above one.
 
-    python benchmarks/costs.py [loop] [recorder] [o1] [data] [start] [reading] [--processes 12]
+    python benchmarks/overhead.py [loop] [recorder] [o1] [data] [start] [reading] [--processes 12]
 
 Both take turns within a process, on one thread, the order changing; what counts is the ratio or difference
 within a round. Where a process's memory comes to lie makes one or the other up to 3 % faster for as long as
@@ -56,7 +56,7 @@ class Loops:
 
     def __init__(self, folder: str, every: int) -> None:
         from ampcompare.config.load import load_config
-        from ampcompare.data.dataset import build_dataset
+        from ampcompare.data.factory import build_dataset
 
         images = 8 * STEPS
         words = f"model.name=tiny data.source=synthetic device=cpu batch_size=8 data.train_limit={images} "
@@ -68,8 +68,8 @@ class Loops:
     def _parts(self) -> tuple[Any, Any]:
         import torch
 
-        from ampcompare.train.build import build_trainer
-        from ampcompare.train.loaders import make_loader
+        from ampcompare.training.factory import build_trainer
+        from ampcompare.training.loaders import make_loader
 
         loader = make_loader(self.config, self.data.train, torch.device("cpu"), training=True)
         return loader, build_trainer(self.config, self.data, loader, torch.device("cpu"))
@@ -95,8 +95,8 @@ class Loops:
         """As `experiment.run` does, printing where nobody reads."""
         from rich.console import Console
 
-        from ampcompare.train.display import TrainingDisplay
-        from ampcompare.train.loop import TrainingLoop
+        from ampcompare.training.display import TrainingDisplay
+        from ampcompare.training.loop import TrainingLoop
 
         loader, trainer = self._parts()
         display = TrainingDisplay(Console(file=io.StringIO()), 1, "bench")
@@ -198,8 +198,8 @@ def data() -> Rounds:
     from loops import pil_loader
 
     from ampcompare.config.schema import DataConfig
-    from ampcompare.data.dataset import build_dataset
-    from ampcompare.data.loader import DeviceLoader
+    from ampcompare.data.device_loaders import DeviceLoader
+    from ampcompare.data.factory import build_dataset
 
     images = build_dataset(source="synthetic", root=None, train_limit=1280, test_limit=10).train
     how: dict[str, Any] = {"augment": True, "shuffle": True, "channels_last": False}
@@ -249,7 +249,7 @@ def start() -> Rounds:
         )
 
 
-READ = "import sys; from ampcompare.records import load_runs; load_runs([sys.argv[1]])"
+READ = "import sys; from ampcompare.runs import load_runs; load_runs([sys.argv[1]])"
 WRITE = """
 import sys, wandb
 for seed in range(2):
@@ -307,7 +307,7 @@ def measured(name: str) -> Rounds:
 
 
 def main() -> int:
-    from ampcompare.bench.median_interval import interval
+    from ampcompare.analysis.statistics.median_interval import interval
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -330,7 +330,7 @@ def main() -> int:
         above += known[0] > cost.limit
         span = f"{middle:.3g} ({known[0]:.3g} to {known[1]:.3g}){unit}"
         print(f"| {cost.what} | {least:.3g} | {span} | {cost.limit:.3g}{unit} |", flush=True)
-    from ampcompare.machine.environment import cpu_name
+    from ampcompare.system.environment import cpu_name
 
     print(f"\nMedians of {asked.processes} processes, 95 %. {cpu_name()}, load {os.getloadavg()[0]:.1f}")
     return 1 if above else 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times that the documentation promises, each beside its aim: run it on a machine that does nothing else.
 
-    python benchmarks/promises.py [help] [report] [killed] [stopped]
+    python benchmarks/reliability_limits.py [help] [report] [killed] [stopped]
 
 No test judges by the clock; this does, and exits with 1 where an aim was missed. Without names it measures
 all.
@@ -56,7 +56,7 @@ def report(folder: Path) -> Iterator[Figure]:
 
 def killed(folder: Path) -> Iterator[Figure]:
     """The age of the newest row on the disk when a run and W&B's client are killed; the worst of five."""
-    from ampcompare.records import load_runs
+    from ampcompare.runs import load_runs
 
     ages = []
     for number in range(5):

@@ -100,7 +100,7 @@ class Soak:
     def problems(self) -> Iterator[str]:
         """Yield everything that is not as it should be."""
         from ampcompare import load_runs
-        from ampcompare.records.wandb_file import read_wandb_file
+        from ampcompare.runs.wandb_file import read_wandb_file
         from ampcompare.sweeps.journal import read_journal
 
         assert self.driver

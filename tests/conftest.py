@@ -22,12 +22,12 @@ LONG = (
     "online",
     "sweeps",
     "tests",
-    "train",
+    "training",
     "page",
     "report",
     "reproduce",
     "recorder",
-    "machine",
+    "system",
     "plugins",
 )
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"

@@ -14,9 +14,9 @@ from support.wandb_files import write_runs
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare import __version__, load_runs
+from ampcompare.analysis.grouping.backend_info import label_of
 from ampcompare.cli import main
 from ampcompare.config.schema import OPTIONS
-from ampcompare.report.runs.backend import label_of
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from support.same_run import record_of
 from support.training import play
 
 from ampcompare import metrics
-from ampcompare.machine.environment import arithmetic_of
 from ampcompare.precision import REGISTRY
-from ampcompare.records import RunRecord
-from ampcompare.train.display import TrainingDisplay
+from ampcompare.runs import RunRecord
+from ampcompare.system.environment import arithmetic_of
+from ampcompare.training.display import TrainingDisplay
 
 
 @pytest.fixture

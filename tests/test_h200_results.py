@@ -14,7 +14,7 @@ import yaml
 from support.quick import ROOT
 
 from ampcompare import load_runs
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 FOLDER = ROOT / "docs" / "results" / "2026-11-26-h200"
 BACKENDS = ("none", "native", "apex_o1")

@@ -1,7 +1,7 @@
-"""Who may import whom, read from the source: the rules of the architecture, by folder, as docs/house.md draws
-them.
+"""Which package may import which, read from the source.
 
-A new file is under the rules of its room without anyone naming it; a new room must be given its floor.
+A new file is under the rules of its package without anyone naming it. A new package must be given its layer
+here; docs/architecture.md describes what each package is for.
 """
 
 import ast
@@ -13,21 +13,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "ampcompare"
 
-# From the roof down, as the house is drawn. A room may import from the floors below its own, none from its
-# own floor or above.
-DRAWING = (ROOT / "docs" / "house.md").read_text().split("```")[1]
-FLOORS = [re.findall(r"^(\w+)(?:/|\.py) ", floor, re.M) for floor in DRAWING.split("\n\n")]
-FLOOR = {room: -depth for depth, rooms in enumerate(FLOORS) for room in rooms}
+# From the top down. A package (or a module beside the packages) imports from the layers below its own, and
+# from no other package of its layer.
+LAYERS = (
+    {"__main__"},
+    {"cli"},
+    {"demo"},
+    {"bench", "entrypoint", "sweeps", "why"},
+    {"experiment", "recorder", "report"},
+    {"analysis", "training"},
+    {"config"},
+    {"data", "models", "precision", "publications", "runs", "tracking"},
+    {"system"},
+    {"plugins", "runtime", "wandb_client"},
+    {"errors", "metrics"},
+)
+LAYER = {package: -depth for depth, packages in enumerate(LAYERS) for package in packages}
 
-# The same within the report; what lies loose in it puts the rooms together.
-REPORT_FLOORS = ("statistics", "runs", "external", "analysis", "charts", "page")
+# The same within analysis/, from the top down; the modules beside these packages are above them.
+ANALYSIS_LAYERS = ("external", "grouping", "statistics")
 
 TORCH = {"torch", "torchvision"}
-REPORT_LIBRARIES = {"jinja2", "joblib", "optuna", "pandas", "scipy", "typer", "vl_convert"}
-# What runs where someone only looks at records, and what runs while something trains.
-READING = {"records", "report", "published", "sweeps", "cli", "__main__"}
-READING |= {"errors", "metrics", "plugins", "wandb_client"}
-TRAINING = set(FLOOR) - READING - {"bench", "demo", "why"} | {"errors", "metrics", "plugins", "wandb_client"}
+RENDERING = {"jinja2", "vl_convert", "wandb_workspaces"}
+REPORT_LIBRARIES = RENDERING | {"joblib", "optuna", "pandas", "scipy", "typer"}
+# What runs where someone reads records, and what runs while something trains.
+SHARED = {"errors", "metrics", "plugins", "wandb_client"}
+READING = {"__main__", "analysis", "cli", "publications", "report", "runs", "sweeps"} | SHARED
+TRAINING = set(LAYER) - READING - {"bench", "demo", "why"} | SHARED
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
 
@@ -36,14 +48,14 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def room_of(path: Path) -> str:
-    """The folder below the package, or the module at its top."""
+def package_of(path: Path) -> str:
+    """Return the folder below `ampcompare`, or the module beside these folders."""
     return name_of(path).partition(".")[0]
 
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Every module that a file imports anywhere in it, and what it takes from it: `a.b` and `a.b.c`."""
+    """Return what a file imports anywhere in it, modules and names alike: `a.b` and `a.b.c`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -54,41 +66,44 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def rooms_used(path: Path) -> set[str]:
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("ampcompare.")}
-    return ours - {"__version__", room_of(path)}
+def packages_used(path: Path) -> set[str]:
+    own = {name.split(".")[1] for name in imports(path) if name.startswith("ampcompare.")}
+    return own - {"__version__", package_of(path)}
 
 
 def libraries(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(path)}
 
 
-def of(*rooms: str) -> list[Path]:
-    return [path for path in FILES if room_of(path) in rooms]
+def files_of(*packages: str) -> list[Path]:
+    return [path for path in FILES if package_of(path) in packages]
 
 
 def offenders(files: list[Path], broken: Callable[[Path], set[str]]) -> dict[str, set[str]]:
-    """Each file that breaks a rule, and what it breaks it with."""
+    """Return each file that breaks a rule, and what it breaks it with."""
     return {name_of(path): found for path in files if (found := broken(path))}
 
 
-def test_every_room_is_drawn_once_and_no_other():
-    assert sorted(room for rooms in FLOORS for room in rooms) == sorted({room_of(path) for path in FILES})
+def test_every_package_has_one_layer():
+    assert sorted(package for packages in LAYERS for package in packages) == sorted(
+        {package_of(path) for path in FILES}
+    )
 
 
 def test_nothing_imports_upward_or_sideways():
     assert not offenders(
-        FILES, lambda path: {r for r in rooms_used(path) if FLOOR[r] >= FLOOR[room_of(path)]}
+        FILES, lambda path: {p for p in packages_used(path) if LAYER[p] >= LAYER[package_of(path)]}
     )
 
 
-def test_within_the_report_nothing_imports_upward():
+def test_within_the_analysis_nothing_imports_upward():
     def above(path: Path) -> set[str]:
-        here = name_of(path).split(".")[1]
-        rooms = {name.split(".")[2] for name in imports(path) if name.startswith("ampcompare.report.")}
-        return rooms & set(REPORT_FLOORS[REPORT_FLOORS.index(here) + 1 :])
+        own = ANALYSIS_LAYERS.index(path.relative_to(SOURCE).parts[1])
+        used = {name.split(".")[2] for name in imports(path) if name.startswith("ampcompare.analysis.")}
+        return used - set(ANALYSIS_LAYERS[own:])
 
-    within = [path for path in of("report") if path.relative_to(SOURCE).parts[1] in REPORT_FLOORS]
+    within = [path for path in files_of("analysis") if path.relative_to(SOURCE).parts[1] in ANALYSIS_LAYERS]
+    assert within
     assert not offenders(within, above)
 
 
@@ -113,13 +128,17 @@ def test_no_two_modules_import_each_other_in_a_circle():
 
 
 def test_reading_and_reporting_import_no_torch():
-    assert not offenders(of(*READING), lambda path: libraries(path) & TORCH)
+    assert not offenders(files_of(*READING), lambda path: libraries(path) & TORCH)
+
+
+def test_the_analysis_renders_nothing():
+    assert not offenders(files_of("analysis"), lambda path: libraries(path) & RENDERING)
 
 
 def test_training_imports_none_of_the_reports_libraries():
+    reading = {"analysis", "report", "runs", "sweeps"}
     assert not offenders(
-        of(*TRAINING),
-        lambda path: libraries(path) & REPORT_LIBRARIES | rooms_used(path) & {"report", "records", "sweeps"},
+        files_of(*TRAINING), lambda path: libraries(path) & REPORT_LIBRARIES | packages_used(path) & reading
     )
 
 
@@ -128,10 +147,10 @@ def test_what_trains_names_no_backend():
         strings = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         return strings & {"none", "native", "apex_o1", "apex_o2", "fp16"}
 
-    assert not offenders(of(*(TRAINING - {"precision", "config"})), named)
+    assert not offenders(files_of(*(TRAINING - {"precision", "config"})), named)
 
 
-def test_what_trains_asks_the_machine_what_kind_of_device_it_has():
+def test_what_trains_asks_system_what_kind_of_device_it_has():
     """No `device.type`, no `x.is_cuda`; in precision/ the kind is what autocast and the casts are for."""
 
     def asked(path: Path) -> set[str]:
@@ -139,16 +158,16 @@ def test_what_trains_asks_the_machine_what_kind_of_device_it_has():
         of = {ast.unparse(n) for n in nodes if n.attr in ("type", "is_cuda", "is_cpu", "is_mps")}
         return {text for text in of if not text.endswith("type") or "device" in text.rpartition(".")[0]}
 
-    rooms = ("train", "tracking", "data", "program", "config", "experiment")
-    assert not offenders(of(*rooms), asked)
-    assert offenders(of("machine"), asked)  # so it would be found
+    packages = ("training", "tracking", "data", "runtime", "config", "experiment")
+    assert not offenders(files_of(*packages), asked)
+    assert offenders(files_of("system"), asked)  # so it would be found
 
 
-def test_precision_needs_only_the_plug_in_loader_and_the_machine():
-    """Backends stay usable in other people's loops. The loader lets other people's backends in; the machine
-    says which 16-bit operations a CPU has kernels for.
+def test_precision_needs_only_plugins_and_system():
+    """Backends stay usable in other people's loops. `plugins` lets other people's backends in; `system` says
+    which 16-bit operations a CPU has kernels for.
     """
-    assert not offenders(of("precision"), lambda path: rooms_used(path) - {"plugins", "machine"})
+    assert not offenders(files_of("precision"), lambda path: packages_used(path) - {"plugins", "system"})
 
 
 def test_installing_is_left_to_the_machines_own_package_index():
@@ -167,3 +186,9 @@ def test_every_test_that_the_docs_name_is_there():
     lost = [n for n in named if not (ROOT / "tests" / n[1]).is_file()]
     assert not lost
     assert not [n for n in named if n[2] not in (ROOT / "tests" / n[1]).read_text()]
+
+
+def test_every_path_that_the_architecture_names_is_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.j2|\.css|\.js|\.md))`", text)
+    assert not [name for name in named if not any((base / name).exists() for base in (SOURCE, ROOT))]

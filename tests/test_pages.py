@@ -17,7 +17,7 @@ from support.training import play
 from ampcompare import analyse_runs, load_runs, metrics
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 DOCS = ROOT / "docs"
 
@@ -98,9 +98,9 @@ def test_the_example_of_a_public_function_runs(inside: None, function):
     assert not results.failed, said.getvalue()
 
 
-# docs/your-own.md: its three ways, from an empty folder to the verdict.
+# docs/custom-models.md: its three ways, from an empty folder to the verdict.
 
-PAGE = (DOCS / "your-own.md").read_text()
+PAGE = (DOCS / "custom-models.md").read_text()
 WAYS = dict(re.findall(r"^## (\d)\. [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.S | re.M))
 MOST_LINES = 30
 

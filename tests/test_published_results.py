@@ -10,7 +10,7 @@ import pytest
 from support.quick import ROOT
 
 from ampcompare import analyse_runs, load_runs
-from ampcompare.report.analysis.judged import REPRODUCED
+from ampcompare.analysis.reproduction import REPRODUCED
 from ampcompare.report.exports import to_json
 
 RESULTS = ROOT / "docs" / "results"

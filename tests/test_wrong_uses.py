@@ -15,7 +15,7 @@ from support.refusals import line_of
 from ampcompare.config.load import config_from_cli, load_config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.paths import as_typed
 from ampcompare.sweeps.sweep_file import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"

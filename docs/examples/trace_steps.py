@@ -8,7 +8,7 @@ import sys
 import torch
 from torch.profiler import profile
 
-from ampcompare.train.setting import configured, made_up, set_up
+from ampcompare.training.run_context import configured, made_up, set_up
 
 setting = set_up(made_up(configured(sys.argv[1:])))
 trainer, (first, *steps) = setting.trainer(), setting.steps(4)

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ampcompare.analysis.analysis import analyse_runs as analyse_runs
     from ampcompare.recorder.recorder import Recorder as Recorder
-    from ampcompare.records.sources import load_runs as load_runs
-    from ampcompare.report.analysis.analysis import analyse_runs as analyse_runs
+    from ampcompare.runs.loader import load_runs as load_runs
 
 __version__ = "0.2.0"
 __all__ = ["Recorder", "__version__", "analyse_runs", "load_runs"]
@@ -22,11 +22,11 @@ def __getattr__(name: str) -> Any:
 
         return Recorder
     if name == "load_runs":
-        from ampcompare.records.sources import load_runs
+        from ampcompare.runs.loader import load_runs
 
         return load_runs
     if name == "analyse_runs":
-        from ampcompare.report.analysis.analysis import analyse_runs
+        from ampcompare.analysis.analysis import analyse_runs
 
         return analyse_runs
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare import __version__
-from ampcompare.bench.commands import bench, doctor
+from ampcompare.bench.cli import bench, doctor
 from ampcompare.demo import demo
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
-from ampcompare.program.signals import EXIT_INTERRUPTED, exit_process, exit_with
-from ampcompare.program.starting import use_utf8
-from ampcompare.report.commands import report, workspace
+from ampcompare.report.cli import report, workspace
+from ampcompare.runtime.signals import EXIT_INTERRUPTED, exit_process, exit_with
+from ampcompare.runtime.startup import use_utf8
 from ampcompare.sweeps.cli import reproduce, sweep
-from ampcompare.why.commands import why
+from ampcompare.why.cli import why
 
 app = typer.Typer(
     name="ampcompare",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.program.place import as_typed
-from ampcompare.program.starting import let_threads_sleep
+from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.startup import let_threads_sleep
 
 if TYPE_CHECKING:
     from ampcompare.config.load import Config
@@ -47,14 +47,14 @@ def demo(
     from rich.console import Console
 
     from ampcompare.bench import output
-    from ampcompare.bench.commands import build_arms
+    from ampcompare.bench.cli import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
-    from ampcompare.program.child import run_to_completion
-    from ampcompare.program.console import clock, print_line
-    from ampcompare.program.files import write_json
-    from ampcompare.report.command import make_report
-    from ampcompare.report.request import Request
+    from ampcompare.report.options import Request
+    from ampcompare.report.pipeline import make_report
+    from ampcompare.runtime.atomic_files import write_json
+    from ampcompare.runtime.child_process import run_to_completion
+    from ampcompare.runtime.console import clock, print_line
 
     let_threads_sleep()
     console, began = Console(highlight=False), time.monotonic()

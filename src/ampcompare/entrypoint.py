@@ -10,14 +10,14 @@ from typing import Any
 
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, show
 from ampcompare.plugins import fault_of
-from ampcompare.program.signals import (
+from ampcompare.runtime.signals import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     PREEMPTION_SIGNALS,
     StopRequest,
     exit_with,
 )
-from ampcompare.program.starting import import_without_collection
+from ampcompare.runtime.startup import import_without_collection
 
 USAGE = "usage: {program} [--config NAME_OR_PATH] [key=value ...]"
 OVERRIDES_HELP = """
@@ -75,14 +75,14 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
             from rich.console import Console
 
             from ampcompare.experiment import run
-            from ampcompare.program.messages import messages_on
+            from ampcompare.runtime.messages import messages_on
 
         console = Console(highlight=False)
         with messages_on(console):
             return run(config, console, brief=brief, stop=stop).exit_code
     except UserError as problem:
         if problem.exit_code == EXIT_BAD_INPUT:
-            from ampcompare.tracking.refusal import record_refusal
+            from ampcompare.tracking.rejected_run import record_refusal
 
             record_refusal(problem)
         exit_with(problem)

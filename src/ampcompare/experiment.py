@@ -12,29 +12,29 @@ from rich.console import Console
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_chosen
 from ampcompare.config.validate import ignored_options, resolve_backend
-from ampcompare.data.dataset import Dataset
+from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import source_of
-from ampcompare.data.workers import is_loss_of_worker
+from ampcompare.data.worker_signals import is_loss_of_worker
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_out_of_memory
-from ampcompare.machine.environment import with_earlier
-from ampcompare.machine.world import World, is_loss_of_another, join, this_world
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
-from ampcompare.program.files import make_folder
-from ampcompare.program.messages import silent
-from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
-from ampcompare.tracking.start import MOST_TAG_CHARS, Start, begin
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.messages import silent
+from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.system.device import is_out_of_memory
+from ampcompare.system.distributed import World, is_loss_of_another, join, this_world
+from ampcompare.system.environment import with_earlier
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.checkpoint.manager import CheckpointManager
-from ampcompare.train.checkpoint.store import FOLDER, Store, find, identify
-from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.errors import TrainingError
-from ampcompare.train.loaders import check_processes
-from ampcompare.train.loaders import remarks as data_remarks
-from ampcompare.train.loop import TrainingLoop, count_steps
-from ampcompare.train.setting import set_up
+from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start, begin
+from ampcompare.training.checkpoint.manager import CheckpointManager
+from ampcompare.training.checkpoint.store import FOLDER, Store, find, identify
+from ampcompare.training.display import TrainingDisplay
+from ampcompare.training.errors import TrainingError
+from ampcompare.training.loaders import check_processes
+from ampcompare.training.loaders import remarks as data_remarks
+from ampcompare.training.loop import TrainingLoop, count_steps
+from ampcompare.training.run_context import set_up
 from ampcompare.wandb_client.client import leave_pandas_out
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def run(
 ) -> Result:
     """Train as the config says, record it with W&B, and show on the console how far it is.
 
-    Messages are logged, from INFO on (`ampcompare.program.messages.messages_on` prints them on the console).
+    Messages are logged, from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
     A `brief` run logs neither which options have no effect nor where its record is. `stop` may have heard
     of a signal before.
 

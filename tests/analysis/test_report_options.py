@@ -13,8 +13,8 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
 from ampcompare.errors import UserError
-from ampcompare.report.cells import comparison_table
 from ampcompare.report.charts import charts_of
+from ampcompare.report.comparison_table import comparison_table
 
 RECORDS = [
     *runs("none", BASE),

@@ -8,11 +8,11 @@ from support.fakes import make
 from support.papers import BACKENDS, CARD, peaks, throughput, written
 
 from ampcompare import analyse_runs
+from ampcompare.analysis.publication_match import is_same_card
+from ampcompare.analysis.reproduction import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.errors import UserError
-from ampcompare.published.publication import load
-from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
+from ampcompare.publications.publication import load
 from ampcompare.report.publish import publish
-from ampcompare.report.runs.arms import is_same_card
 
 TRIED = (*BACKENDS.values(),)
 

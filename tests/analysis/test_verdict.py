@@ -11,7 +11,7 @@ from support.fakes import make
 from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
 
 from ampcompare import analyse_runs
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
 NOT_FASTER = (36, 44, 43, 41, 40)

@@ -14,15 +14,15 @@ import torch
 from rich.console import Console
 
 import ampcompare
+from ampcompare.analysis.statistics.median_interval import interval, is_even, ratio_of, smallest_difference
 from ampcompare.bench import output
-from ampcompare.bench.commands import build_arms
+from ampcompare.bench.cli import build_arms
 from ampcompare.bench.default_backends import default_backends
-from ampcompare.bench.median_interval import interval, is_even, ratio_of, smallest_difference
 from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmark
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.machine import environment
-from ampcompare.train.setting import configured, set_up
+from ampcompare.system import environment
+from ampcompare.training.run_context import configured, set_up
 
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
 FIELDS = ("label", "ratio", "low", "high", "step_ms", "images_per_second", "peak_mib", "rounds", "failed")

@@ -12,8 +12,8 @@ from ampcompare.bench import doctor
 from ampcompare.bench.default_backends import default_backends
 from ampcompare.bench.doctor import Finding, examine, run_doctor
 from ampcompare.cli import main
-from ampcompare.machine import probe
-from ampcompare.machine.environment import arithmetic_of
+from ampcompare.system import dtype_throughput
+from ampcompare.system.environment import arithmetic_of
 
 TOPICS = "software device processor threads float32 float16 bfloat16 mixed compiler account data".split()
 
@@ -22,7 +22,7 @@ TOPICS = "software device processor threads float32 float16 bfloat16 mixed compi
 def amx(monkeypatch: pytest.MonkeyPatch):
     """The rates of a machine, without the second that they take."""
     found = {"float32": 100.0, "float16": 0.5, "bfloat16": 450.0}
-    monkeypatch.setattr(probe, "probe", lambda *_, **__: found)
+    monkeypatch.setattr(dtype_throughput, "probe", lambda *_, **__: found)
 
 
 def found() -> dict[str, Finding]:

@@ -13,7 +13,7 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 from ampcompare.config.canonical import canonical
 from ampcompare.config.load import check_chosen, check_parameters, config_from_cli, load_config
 from ampcompare.config.schema import Config
-from ampcompare.program.place import names_shipped, shipped
+from ampcompare.runtime.paths import names_shipped, shipped
 
 
 def message(*words: str, name: str | None = None) -> str:

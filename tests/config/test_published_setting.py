@@ -8,8 +8,8 @@ from support.refusals import line_of
 from ampcompare.config.compose import Source, compose
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.schema import OPTIONS, Config
-from ampcompare.program.yaml_file import flat
-from ampcompare.published.publication import load, names
+from ampcompare.publications.publication import load, names
+from ampcompare.runtime.yaml_io import flat
 
 PAPER = """
 title: A paper

@@ -37,29 +37,29 @@ from support.quick import QUICK, ROOT
 from support.same_run import end_of, record_of
 
 from ampcompare import Recorder, analyse_runs, metrics, plugins
+from ampcompare.analysis import gates
 from ampcompare.bench import output, worker
 from ampcompare.bench import runner as bench
 from ampcompare.cli import app, main
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import OPTIONS
-from ampcompare.data.dataset import Dataset, build_dataset
-from ampcompare.data.reading import mix
+from ampcompare.data.factory import Dataset, build_dataset
+from ampcompare.data.seeding import mix
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
-from ampcompare.machine import environment as machine
-from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED
-from ampcompare.program.yaml_file import flat
-from ampcompare.records import RunRecord
-from ampcompare.records import machine as foreign_machine
-from ampcompare.report.analysis import require
-from ampcompare.report.command import EXIT_NOT_SHOWN
 from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.pipeline import EXIT_NOT_SHOWN
 from ampcompare.report.publish import publish
+from ampcompare.runs import RunRecord
+from ampcompare.runs import system_metrics as foreign_machine
+from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
+from ampcompare.runtime.yaml_io import flat
 from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep_file import sweep_of
-from ampcompare.train.checkpoint.store import FORMAT
+from ampcompare.system import environment as machine
+from ampcompare.training.checkpoint.store import FORMAT
 
 GOLDEN = Path(__file__).parent / "golden"
 SOURCE = ROOT / "src" / "ampcompare"
@@ -315,7 +315,7 @@ def test_keys_of_why(tmp_path: Path):
 def test_require_grammar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     golden = yaml.safe_load((GOLDEN / "require.yaml").read_text())
     accepted = {
-        text: [[term.label, term.kind, term.bound] for term in require.parse([text])]
+        text: [[term.label, term.kind, term.bound] for term in gates.parse([text])]
         for text in golden["accepted"]
     }
     refused = {}
@@ -324,7 +324,7 @@ def test_require_grammar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
             main(["report", "runs", "--require", text])
         assert len(capsys.readouterr().err.splitlines()) == 1, text
         refused[text] = f"exit code {end.value.code}"
-    freezes("require", {"terms": [*require.TERMS], "accepted": accepted, "refused": refused}, tmp_path)
+    freezes("require", {"terms": [*gates.TERMS], "accepted": accepted, "refused": refused}, tmp_path)
 
 
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "bf16_sr")

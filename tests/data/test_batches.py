@@ -16,10 +16,10 @@ from torchvision.transforms.v2 import functional
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
 from ampcompare.data.batch import Batch, count_samples, tensors
-from ampcompare.data.dataset import build_dataset
-from ampcompare.data.host import BatchLoader, SampleLoader
-from ampcompare.data.loader import DeviceLoader, TensorLoader, draw_plan
-from ampcompare.data.splits import ImageSet
+from ampcompare.data.dataset import ImageSet
+from ampcompare.data.device_loaders import DeviceLoader, TensorLoader, draw_plan
+from ampcompare.data.factory import build_dataset
+from ampcompare.data.host_loaders import BatchLoader, SampleLoader
 from ampcompare.errors import UserError
 
 SIZE = 32  # 90 samples: batches of 32, 32, 26

@@ -15,7 +15,7 @@ import pytest
 from support.refusals import line_of
 from torchvision import datasets
 
-from ampcompare.data.dataset import build_dataset
+from ampcompare.data.factory import build_dataset
 from ampcompare.data.sources import cifar10
 
 

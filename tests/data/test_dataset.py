@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.refusals import line_of
 
-from ampcompare.data.dataset import balanced_subset, build_dataset
+from ampcompare.data.factory import balanced_subset, build_dataset
 from ampcompare.data.sources import synthetic
 
 

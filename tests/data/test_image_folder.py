@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from support.refusals import line_of
 
-from ampcompare.data.dataset import build_dataset
+from ampcompare.data.factory import build_dataset
 from ampcompare.data.sources import image_folder
 
 NO_IMAGE = "does not decode (cannot identify image"

@@ -10,8 +10,8 @@ import torch
 from support.own_data import OWN
 from support.refusals import line_of
 
-from ampcompare.data.dataset import Dataset, build_dataset
-from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("here")

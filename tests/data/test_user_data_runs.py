@@ -10,9 +10,9 @@ from support.training import play
 from ampcompare import metrics
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.machine.world import World
-from ampcompare.train.build import load_data
-from ampcompare.train.loaders import check_data
+from ampcompare.system.distributed import World
+from ampcompare.training.factory import load_data
+from ampcompare.training.loaders import check_data
 
 NET = """
 import torch

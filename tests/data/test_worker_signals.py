@@ -14,10 +14,10 @@ import torch
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
-from ampcompare.data.host import SampleLoader
-from ampcompare.data.reading import read
-from ampcompare.data.splits import SampleSet
-from ampcompare.data.workers import begin
+from ampcompare.data.dataset import SampleSet
+from ampcompare.data.host_loaders import SampleLoader
+from ampcompare.data.seeding import read
+from ampcompare.data.worker_signals import begin
 from ampcompare.errors import UserError, what_happened
 
 SIZE = 16
@@ -77,7 +77,7 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
 LEFT = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from ampcompare.data.workers import begin
+from ampcompare.data.worker_signals import begin
 
 batches = begin(DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=1))
 next(batches)

@@ -14,7 +14,7 @@ from support.wandb_server import Server
 from support.wandb_server.clients import environment
 
 from ampcompare import load_runs
-from ampcompare.tracking.record_file import ends_whole
+from ampcompare.tracking.write_monitor import ends_whole
 
 # Rows of 2 kB, of 6 with a look, many a second, and few checkpoints: the record is first to meet the limit.
 ROWS = (*QUICK, "log.every=1", "epochs=4000", "eval.every=1000", "checkpoint.every_epochs=10")

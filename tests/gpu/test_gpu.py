@@ -21,18 +21,18 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare import experiment, load_runs
 from ampcompare.config.load import load_config
-from ampcompare.data.dataset import build_dataset
-from ampcompare.data.loader import DeviceLoader
-from ampcompare.machine.device import has_tf32, set_numerics
+from ampcompare.data.device_loaders import DeviceLoader
+from ampcompare.data.factory import build_dataset
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.o1.patches import casts
-from ampcompare.program.signals import StopRequest
-from ampcompare.train.interval import StepResult
-from ampcompare.train.loop import TrainingLoop
-from ampcompare.train.loss_scale import LossScaleReader
-from ampcompare.train.metrics_logger import MetricsLogger
-from ampcompare.train.resources import EnergyCounter
-from ampcompare.train.timing import FIRST_STEPS, Timing
+from ampcompare.runtime.signals import StopRequest
+from ampcompare.system.device import has_tf32, set_numerics
+from ampcompare.training.interval import StepResult
+from ampcompare.training.loop import TrainingLoop
+from ampcompare.training.loss_scale_reader import LossScaleReader
+from ampcompare.training.metrics_logger import MetricsLogger
+from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.timing import FIRST_STEPS, Timing
 from ampcompare.why.diff import difference
 
 pytestmark = pytest.mark.gpu

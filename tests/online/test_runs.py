@@ -14,7 +14,7 @@ from support.wandb_server import TROUBLES, Server
 from support.wandb_server.clients import asking, environment, start, wait_until, wandb
 
 from ampcompare import load_runs
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 pytestmark = pytest.mark.slow
 

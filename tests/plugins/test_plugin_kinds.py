@@ -13,7 +13,7 @@ from support.training import play
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.precision import REGISTRY
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 MINE = "backend=./mine.py:Mine"
 SWEEP = """program: {program}

@@ -161,7 +161,7 @@ def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_i
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
 from ampcompare.precision.half_weights import Half
-from ampcompare.precision.loss_scaling import Scaled
+from ampcompare.precision.scaled_backend import Scaled
 
 class Plain(Precision):
     pass

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.cpu_arithmetic import DTYPES, active_overloads, compute_in_fp32, operations_in_fp32
-from ampcompare.train.step import Trainer
+from ampcompare.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 ALL = (

@@ -13,12 +13,12 @@ from support.rehearsal.stage import stage
 
 from ampcompare.config.load import load_config
 from ampcompare.entrypoint import main
-from ampcompare.machine.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
-from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep_fp32 import CannotKeep
-from ampcompare.train.build import allows_tf32
-from ampcompare.train.setting import set_up
+from ampcompare.system.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
+from ampcompare.system.environment import describe_environment
+from ampcompare.training.factory import allows_tf32
+from ampcompare.training.run_context import set_up
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher, and "

@@ -18,9 +18,9 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.published.printed import Printed
-from ampcompare.published.publication import load, names
-from ampcompare.train.build import build_task
+from ampcompare.publications.printed_value import Printed
+from ampcompare.publications.publication import load, names
+from ampcompare.training.factory import build_task
 
 PAPER: dict[str, Any] = {
     "title": "A paper",

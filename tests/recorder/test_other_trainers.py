@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ampcompare import analyse_runs, load_runs, metrics
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -12,8 +12,8 @@ import wandb
 from support.a_loop import Loop
 
 from ampcompare import Recorder, analyse_runs, load_runs, metrics
+from ampcompare.analysis.external.questions import MissingInput
 from ampcompare.errors import UserError
-from ampcompare.report.external.questions import MissingInput
 from ampcompare.wandb_client.client import end_service
 
 QUIET: dict[str, Any] = {"batch_size": 8}
@@ -175,7 +175,7 @@ import atexit, os, signal, sys, time
 import torch
 from ampcompare import Recorder, load_runs
 from ampcompare.errors import UserError
-from ampcompare.report.external.questions import MissingInput
+from ampcompare.analysis.external.questions import MissingInput
 
 how, name = sys.argv[1:]
 run = None

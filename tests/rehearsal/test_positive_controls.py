@@ -21,7 +21,7 @@ from support.rehearsal.watch import (
 )
 from torch import Tensor, nn
 
-from ampcompare.train.loop import TrainingLoop
+from ampcompare.training.loop import TrainingLoop
 
 HERE = "test_positive_controls.py"
 

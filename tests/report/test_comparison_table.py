@@ -15,12 +15,12 @@ from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
 from support.training import task_of
 
 from ampcompare import analyse_runs, metrics
+from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.report.axis import axis_of
-from ampcompare.report.cells import comparison_table, runs_table
+from ampcompare.report.comparison_table import comparison_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json
-from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
+from ampcompare.report.forest_axis import axis_of
+from ampcompare.report.text_renderer import LONGEST_WORD, print_table, to_markdown
 
 RECORDS = [
     *runs("none", BASE),

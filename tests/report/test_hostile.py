@@ -15,15 +15,15 @@ from support.papers import written
 from support.properties import examples
 
 from ampcompare import analyse_runs, metrics
+from ampcompare.analysis.external.questions import MissingInput
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.machine import Machine, facts_of
-from ampcompare.records.run import columns_of
-from ampcompare.records.tree import flatten
 from ampcompare.report.exports import to_csv, to_json
-from ampcompare.report.external.questions import MissingInput
 from ampcompare.report.page.render import render_page
-from ampcompare.report.text import print_table, to_markdown
+from ampcompare.report.text_renderer import print_table, to_markdown
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import flatten
+from ampcompare.runs.run_record import columns_of
+from ampcompare.runs.system_metrics import Machine, facts_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 OURS = [key for key, _ in flatten(plan("native")["config"])]

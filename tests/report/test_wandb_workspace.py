@@ -14,10 +14,10 @@ from support.wandb_server.clients import asking, environment
 from support.wandb_server.clients import wandb as wandb_command
 
 from ampcompare import analyse_runs, metrics
+from ampcompare.analysis.analysis import CHARTS_JOB
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.report.analysis.analysis import CHARTS_JOB
-from ampcompare.report.on_wandb import as_json, split_target
+from ampcompare.report.wandb_workspace import as_json, split_target
 
 
 @pytest.mark.slow

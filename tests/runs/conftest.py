@@ -32,7 +32,7 @@ CLIENT = """
 import json, os, sys, time
 from pathlib import Path
 import wandb
-from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.runs.wandb_file import read_wandb_file
 settings = wandb.Settings(
     console="off", x_disable_meta=True, x_disable_stats=True, disable_git=True, save_code=False,
     x_transaction_log_flush_interval=1,

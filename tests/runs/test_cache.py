@@ -10,21 +10,21 @@ from support.fakes import plan
 from support.wandb_files import client_records, frame, write_runs
 
 from ampcompare import load_runs
-from ampcompare.records import RunRecord, sources
+from ampcompare.runs import RunRecord, loader
 
 
 @pytest.fixture(autouse=True)
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were read, not found in the cache, which is empty at first."""
     names: list[str] = []
-    whole = sources.read_wandb_file
+    whole = loader.read_wandb_file
 
     def read(path: Path) -> RunRecord:
         names.append(path.name)
         return whole(path)
 
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sources, "read_wandb_file", read)
+    monkeypatch.setattr(loader, "read_wandb_file", read)
     return names
 
 

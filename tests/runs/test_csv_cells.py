@@ -7,7 +7,7 @@ import pytest
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 
 def table(folder: Path, text: str, name: str = "log.csv") -> RunRecord:

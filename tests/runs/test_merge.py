@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampcompare.records.run import NAMELESS, RunRecord, columns_of, merge
+from ampcompare.runs.run_record import NAMELESS, RunRecord, columns_of, merge
 
 NAN = float("nan")
 LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), "state": "failed"}

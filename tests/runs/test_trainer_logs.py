@@ -16,8 +16,8 @@ from support.wandb_files import write_runs
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
 from ampcompare.report.charts import charts_of
+from ampcompare.runs import RunRecord
 
 tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard

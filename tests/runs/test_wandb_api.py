@@ -16,7 +16,7 @@ from support.wandb_server.clients import asking, environment
 
 from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records.definitions import definition_of
+from ampcompare.runs.metric_definitions import definition_of
 
 SOURCE = "wandb:tester/p"
 

@@ -22,11 +22,11 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.definitions import definition_of
-from ampcompare.records.former import config_now
-from ampcompare.records.tree import parse_json
-from ampcompare.train.checkpoint.store import Store
+from ampcompare.runs import RunRecord
+from ampcompare.runs.metric_definitions import definition_of
+from ampcompare.runs.migrations import config_now
+from ampcompare.runs.nested import parse_json
+from ampcompare.training.checkpoint.store import Store
 
 BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of the moment
 

@@ -14,10 +14,10 @@ from support.pasting import paste
 from support.quick import QUICK
 from support.wandb_server.clients import wait_until
 
-from ampcompare.program.child import run_to_completion
-from ampcompare.program.console import print_line
-from ampcompare.program.files import replacing
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.atomic_files import replacing
+from ampcompare.runtime.child_process import run_to_completion
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.paths import as_typed
 
 
 @pytest.mark.parametrize("problem", [None, OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -53,7 +53,7 @@ def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
 
 FULL = """
 from rich.console import Console
-from ampcompare.program.console import print_line
+from ampcompare.runtime.console import print_line
 console = Console()
 for _ in range(3):
     print_line(console, "a line")
@@ -115,8 +115,8 @@ time.sleep(600)
 """
 PARENT = """
 import os, sys
-from ampcompare.program import child
-raise SystemExit(child.run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
+from ampcompare.runtime.child_process import run_to_completion
+raise SystemExit(run_to_completion([sys.executable, "-c", sys.argv[1], sys.argv[2]], os.environ))
 """
 
 

@@ -11,14 +11,14 @@ from support.quick import QUICK
 from support.training import play
 
 from ampcompare import experiment, load_runs
-from ampcompare.program.signals import StopRequest, is_preemption
-from ampcompare.records import RunRecord
-from ampcompare.tracking.wandb_run import WandbRun
-from ampcompare.train import evaluation
-from ampcompare.train.checkpoint.store import Store
-from ampcompare.train.step import Trainer
+from ampcompare.runs import RunRecord
+from ampcompare.runtime.signals import StopRequest, is_preemption
+from ampcompare.tracking.wandb_tracker import WandbRun
+from ampcompare.training import evaluation
+from ampcompare.training.checkpoint.store import Store
+from ampcompare.training.trainer import Trainer
 
-LEAVE = "import sys; from ampcompare.program.signals import exit_process; exit_process(int(sys.argv[1]))"
+LEAVE = "import sys; from ampcompare.runtime.signals import exit_process; exit_process(int(sys.argv[1]))"
 CODES = {
     signal.SIGINT: 130,
     signal.SIGTERM: 143,
@@ -163,7 +163,7 @@ EARLY = """
 import os, sys
 from ampcompare import entrypoint
 from ampcompare.config import load
-from ampcompare.program.signals import exit_process
+from ampcompare.runtime.signals import exit_process
 config_from_cli = load.config_from_cli
 
 def told(words):

@@ -13,10 +13,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare.machine.world import World
-from ampcompare.program.signals import exit_process
-from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.metrics_logger import MetricsLogger
+from ampcompare.runtime.signals import exit_process
+from ampcompare.system.distributed import World
+from ampcompare.training.evaluation import Evaluation
+from ampcompare.training.metrics_logger import MetricsLogger
 
 PLACES: dict[str, tuple[Any, str]] = {
     "step": (MetricsLogger, "end_interval"),

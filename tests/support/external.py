@@ -4,9 +4,9 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ampcompare.records import RunRecord
-from ampcompare.records.machine import Machine
-from ampcompare.records.run import columns_of
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_record import columns_of
+from ampcompare.runs.system_metrics import Machine
 
 FULL, MIXED = "32-true", "bf16-mixed"
 RATE = {FULL: 100.0, MIXED: 180.0}

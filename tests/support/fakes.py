@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.records import RunRecord
-from ampcompare.records.run import columns_of
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_record import columns_of
 
 Plan = dict[str, Any]
 SPEED = {"none": 40.0, "native": 76.0, "apex_o1": 71.0, "apex_o2": 80.0, "fp16": 83.0}

@@ -14,8 +14,8 @@ if "HOLD" not in os.environ:
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare.program.signals import StopRequest, exit_process
-from ampcompare.train.display import TrainingDisplay
+from ampcompare.runtime.signals import StopRequest, exit_process
+from ampcompare.training.display import TrainingDisplay
 
 HELD_AT = [int(step) for step in os.environ.get("HELD_AT", "60").split(",")]
 asked: list[str] = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 from support.fakes import make
 
 SPEED = "throughput/images_per_second_median"

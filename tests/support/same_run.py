@@ -8,8 +8,8 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ampcompare import load_runs
-from ampcompare.records import RunRecord
-from ampcompare.train.checkpoint.store import Store, read
+from ampcompare.runs import RunRecord
+from ampcompare.training.checkpoint.store import Store, read
 
 CLOCK = ("_", "time/", "throughput/", "memory/")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun

@@ -13,18 +13,18 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config, load_config
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data.dataset import build_dataset
+from ampcompare.data.factory import build_dataset
 from ampcompare.experiment import run
 from ampcompare.precision import build_precision
-from ampcompare.program.messages import messages_on
-from ampcompare.program.signals import StopRequest
+from ampcompare.runtime.messages import messages_on
+from ampcompare.runtime.signals import StopRequest
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.build import build_trainer
-from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.loaders import make_loader
-from ampcompare.train.loop import TrainingLoop
-from ampcompare.train.step import Trainer
-from ampcompare.train.task import Task, build_task
+from ampcompare.training.display import TrainingDisplay
+from ampcompare.training.factory import build_trainer
+from ampcompare.training.loaders import make_loader
+from ampcompare.training.loop import TrainingLoop
+from ampcompare.training.task import Task, build_task
+from ampcompare.training.trainer import Trainer
 from support.quick import QUICK
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")

@@ -1,5 +1,5 @@
 """`.wandb` files as W&B's client writes them, thousands of rows in a second, and whatever else may be in one;
-`records/test_wandb_file.py` compares them with the client's own.
+`runs/test_wandb_file.py` compares them with the client's own.
 """
 
 import json

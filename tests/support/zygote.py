@@ -99,8 +99,8 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
     os.dup2(out.fileno(), 2)
     sys.path.insert(0, str(ROOT))
     import run_experiment
-    from ampcompare.program.signals import exit_process
-    from ampcompare.train.display import TrainingDisplay
+    from ampcompare.runtime.signals import exit_process
+    from ampcompare.training.display import TrainingDisplay
 
     shown = TrainingDisplay.step
 
@@ -113,9 +113,9 @@ def child(words: list[str], env: dict[str, str], job: dict[str, Any], out: Conne
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        from ampcompare.tracking import record_file
+        from ampcompare.tracking import write_monitor
 
-        record_file.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
+        write_monitor.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
     exit_process(run_experiment.main(words))
 
 

@@ -13,7 +13,7 @@ from optuna.samplers import TPESampler
 from scipy import stats
 
 from ampcompare.cli import main
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.samplers import run_at
 from ampcompare.sweeps.sweep_file import Sweep, read_sweep

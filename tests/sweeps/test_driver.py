@@ -4,7 +4,7 @@ import pytest
 from support.place import grid
 from support.scripted_executor import ScriptedExecutor, drive, finishes
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.randomized_blocks import orders

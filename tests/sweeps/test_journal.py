@@ -9,7 +9,7 @@ import pytest
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import Journal, SeedGroup, SweepRun, read_journal
 
 DEFINITION = {"method": "grid"}

@@ -16,7 +16,7 @@ from support.wandb_server.clients import wait_until
 from support.zygote import children_of
 
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps import pipeline, stop_request
 from ampcompare.sweeps.executors import local
 from ampcompare.sweeps.journal import SweepRun, read_journal

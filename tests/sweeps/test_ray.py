@@ -16,8 +16,8 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare import load_runs
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
-from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps import pipeline
 from ampcompare.sweeps.definition import definition
 from ampcompare.sweeps.executors import ray_task

@@ -16,7 +16,7 @@ from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import recover_local_runs
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal

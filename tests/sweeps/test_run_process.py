@@ -14,7 +14,7 @@ from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import CLOCK_TICK_SECONDS, ProcessGuard, heeds_sigterm
 from ampcompare.sweeps.run_process import RunLauncher, end_leftovers, end_state, offline_environment

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 from ampcompare.sweeps import status as module
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.status import SweepStatus, read_status, rerun

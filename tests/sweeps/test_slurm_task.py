@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import slurm_task
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, read_end
 from ampcompare.sweeps.journal import SweepRun

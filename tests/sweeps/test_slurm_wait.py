@@ -14,7 +14,7 @@ from support.quick import ROOT
 from support.slurm import Slurm
 
 from ampcompare import load_runs
-from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.sweeps.journal import read_journal
 
 pytestmark = pytest.mark.slow

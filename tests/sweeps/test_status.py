@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ampcompare.cli import main
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import note_end
 from ampcompare.sweeps.journal import SweepRun

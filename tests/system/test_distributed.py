@@ -9,14 +9,8 @@ from support.torchrun import torchrun
 from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.machine.world import (
-    World,
-    check_last_batch,
-    device_name,
-    join,
-    this_world,
-)
-from ampcompare.train.loaders import check_processes
+from ampcompare.system.distributed import World, check_last_batch, device_name, join, this_world
+from ampcompare.training.loaders import check_processes
 
 TWO = World(rank=1, size=2, local_rank=1)
 

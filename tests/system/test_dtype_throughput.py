@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ampcompare.machine import probe as module
-from ampcompare.machine.probe import SIZES, TYPES, probe, relative
+from ampcompare.system import dtype_throughput as module
+from ampcompare.system.dtype_throughput import SIZES, TYPES, probe, relative
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from ampcompare.machine import environment
-from ampcompare.machine.device import has_float64, is_channels_last, marker, peak_mib, reserved_mib, wait_for
-from ampcompare.machine.environment import arithmetic_of, name_machine, with_earlier
-from ampcompare.machine.world import World
+from ampcompare.system import environment
+from ampcompare.system.device import has_float64, is_channels_last, marker, peak_mib, reserved_mib, wait_for
+from ampcompare.system.distributed import World
+from ampcompare.system.environment import arithmetic_of, name_machine, with_earlier
 
 CPU = torch.device("cpu")
 SAPPHIRE = frozenset("avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16".split())
@@ -95,7 +95,7 @@ def test_what_is_not_known_is_said_to_be_unknown(machine):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is of oneDNN on x86")
 def test_a_process_capped_to_avx2_computes_both_dtypes_in_fp32():
-    code = "import json, torch; from ampcompare.machine.environment import arithmetic_of, isa_limit;"
+    code = "import json, torch; from ampcompare.system.environment import arithmetic_of, isa_limit;"
     code += "print(json.dumps([isa_limit(), arithmetic_of(torch.device('cpu'))]))"
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)

@@ -9,8 +9,8 @@ from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
-from ampcompare.program.place import as_typed
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
+from ampcompare.runtime.paths import as_typed
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:

@@ -12,8 +12,8 @@ from ampcompare import Recorder, load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
-from ampcompare.tracking import refusal
-from ampcompare.tracking.record_file import RecordFile
+from ampcompare.tracking import rejected_run
+from ampcompare.tracking.write_monitor import RecordFile
 from ampcompare.wandb_client.client import gone
 
 
@@ -103,6 +103,6 @@ def test_whatever_w_and_b_raises_is_a_line(
     monkeypatch.setenv("WANDB_SWEEP_ID", "s")
     monkeypatch.setenv("WANDB_RUN_ID", "r")
     monkeypatch.setattr(wandb, "init", fail)
-    monkeypatch.setattr(refusal, "end_service", lambda: None)
-    refusal.record_refusal(UserError("epochs='0'"))
+    monkeypatch.setattr(rejected_run, "end_service", lambda: None)
+    rejected_run.record_refusal(UserError("epochs='0'"))
     assert capsys.readouterr().err == "W&B could not be told: gone\n"

@@ -15,9 +15,9 @@ from ampcompare import load_runs, metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.train.interval import StepResult
-from ampcompare.train.overflows import BufferMonitor
-from ampcompare.train.step import Trainer
+from ampcompare.training.interval import StepResult
+from ampcompare.training.overflow_detection import BufferMonitor
+from ampcompare.training.trainer import Trainer
 
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales and backend.dtype == "float16"]
 COUNT = metrics.NONFINITE_BUFFERS

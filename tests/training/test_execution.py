@@ -19,9 +19,9 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
-from ampcompare.train import captured
-from ampcompare.train.compiled import check_execution
-from ampcompare.train.interval import StepResult
+from ampcompare.training import cuda_graph
+from ampcompare.training.interval import StepResult
+from ampcompare.training.torch_compile import check_execution
 
 
 class Net(nn.Module):
@@ -134,7 +134,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return launch, out
 
-    monkeypatch.setattr(captured, "capture", capture)
+    monkeypatch.setattr(cuda_graph, "capture", capture)
     return calls
 
 

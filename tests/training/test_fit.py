@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ampcompare import metrics
-from ampcompare.machine import device
-from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
-from ampcompare.train.errors import TrainingError
+from ampcompare.system import device
+from ampcompare.system.distributed import World
+from ampcompare.training.errors import TrainingError
 
 SHORT = ("data.train_limit=32", "epochs=2", "log.every=3")  # 4 steps an epoch
 

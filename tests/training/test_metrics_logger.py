@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.train import resources
-from ampcompare.train.anomalies import MAX_SKIPS_IN_A_ROW
-from ampcompare.train.interval import StepResult
-from ampcompare.train.metrics_logger import MetricsLogger
-from ampcompare.train.overflows import OverflowSource
-from ampcompare.train.timing import Timing
+from ampcompare.training import resources
+from ampcompare.training.anomalies import MAX_SKIPS_IN_A_ROW
+from ampcompare.training.interval import StepResult
+from ampcompare.training.metrics_logger import MetricsLogger
+from ampcompare.training.overflow_detection import OverflowSource
+from ampcompare.training.timing import Timing
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.precision import REGISTRY
-from ampcompare.train.interval import StepResult
-from ampcompare.train.overflows import OverflowDetector
+from ampcompare.training.interval import StepResult
+from ampcompare.training.overflow_detection import OverflowDetector
 
 CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]

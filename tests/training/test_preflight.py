@@ -9,11 +9,11 @@ from support.training import play, task_of
 from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
-from ampcompare.data.dataset import Dataset
-from ampcompare.data.loader import TensorLoader
-from ampcompare.data.splits import TensorSet
+from ampcompare.data.dataset import TensorSet
+from ampcompare.data.device_loaders import TensorLoader
+from ampcompare.data.factory import Dataset
 from ampcompare.precision import build_precision
-from ampcompare.train.trial import try_out
+from ampcompare.training.preflight import try_out
 
 
 def loader(inputs: Tensor, targets: Tensor) -> TensorLoader:

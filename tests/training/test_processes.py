@@ -13,9 +13,9 @@ from support.training import StopWhen, fit_of
 from torch import nn
 
 from ampcompare.config.load import load_config
-from ampcompare.machine.world import join
-from ampcompare.program.signals import exit_process
-from ampcompare.train import build
+from ampcompare.runtime.signals import exit_process
+from ampcompare.system.distributed import join
+from ampcompare.training import factory
 
 WORDS = (
     *QUICK,
@@ -55,7 +55,7 @@ def without_batch_norm(*_: object, **__: object) -> nn.Module:
 def main(folder: Path) -> None:
     """What torchrun starts: a short training of each case, what it came to as JSON of each process."""
     torch.set_num_threads(1)
-    build.build_model = without_batch_norm
+    factory.build_model = without_batch_norm
     found = {}
     with join("cpu") as world:
         for case, words in CASES.items():

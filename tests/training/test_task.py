@@ -12,14 +12,14 @@ from support.training import task_of, trainer
 from torch import Tensor, nn
 
 from ampcompare import metrics
-from ampcompare.data.loader import TensorLoader
-from ampcompare.data.splits import TensorSet
+from ampcompare.data.dataset import TensorSet
+from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.scores import by_class, cross_entropy, mae, mse
-from ampcompare.train.task import Task
+from ampcompare.training.errors import TrainingError
+from ampcompare.training.evaluation import Evaluation
+from ampcompare.training.losses_and_metrics import by_class, cross_entropy, mae, mse
+from ampcompare.training.task import Task
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data.loader import TensorLoader
-from ampcompare.data.splits import TensorSet
-from ampcompare.machine.world import World
+from ampcompare.data.dataset import TensorSet
+from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.step import Trainer, learning_rate_factor
-from ampcompare.train.task import Task
+from ampcompare.system.distributed import World
+from ampcompare.training.errors import TrainingError
+from ampcompare.training.evaluation import Evaluation
+from ampcompare.training.task import Task
+from ampcompare.training.trainer import Trainer, learning_rate_factor
 
 
 def near(tolerance: float, backend: str) -> float:

@@ -1,4 +1,4 @@
-"""docs/why.md: what it shows is what its commands say, and its scripts run."""
+"""docs/diagnosing.md: what it shows is what its commands say, and its scripts run."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ampcompare.cli import app
 
-TEXT = (ROOT / "docs" / "why.md").read_text()
+TEXT = (ROOT / "docs" / "diagnosing.md").read_text()
 CONSOLE = re.findall(r"^```console\n\$ ampcompare why (.*?)\n(.*?)^```", TEXT, re.M | re.S)
 SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", TEXT, re.M | re.S))
 QUESTIONS = 6

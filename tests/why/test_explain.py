@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from ampcompare.cli import main
-from ampcompare.train.setting import configured, set_up
+from ampcompare.training.run_context import configured, set_up
 from ampcompare.why.explain import Side, sentences
-from ampcompare.why.memory import memory_of
-from ampcompare.why.times import CASTS, IDLE, OPTIMIZER, Times, in_turns, ratio
-from ampcompare.why.types import watch_forward
+from ampcompare.why.memory_estimate import memory_of
+from ampcompare.why.op_dtypes import watch_forward
+from ampcompare.why.op_profile import CASTS, IDLE, OPTIMIZER, Times, in_turns, ratio
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 # Each so slow in its own way that other work on the machine hides nothing.

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from ampcompare.cli import app
 from ampcompare.errors import UserError
-from ampcompare.train.setting import configured, set_up
-from ampcompare.why.guard import Hunt, Trial, called_by, minimal, run_guard
+from ampcompare.training.run_context import configured, set_up
+from ampcompare.why.fp32_search import Hunt, Trial, called_by, minimal, run_guard
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from torch.autograd.graph import saved_tensors_hooks
 
-from ampcompare.train.setting import configured, made_up, set_up
-from ampcompare.why.memory import MIB, Memory, memory_of
-from ampcompare.why.types import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
+from ampcompare.training.run_context import configured, made_up, set_up
+from ampcompare.why.memory_estimate import MIB, Memory, memory_of
+from ampcompare.why.op_dtypes import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]
 IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=2"]

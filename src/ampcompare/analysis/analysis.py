@@ -7,34 +7,33 @@ from functools import cached_property
 
 import numpy as np
 
+from ampcompare.analysis import verdict
+from ampcompare.analysis.bench_results import read_bench
+from ampcompare.analysis.best_per_value import best_of_each
+from ampcompare.analysis.caveats import cautions, deviations
+from ampcompare.analysis.comparison import compare_all
+from ampcompare.analysis.external.grouping import BASELINE
+from ampcompare.analysis.external.reader import Options, read
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.gates import Term, judge, parse
+from ampcompare.analysis.grouping.backend_info import words_of
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, arm_of, describe
+from ampcompare.analysis.grouping.groups import Group, group_runs
+from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, CHANCE
+from ampcompare.analysis.grouping.run_table import GROUP, RUN, table_of
+from ampcompare.analysis.grouping.validity_checks import resolution_of
+from ampcompare.analysis.numerics import sentences
+from ampcompare.analysis.plan import plan_of
+from ampcompare.analysis.reproduction import WITHIN, set_beside
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.published.publication import load
-from ampcompare.records import RunRecord
-from ampcompare.records.run_state import RunState
-from ampcompare.report.analysis import verdict
-from ampcompare.report.analysis.benched import read_bench
-from ampcompare.report.analysis.best import best_of_each
-from ampcompare.report.analysis.cautions import cautions, deviations
-from ampcompare.report.analysis.comparison import compare_all
-from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.analysis.judged import WITHIN, set_beside
-from ampcompare.report.analysis.numerics import sentences
-from ampcompare.report.analysis.plan import plan_of
-from ampcompare.report.analysis.require import Term, judge, parse
-from ampcompare.report.external.grouping import BASELINE
-from ampcompare.report.external.reading import Options, read
-from ampcompare.report.numbers import between, change
-from ampcompare.report.runs.backend import words_of
-from ampcompare.report.runs.checks import resolution_of
-from ampcompare.report.runs.ending import outcome_of
-from ampcompare.report.runs.figures import BY_COLUMN, CHANCE
-from ampcompare.report.runs.groups import Group, group_runs
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, describe
-from ampcompare.report.runs.table import GROUP, RUN, table_of
-from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import joint_level
-from ampcompare.report.words import capital, listed, plural, some
+from ampcompare.publications.publication import load
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.formatting import between, capital, change, listed, plural, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 

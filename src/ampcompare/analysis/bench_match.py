@@ -9,12 +9,12 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.words import listed, printable, short
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_text, lookup
+from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
 # Options of an arm that may differ from the runs'; the report says so. All others have to be equal.

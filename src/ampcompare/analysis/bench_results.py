@@ -9,9 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ampcompare.errors import UserError, reason
-from ampcompare.report import numbers
-from ampcompare.report.analysis.bench_match import (
+from ampcompare.analysis.bench_match import (
     NOT_VERIFIED,
     Difference,
     identity_differences,
@@ -19,9 +17,11 @@ from ampcompare.report.analysis.bench_match import (
     refuse_other_work,
     tolerated_differences,
 )
-from ampcompare.report.runs.figures import MEMORY, PEAK, SPEED, THROUGHPUT
-from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.analysis.grouping.groups import BACKEND, Group
+from ampcompare.analysis.grouping.run_metrics import MEMORY, PEAK, SPEED, THROUGHPUT
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.errors import UserError, reason
+from ampcompare.runtime import formatting
 
 # An A/A control whose whole interval is this far from 1 calls the machine uneven, as `bench` has it.
 UNEVEN = 0.01
@@ -99,12 +99,12 @@ class Bench(BaseModel):
     def words(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
-        control = numbers.ratio(self.control.ratio or 1.0)
+        control = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
             why = f"the control, the baseline once more, is {control} as fast, so the machine is uneven"
             return f"{said}. Speed has no intervals: {why}."
         known = any(arm.low is not None for arm in self.arms[1:])
-        level = f", intervals at {numbers.level(self.level)}" if known else ""
+        level = f", intervals at {formatting.level(self.level)}" if known else ""
         least = f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
         return f"{said}{level}. Its control is {control}{least}."
 

@@ -8,12 +8,18 @@ by the very figure that is shown, which flatters it: nothing is claimed of it be
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.comparison import ENVIRONMENT, compare
-from ampcompare.report.runs.figures import QUALITY, SCORE, SPEED
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import CHANGED_CODE, NOT_SET, brief, differing_keys, follows
+from ampcompare.analysis.comparison import ENVIRONMENT, compare
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    CHANGED_CODE,
+    NOT_SET,
+    brief,
+    differing_keys,
+    follows,
+)
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE, SPEED
+from ampcompare.runtime import formatting
 
 
 class BestOfEach(NamedTuple):
@@ -53,15 +59,15 @@ def best_of_each(
     names = [k.rpartition(".")[2] for k in tuned]
     least, *_, most = sorted(tried)
     values = f"{most if most == least else f'{least} to {most}'} values"
-    what = f"Best of {values} of {words.some(names)} each"
+    what = f"Best of {values} of {formatting.some(names)} each"
     each, shown = [], {value: metric.show_value(g.figures[SCORE].value) for value, g in found.items()}
     for value, group in found.items():
         at = [f"{name} {brief(group.settings.get(k, NOT_SET))}" for name, k in zip(names, tuned, strict=True)]
         text = f"{value} reaches {metric.name} {shown[value]} ({', '.join(at)})"
         beside = compare(group, found[baseline], level).estimates if value != baseline else {}
         if QUALITY in beside:
-            text += f", {metric.with_unit(numbers.signed(beside[QUALITY].value))}"
-        each.append(text + (f", {numbers.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
+            text += f", {metric.with_unit(formatting.signed(beside[QUALITY].value))}"
+        each.append(text + (f", {formatting.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
     others = [value for value in found if value != baseline]
     first = best_of(others, key=lambda value: found[value].figures[SCORE].value)
     picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."

@@ -6,20 +6,20 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.records.former import PLAIN
-from ampcompare.records.run_state import RunState
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.comparison import MAX_KEYS, no_native_arithmetic
-from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.runs import checks, table
-from ampcompare.report.runs.backend import has_tf32
-from ampcompare.report.runs.figures import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
-from ampcompare.report.runs.groups import Group, name_in
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.progress import has_early_stopping, unequal_lengths
-from ampcompare.report.runs.table import OUTCOME, RUN, SEED, shares_machine
-from ampcompare.report.statistics.family import wilson
-from ampcompare.report.words import listed, plural, some
+from ampcompare.analysis.comparison import MAX_KEYS, no_native_arithmetic
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping import run_table, validity_checks
+from ampcompare.analysis.grouping.backend_info import has_tf32
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.groups import Group, name_in
+from ampcompare.analysis.grouping.run_metrics import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
+from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, SEED, shares_machine
+from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
+from ampcompare.analysis.statistics.multiplicity import wilson
+from ampcompare.runs.migrations import PLAIN
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime import formatting
+from ampcompare.runtime.formatting import listed, plural, some
 
 MOST_NAMED = 4
 MOST_PROBLEMS = 3  # of records, each a sentence
@@ -29,7 +29,7 @@ SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a
 CHOSEN = ": if for how they did, those that finished are the better ones"
 TAILS = {
     RunState.FAILED.value: "",
-    table.REFUSED: " before the first step",
+    run_table.REFUSED: " before the first step",
     RunState.STOPPED.value: CHOSEN,
     RunState.PREEMPTED.value: "",
     RunState.RUNNING.value: "",
@@ -64,12 +64,12 @@ def cautions(of: Findings) -> list[str]:
 
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
-    on_cpu = rows[rows[table.ON_CPU]]
+    on_cpu = rows[rows[run_table.ON_CPU]]
     slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
-    for labels, why in words.by_reason(slow, MOST_NAMED):
+    for labels, why in formatting.by_reason(slow, MOST_NAMED):
         yield f"{labels}: speed not compared: {why}."
     if len(on_cpu) and not slow:
-        unknown = (on_cpu[table.HALF] != "") & (on_cpu[table.ARITHMETIC] == metrics.UNKNOWN)
+        unknown = (on_cpu[run_table.HALF] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
         tail = (
             " The records do not say whether it has instructions for 16-bit dtypes." if unknown.any() else ""
         )
@@ -91,19 +91,25 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
         found = []
         for group in groups:
             rows = group.all_rows[group.all_rows[OUTCOME] == word]
-            reasons = words.by_reason(((name_in(group, r), r[table.WHY]) for _, r in rows.iterrows()), 3)
+            reasons = formatting.by_reason(
+                ((name_in(group, r), r[run_table.WHY]) for _, r in rows.iterrows()), 3
+            )
             if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
                 found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
         if found:
-            yield f"{words.capital(word)}: {some(found, MOST_NAMED)}{tail}."
+            yield f"{formatting.capital(word)}: {some(found, MOST_NAMED)}{tail}."
     if only := some([g.label for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: its figures are as far as its runs came."
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [(g.label, why) for g in compared if not g.is_unfinished and (why := checks.learned_nothing(g))]
-    for labels, why in words.by_reason(known, MOST_NAMED):
+    known = [
+        (g.label, why)
+        for g in compared
+        if not g.is_unfinished and (why := validity_checks.learned_nothing(g))
+    ]
+    for labels, why in formatting.by_reason(known, MOST_NAMED):
         yield f"{metric.title} says nothing about {labels}: {why}."
 
 
@@ -130,13 +136,13 @@ def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
     if not has_own_times:
         return
-    if apart := listed(checks.apart_in_time(compared)):
+    if apart := listed(validity_checks.apart_in_time(compared)):
         yield f"{apart} ran one after the other: drift of the machine counts as difference."
-    if apart := listed(checks.on_other_cards(compared)):
+    if apart := listed(validity_checks.on_other_cards(compared)):
         yield f"{apart} ran on different cards: what differs between these counts as difference."
-    drift = checks.drift_of(compared)
+    drift = validity_checks.drift_of(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= DRIFT_SAID:
-        change = numbers.change(drift.value) + numbers.between(drift.low, drift.high, numbers.change)
+        change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
@@ -144,7 +150,7 @@ def _apart(of: Findings) -> Iterator[str]:
     for value in dict.fromkeys(g.value for g in of.groups):
         alike = [g for g in of.groups if g.value == value]
         keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
-        values = {key: [words.short(dict(g.apart)[key]) for g in alike] for key in keys}
+        values = {key: [formatting.short(dict(g.apart)[key]) for g in alike] for key in keys}
         shown = [f"{key} ({some([*dict.fromkeys(those)], MOST_NAMED)})" for key, those in values.items()]
         if shown:
             yield f"Runs of {value} are in {len(alike)} groups: they differ in {some(shown, MAX_KEYS)}."
@@ -154,11 +160,11 @@ def _apart(of: Findings) -> Iterator[str]:
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
     gaps = [
-        f"{group.label} {numbers.ratio(gap[1])} instead of {numbers.ratio(gap[0])}"
+        f"{group.label} {formatting.ratio(gap[1])} instead of {formatting.ratio(gap[0])}"
         for group, base in pairs
         if not group.is_control
         and len(group.devices | base.devices) == 1
-        and (gap := checks.median_gap(group, base))
+        and (gap := validity_checks.median_gap(group, base))
     ]
     if gaps:
         others = some(gaps, MOST_NAMED)
@@ -168,10 +174,10 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     every = [row for _, row in rows.iterrows()]
     # What a run that failed or has no history lacks is said of its end.
-    whole = [row for row in every if row[table.ROWS] and row[OUTCOME] != RunState.FAILED]
-    odd = [(_who(row), problem) for row in whole for problem in row[table.PROBLEMS]]
+    whole = [row for row in every if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
+    odd = [(_who(row), problem) for row in whole for problem in row[run_table.PROBLEMS]]
     odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
-    reasons = words.by_reason(dict.fromkeys(odd), MOST_NAMED)
+    reasons = formatting.by_reason(dict.fromkeys(odd), MOST_NAMED)
     for names, problem in reasons[:MOST_PROBLEMS]:
         yield f"The record of {names}: {problem}"
     if (more := len(reasons) - MOST_PROBLEMS) > 0:
@@ -209,8 +215,8 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
     if found:
         _, low, high, images, value, label = max(found)
         yield (
-            f"One run's test set of {images:,} images leaves an accuracy of {numbers.in_percent(value)} "
-            f"({label}) between {low:.2f} and {numbers.in_percent(high)} (95% Wilson interval of one run)."
+            f"One run's test set of {images:,} images leaves an accuracy of {formatting.in_percent(value)} "
+            f"({label}) between {low:.2f} and {formatting.in_percent(high)} (95% Wilson interval of one run)."
         )
 
 
@@ -238,7 +244,7 @@ def _agreeing(of: Findings) -> Iterator[str]:
 
 
 def _who(row: pd.Series) -> str:
-    name, own = row[table.NAME], row[RUN].id
+    name, own = row[run_table.NAME], row[RUN].id
     return name if name == own else f"{name} ({own})"
 
 

@@ -9,21 +9,21 @@ one-sided tests at 5 %, and one interval to look at.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ampcompare.analysis.bench_results import Bench, Benched
+from ampcompare.analysis.grouping import run_table
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, differing_keys, follows
+from ampcompare.analysis.grouping.groups import Group, again
+from ampcompare.analysis.grouping.run_metrics import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
+from ampcompare.analysis.grouping.run_table import shares_machine
+from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
+from ampcompare.analysis.grouping.validity_checks import drift_of_control, learned_nothing
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.mean_difference import FEWEST, difference
+from ampcompare.analysis.statistics.multiplicity import more_seeds
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
-from ampcompare.records.former import TF32
-from ampcompare.report.analysis.benched import Bench, Benched
-from ampcompare.report.runs import table
-from ampcompare.report.runs.checks import drift_of_control, learned_nothing
-from ampcompare.report.runs.figures import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
-from ampcompare.report.runs.groups import Group, again
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.progress import has_early_stopping, unequal_lengths
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, differing_keys, follows
-from ampcompare.report.runs.table import shares_machine
-from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import more_seeds
-from ampcompare.report.statistics.samples import FEWEST, difference
-from ampcompare.report.words import listed, some
+from ampcompare.runs.migrations import TF32
+from ampcompare.runtime.formatting import listed, some
 
 EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
@@ -297,9 +297,9 @@ def no_native_arithmetic(groups: Sequence[Group]) -> str:
     instead is said as it was recorded: our training computes in fp32, others leave the dtype to PyTorch.
     """
     for group in groups:
-        for on_cpu, dtype, how in group.rows[[table.ON_CPU, table.DTYPE, table.ARITHMETIC]].itertuples(
-            index=False
-        ):
+        for on_cpu, dtype, how in group.rows[
+            [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
+        ].itertuples(index=False):
             if on_cpu and dtype and how in NOT_NATIVE:
                 return NOT_NATIVE[how].format(dtype)
     return ""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ampcompare.report.analysis.benched import Bench
-from ampcompare.report.analysis.best import BestOfEach
-from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.judged import Reproduction
-from ampcompare.report.analysis.plan import Plan
-from ampcompare.report.runs.figures import THROUGHPUT
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric, Quantities
-from ampcompare.report.runs.settings import Setting
+from ampcompare.analysis.bench_results import Bench
+from ampcompare.analysis.best_per_value import BestOfEach
+from ampcompare.analysis.comparison import Comparison
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
+from ampcompare.analysis.grouping.distinguishing_settings import Setting
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
+from ampcompare.analysis.plan import Plan
+from ampcompare.analysis.reproduction import Reproduction
 
 
 @dataclass(eq=False, kw_only=True)

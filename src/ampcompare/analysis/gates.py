@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ampcompare.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.comparison import CANNOT_TELL, GAINS, NOT_FINISHED
-from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
-from ampcompare.report.runs.groups import Group
+from ampcompare.runtime import formatting
 
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
 NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
@@ -103,12 +103,12 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
         return False, comparison.stuck
     if found is None or found.low is None or found.high is None or claim.answer == CANNOT_TELL:
         return False, f"cannot tell: {claim.why}"
-    show: Callable[[float, int], str] = numbers.signed if is_quality else numbers.number
+    show: Callable[[float, int], str] = formatting.signed if is_quality else formatting.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
-    digits = numbers.precision_apart(found.ends, marks, show, least)
-    span = numbers.interval(found.low, found.high, lambda end: show(end, digits))
-    said = f"{show(found.value, least)}{unit} ({numbers.level(found.level)}: {span})"
+    digits = formatting.precision_apart(found.ends, marks, show, least)
+    span = formatting.interval(found.low, found.high, lambda end: show(end, digits))
+    said = f"{show(found.value, least)}{unit} ({formatting.level(found.level)}: {span})"
     if is_quality:
         holds = -term.bound < found.low and (term.kind == NOT_LOWER or found.high < term.bound)
         return holds, f"{metric.name} {metric.with_unit(said)}"
@@ -125,5 +125,5 @@ def _group(groups: Sequence[Group], term: Term) -> Group:
     alike = [group for group in groups if group.value == term.label]
     if term.label in by_label or len(alike) == 1:
         return by_label.get(term.label) or alike[0]
-    hint, known = did_you_mean(term.label, by_label, 0.5), words.some([*map(repr, by_label)], 8)
+    hint, known = did_you_mean(term.label, by_label, 0.5), formatting.some([*map(repr, by_label)], 8)
     raise UserError(f"--require {term.label!r}: no such group; {hint and hint + ' '}there are {known}")

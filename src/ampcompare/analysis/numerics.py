@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import is_number
-from ampcompare.report import numbers, words
-from ampcompare.report.runs.backend import half_of
-from ampcompare.report.runs.figures import SKIPPED, STEPS, largest
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import RUN, SEED, STARTED
+from ampcompare.analysis.grouping.backend_info import half_of
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, largest
+from ampcompare.analysis.grouping.run_table import RUN, SEED, STARTED
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import is_number
+from ampcompare.runtime import formatting
 
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
@@ -30,7 +30,7 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
     """
     told = {}
     for name, (what, of_group, why) in PHENOMENA.items():
-        parts = words.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
+        parts = formatting.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
         if parts:
             shown = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
             told[name] = f"{shown} {FLUSHED}" if IN_FP16 in shown else shown
@@ -41,20 +41,20 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
         return {}
     extra = "no gradient underflowed" if looked else f"gradients were not looked at ({looking})"
     is_known = any(group.rows[SKIPPED].notna().any() for group in groups)
-    return {"": f"No step was skipped, and {extra}." if is_known else f"{words.capital(extra)}."}
+    return {"": f"No step was skipped, and {extra}." if is_known else f"{formatting.capital(extra)}."}
 
 
 def _scale(group: Group) -> str:
     """Say how the loss scale of a group's run with the lowest seed went, and how many steps it skipped."""
     most, run = group.rows[SKIPPED].max(), scaled_run(group)
     steps = group.rows[STEPS].max() if run is None else largest(run, metrics.STEP)
-    share = f" of {numbers.count(steps)} steps" if steps == steps else " steps"
+    share = f" of {formatting.count(steps)} steps" if steps == steps else " steps"
     if run is None:
-        return f"{numbers.count(float(most))}{share} skipped" if most > 0 else ""
+        return f"{formatting.count(float(most))}{share} skipped" if most > 0 else ""
     own = largest(run, metrics.SKIPPED)
-    skipped = f"{numbers.count(own)}{share} skipped" if own > 0 else "no step skipped"
+    skipped = f"{formatting.count(own)}{share} skipped" if own > 0 else "no step skipped"
     if most > own:
-        skipped += f" ({numbers.count(float(most))} in another run)"
+        skipped += f" ({formatting.count(float(most))} in another run)"
     values = run.values(metrics.SCALE)
     values = values[np.isfinite(values) & (values > 0)]
     began = run.option("precision.init_scale")
@@ -62,9 +62,11 @@ def _scale(group: Group) -> str:
     if is_dynamic and is_number(began) and began > 0:  # the scale may have changed before the first row
         values = np.append(float(began), values)
     grown = int((np.diff(values) > 0).sum())
-    first, last = (numbers.count(float(value)) for value in (values[0], values[-1]))
+    first, last = (formatting.count(float(value)) for value in (values[0], values[-1]))
     went = (
-        f"from {first} to {last}, {words.plural(grown, 'growth')} seen" if np.ptp(values) else f"at {first}"
+        f"from {first} to {last}, {formatting.plural(grown, 'growth')} seen"
+        if np.ptp(values)
+        else f"at {first}"
     )
     return f"{went}, {skipped}"
 
@@ -99,16 +101,16 @@ def _underflow(group: Group) -> str:
     with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
     if max(with_scale, without) < WORTH_SAYING:
         return ""
-    bare = f" ({numbers.of_all(without)} without the loss scale)" if without > with_scale else ""
+    bare = f" ({formatting.of_all(without)} without the loss scale)" if without > with_scale else ""
     in_fp16 = bool(group.records) and all(half_of(run) == "fp16" for run in group.records)
-    return f"{numbers.of_all(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
+    return f"{formatting.of_all(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
 
 
 def _updates(group: Group) -> str:
     ends = [found for run in group.records if (found := _at_peak_and_end(run))]
     if not ends or not _most(group, metrics.LOST_UPDATES):
         return ""
-    peak, end = (numbers.of_all(float(share)) for share in np.mean(ends, axis=0))
+    peak, end = (formatting.of_all(float(share)) for share in np.mean(ends, axis=0))
     return f"{peak} at the peak of the learning rate, {end} at the end"
 
 
@@ -124,7 +126,7 @@ def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
 
 def _activations(group: Group) -> str:
     largest = _most(group, metrics.ACTIVATION_LARGEST)
-    return numbers.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
+    return formatting.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
 
 
 # What is said of each, of which groups, and what it means.

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.words import listed, printable, short, some
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_text
+from ampcompare.runtime.formatting import listed, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
 MOST = 10_000  # seeds, and looks: more is a slip of the keyboard

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.grouping.groups import Group, group_runs
+from ampcompare.analysis.grouping.run_table import RUN, device_words
 from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError
-from ampcompare.published.publication import Publication
-from ampcompare.records import RunRecord
-from ampcompare.records.former import TF32, config_now
-from ampcompare.records.tree import as_text
-from ampcompare.report.runs.groups import Group, group_runs
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.runs.table import RUN, device_words
-from ampcompare.report.words import by_reason, by_size, plural, printable, short, some
+from ampcompare.publications.publication import Publication
+from ampcompare.runs import RunRecord
+from ampcompare.runs.migrations import TF32, config_now
+from ampcompare.runs.nested import as_text
+from ampcompare.runtime.formatting import by_reason, by_size, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
 IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")

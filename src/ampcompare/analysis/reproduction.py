@@ -13,16 +13,16 @@ from functools import reduce
 
 import pandas as pd
 
-from ampcompare.published.printed import Printed
-from ampcompare.published.publication import Figure, Publication
-from ampcompare.report import numbers, words
-from ampcompare.report.runs.arms import Matched, match
-from ampcompare.report.runs.groups import Group, measured
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.table import ON_CPU
-from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
-from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.report.statistics.samples import both_errors, difference, mean
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.groups import Group, measured
+from ampcompare.analysis.grouping.run_table import ON_CPU
+from ampcompare.analysis.publication_match import Matched, match
+from ampcompare.analysis.statistics.equivalence import Theirs, differs, equals, more_to_tell
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
+from ampcompare.analysis.statistics.mean_difference import both_errors, difference, mean
+from ampcompare.publications.printed_value import Printed
+from ampcompare.publications.publication import Figure, Publication
+from ampcompare.runtime import formatting
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
 WITHIN = 0.1  # of a ratio: what still counts as the same
@@ -85,23 +85,25 @@ def _judged(
     if ours is None or theirs is None or row.why:
         return row
     if not ours.has_interval:
-        why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
+        why = (
+            f"{formatting.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
+        )
         return replace(row, why=why, more_runs=3 - ours.n)
     margin, level, show = math.log1p(within) if ours.log else points, 1 - ALPHA / count, row.relation.show
-    own = f"{show(ours.value)}{numbers.between(ours.low, ours.high, show)}"
+    own = f"{show(ours.value)}{formatting.between(ours.low, ours.high, show)}"
     beside = f"here {own}, published {show(theirs.value)}{row.between}"
     if equals(ours, theirs, margin):
         same = f"{within * 100:g} %" if ours.log else f"{points:g} point{'s' if points != 1 else ''}"
         return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
     if differs(ours, theirs, level):
         off = (ours.value / theirs.value - 1) * 100 if ours.log else ours.value - theirs.value
-        size = f"{numbers.number(abs(off), 2)} {'%' if ours.log else 'points'}"
+        size = f"{formatting.number(abs(off), 2)} {'%' if ours.log else 'points'}"
         side = "above" if off > 0 else "below"
         return replace(row, verdict=REFUTED, why=f"{beside}, {size} {side} it")
     more = more_to_tell(ours, theirs, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
     if more is not None:
-        needed = f"{words.plural(more, 'further run')} of each would tell, should ours come out as now"
+        needed = f"{formatting.plural(more, 'further run')} of each would tell, should ours come out as now"
     return replace(row, more_runs=more, why=f"{beside}; {needed}")
 
 
@@ -115,14 +117,14 @@ class Reproduction:
     differences: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        tail = f" What differs: {words.listed(self.differences)}." if self.differences else ""
+        tail = f" What differs: {formatting.listed(self.differences)}." if self.differences else ""
         # A sentence for each figure that is not reproduced, with what differs.
         self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
         self.is_refuted = bool(self.refuted)
         self.note = self.publication.note.rstrip(".")  # what its file says of it
         verdicts = [row.verdict for row in self.rows]
         told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
-        found = f"of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
+        found = f"of {formatting.plural(len(self.rows), 'figure')} {formatting.listed(told)}"
         found = found if told else "published as charts alone, no figure to be judged"
         self.headline = f"{f'{self.publication.name} {self.matched.scaled}'.rstrip()}: {found}"
 
@@ -152,7 +154,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             continue
         other = None if arm == base else figure.values.get(base)
         shown = [
-            one.text if one.is_rounding else numbers.number(one.value / figure.factor, 4)
+            one.text if one.is_rounding else formatting.number(one.value / figure.factor, 4)
             for one in (printed, other)
             if one
         ]
@@ -162,7 +164,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
         groups = [matched.arms[name] for name in names if name in matched.arms]
         ours = _ours(figure, *groups) if theirs and len(groups) == len(names) else None
         if len(groups) < len(names):
-            why = f"no run of {words.listed(name for name in names if name not in matched.arms)} here"
+            why = f"no run of {formatting.listed(name for name in names if name not in matched.arms)} here"
         elif theirs is None:
             reaches_0 = "its published interval reaches 0, so that there is no ratio"
             why = reaches_0 if other else "no other arm was printed to relate it to"
@@ -170,11 +172,11 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             why = _unfit(figure, ours, matched, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
         told = f"speed-up in {kind.words}" if kind.is_time else kind.words
-        relation = Relation(told, numbers.ratio, is_ratio=True)
+        relation = Relation(told, formatting.ratio, is_ratio=True)
         if kind.is_share and other is None:
-            relation = Relation(kind.words, numbers.in_percent)
+            relation = Relation(kind.words, formatting.in_percent)
         elif kind.is_share:
-            relation = Relation(f"difference in {kind.words}", numbers.signed)
+            relation = Relation(f"difference in {kind.words}", formatting.signed)
         yield JudgedFigure(figure, arm, relation, " against ".join(shown) + unit, theirs, ours, verdict, why)
 
 
@@ -188,9 +190,10 @@ def _unfit(figure: Figure, ours: Estimate | None, matched: Matched, groups: Sequ
     if any(group.is_unfinished for group in groups):
         return "no run of it has finished"
     if kind.is_share and lengths:
-        return f"another length of training: {words.listed(lengths)}"
+        return f"another length of training: {formatting.listed(lengths)}"
     if kind.is_time and not matched.same_card:
-        return f"{MEASURED_ON} {words.some(matched.devices, 2)}; how fast an arm is there is another question"
+        devices = formatting.some(matched.devices, 2)
+        return f"{MEASURED_ON} {devices}; how fast an arm is there is another question"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
     is_resident = figure.measured == "peak_memory" and not matched.same_card and on_cpu
     return RESIDENT if is_resident else ""
@@ -243,9 +246,9 @@ def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
     yield from matched.deviations.values()
     if not matched.same_card:
         theirs = publication.hardware or "not said"
-        yield f"hardware {words.some(matched.devices, 2)} (published {theirs})"
+        yield f"hardware {formatting.some(matched.devices, 2)} (published {theirs})"
     runs = [run for group in matched.arms.values() for run in group.records]
-    torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))
+    torch = dict.fromkeys(formatting.short(str(v), 30) for run in runs if (v := run.environment.get("torch")))
     software = publication.software
     if torch and software and not all(version in software for version in torch):
-        yield f"torch {words.some(list(torch), 2)} (published {software})"
+        yield f"torch {formatting.some(list(torch), 2)} (published {software})"

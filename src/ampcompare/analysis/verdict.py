@@ -5,10 +5,8 @@ The answer has a fixed order: speed, memory, quality; each yes, no, or cannot te
 
 from collections.abc import Sequence
 
-from ampcompare.records.sources import ARM
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.benched import Benched
-from ampcompare.report.analysis.comparison import (
+from ampcompare.analysis.bench_results import Benched
+from ampcompare.analysis.comparison import (
     CANNOT_TELL,
     EQUIVALENT,
     INCONCLUSIVE,
@@ -17,12 +15,14 @@ from ampcompare.report.analysis.comparison import (
     Claim,
     Comparison,
 )
-from ampcompare.report.analysis.findings import Findings
-from ampcompare.report.analysis.plan import planned_words
-from ampcompare.report.runs.figures import MEMORY, QUALITY, SPEED
-from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.statistics.estimate import ALPHA
-from ampcompare.report.statistics.samples import FEWEST
+from ampcompare.analysis.findings import Findings
+from ampcompare.analysis.grouping.groups import BACKEND, Group
+from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
+from ampcompare.analysis.plan import planned_words
+from ampcompare.analysis.statistics.estimate import ALPHA
+from ampcompare.analysis.statistics.mean_difference import FEWEST
+from ampcompare.runs.loader import ARM
+from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a chip
 NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
@@ -67,7 +67,7 @@ def _told(comparison: Comparison) -> list[tuple[str, str]]:
 def _of_speed(claim: Claim) -> tuple[str, str]:
     """`faster` and `1.77× as fast`; an inconclusive speed only where more runs may decide it."""
     if claim.estimate and claim.shown:
-        return claim.shown[0], f"{numbers.ratio(claim.estimate.value)} as fast"
+        return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
     return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
 
 
@@ -79,7 +79,7 @@ def _of_memory(claim: Claim) -> str:
     if found.value - 1 == found.error == 0:
         return "the same memory"
     share = (found.value - 1) * 100
-    amount = numbers.amount(share, 0 if abs(share) >= 9.95 else 1)
+    amount = formatting.amount(share, 0 if abs(share) >= 9.95 else 1)
     return f"{amount} % {'less' if share < 0 else 'more'} memory"
 
 
@@ -173,7 +173,7 @@ def _inconclusive(comparison: Comparison) -> tuple[str, str]:
     if not known:
         n = min((claim.estimate.n for claim in found if claim.estimate), default=0)
         if 0 < n < FEWEST:
-            each = words.plural(n, "seed" if comparison.group.seeds else "run")
+            each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
             return f"Inconclusive: {each} of each, and an interval needs at least {FEWEST}", ""
         claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
         reasons = [claim.why for claim in claims if claim.why]
@@ -182,9 +182,9 @@ def _inconclusive(comparison: Comparison) -> tuple[str, str]:
     label, metric, estimate = comparison.group.label, comparison.group.metric, claim.estimate
     assert estimate is not None
     if claim.question == QUALITY:
-        told = f"{metric.noun} of {_named(label)} {metric.with_unit(numbers.signed(estimate.value))}"
+        told = f"{metric.noun} of {_named(label)} {metric.with_unit(formatting.signed(estimate.value))}"
     else:
-        told = f"{claim.question} of {_named(label)} {numbers.ratio(estimate.value)}"
+        told = f"{claim.question} of {_named(label)} {formatting.ratio(estimate.value)}"
     return f"Inconclusive at n = {estimate.n}: {told}{_interval(claim)}", label
 
 
@@ -194,10 +194,10 @@ def _interval(claim: Claim) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
     is_quality = claim.question == QUALITY
-    show, least = (numbers.signed, 2) if is_quality else (numbers.number, 3)
-    digits = numbers.precision_apart(found.ends, (0.0 if is_quality else 1.0,), show, least)
-    span = numbers.interval(found.low, found.high, lambda end: show(end, digits))
-    return f" ({numbers.level(found.level)} CI {span})"
+    show, least = (formatting.signed, 2) if is_quality else (formatting.number, 3)
+    digits = formatting.precision_apart(found.ends, (0.0 if is_quality else 1.0,), show, least)
+    span = formatting.interval(found.low, found.high, lambda end: show(end, digits))
+    return f" ({formatting.level(found.level)} CI {span})"
 
 
 def basis(of: Findings) -> str:
@@ -231,16 +231,15 @@ def caption(of: Findings) -> str:
     joint = ""
     if len(held) > 1 or looks > 1:
         over = f", over {looks} planned looks" if looks > 1 else ""
-        joint = f": each question's intervals hold together in {numbers.level(1 - ALPHA)}{over}"
+        joint = f": each question's intervals hold together in {formatting.level(1 - ALPHA)}{over}"
     there = {question for c in held for question in c.estimates}
     reading = {SPEED: "right of 1× is faster", MEMORY: "left of 0 is less memory"}
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
-    parts = words.capital("; ".join(said for question, said in reading.items() if question in there))
-    return (
-        f"Each line is an interval at {numbers.level(of.level)} ({how}){joint}.{parts and f' {parts}.'}{more}"
-    )
+    parts = formatting.capital("; ".join(said for question, said in reading.items() if question in there))
+    level = formatting.level(of.level)
+    return f"Each line is an interval at {level} ({how}){joint}.{parts and f' {parts}.'}{more}"
 
 
 def _named(label: str) -> str:
-    return words.short(label, MOST_LABEL)
+    return formatting.short(label, MOST_LABEL)

@@ -23,7 +23,7 @@ LISTED = ("backend", "execution", "batch_size", "memory_format")  # options that
 
 def _default_backends_of(device: str) -> list[str]:
     from ampcompare.bench.default_backends import default_backends
-    from ampcompare.machine.device import resolve_device
+    from ampcompare.system.device import resolve_device
 
     return default_backends(resolve_device(device))
 
@@ -99,8 +99,8 @@ def bench(
 
     from ampcompare.bench import output
     from ampcompare.bench.runner import Schedule, run_benchmark
-    from ampcompare.program.console import print_line
-    from ampcompare.program.files import write_json
+    from ampcompare.runtime.atomic_files import write_json
+    from ampcompare.runtime.console import print_line
 
     if chart is not None and chart.suffix.lower() not in (".png", ".svg"):
         raise UserError(f"--chart {str(chart)!r}: expected a name that ends in .png or .svg")
@@ -126,7 +126,7 @@ def bench(
 
 def _print_prose(console: Console, line: str) -> None:
     """Print a line that a terminal must not break inside a word; a file gets it as one line."""
-    from ampcompare.program.console import print_line
+    from ampcompare.runtime.console import print_line
 
     if console.is_terminal:
         console.print(line, markup=False, highlight=False, emoji=False)

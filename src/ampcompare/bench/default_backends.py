@@ -2,9 +2,9 @@
 
 import torch
 
-from ampcompare.machine.device import has_tf32, is_cuda
-from ampcompare.machine.environment import arithmetic_of
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
+from ampcompare.system.device import has_tf32, is_cuda
+from ampcompare.system.environment import arithmetic_of
 
 
 def default_backends(device: torch.device) -> list[str]:

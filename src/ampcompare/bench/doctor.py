@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.paths import as_typed
 
 PAD = 12  # columns before what is said
 
@@ -72,8 +72,8 @@ def _software() -> Iterator[Finding]:
 def _device() -> Iterator[Finding]:
     import torch
 
-    from ampcompare.machine.device import is_cuda, resolve_device
-    from ampcompare.machine.environment import describe_environment
+    from ampcompare.system.device import is_cuda, resolve_device
+    from ampcompare.system.environment import describe_environment
 
     device = resolve_device("auto")
     said, todo = f"{device}: {describe_environment(device)['device_name']}", ""
@@ -88,7 +88,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    from ampcompare.machine.environment import SHOWN, cpu_name, isa_limit, processor_flags
+    from ampcompare.system.environment import SHOWN, cpu_name, isa_limit, processor_flags
 
     flags, limit = processor_flags(), isa_limit()
     limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
@@ -104,7 +104,7 @@ def _processor() -> Iterator[Finding]:
 def _threads() -> Iterator[Finding]:
     import torch
 
-    from ampcompare.machine.environment import count_cores
+    from ampcompare.system.environment import count_cores
 
     cores, threads = count_cores(), torch.get_num_threads()
     todo = f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
@@ -115,11 +115,11 @@ def _threads() -> Iterator[Finding]:
 
 def _types() -> Iterator[Finding]:
     from ampcompare.bench.default_backends import default_backends
-    from ampcompare.machine.device import has_tf32, resolve_device
-    from ampcompare.machine.environment import arithmetic_of
-    from ampcompare.machine.probe import TYPES, probe, relative
     from ampcompare.metrics import ARITHMETIC
     from ampcompare.precision.cpu_arithmetic import compute_in_fp32
+    from ampcompare.system.device import has_tf32, resolve_device
+    from ampcompare.system.dtype_throughput import TYPES, probe, relative
+    from ampcompare.system.environment import arithmetic_of
 
     device = resolve_device("auto")
     with compute_in_fp32(device, "float16"), compute_in_fp32(device, "bfloat16"):  # as in a training
@@ -159,7 +159,7 @@ def _describe_arithmetic(value: str) -> str:
 
 def _compiler() -> Iterator[Finding]:
     """Found, not tried: a first compilation takes many seconds, and a run tries it before it trains."""
-    from ampcompare.machine.device import is_cuda, resolve_device
+    from ampcompare.system.device import is_cuda, resolve_device
 
     wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(wanted)

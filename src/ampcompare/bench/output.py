@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare import __version__
-from ampcompare.bench.median_interval import MIN_ROUNDS, is_even, smallest_difference
+from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, is_even, smallest_difference
 from ampcompare.bench.runner import CONTROL, Arm, ArmResult, Benchmark, Schedule
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.program.place import as_typed
-from ampcompare.report import numbers
+from ampcompare.runtime import formatting
+from ampcompare.runtime.paths import as_typed
 
 RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
 # Columns that a narrow terminal has no room for, the most dispensable one first.
@@ -89,8 +89,8 @@ def _heading(column: str, result: Benchmark) -> str:
 
 def _cells(arm: ArmResult, *, is_baseline: bool) -> dict[str, str]:
     return {
-        RATE: numbers.number(arm.images_per_second),
-        STEP: numbers.number(arm.step_ms),
+        RATE: formatting.number(arm.images_per_second),
+        STEP: formatting.number(arm.step_ms),
         SPEED: f"{arm.ratio:.2f}x",
         INTERVAL: "" if is_baseline else _interval(arm) or "not known",
         PEAK: "" if arm.peak_mib is None else f"{arm.peak_mib:,.0f}",
@@ -102,7 +102,7 @@ def _interval(arm: ArmResult) -> str:
     """Return the interval with at least two decimals, and as many as tell its ends from 1."""
     if arm.low is None or arm.high is None:
         return ""
-    decimals = numbers.precision_apart((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
+    decimals = formatting.precision_apart((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
     return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
 
 
@@ -164,7 +164,7 @@ def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
     if control.low is None or control.high is None:
         return f"{text}: no interval below {MIN_ROUNDS} rounds, so speed-ups closer to 1 may be chance."
     text = f"{text} ({_interval(control)})"
-    difference = f"{numbers.number(100 * smallest_difference(control.low, control.high), 2)}%"
+    difference = f"{formatting.number(100 * smallest_difference(control.low, control.high), 2)}%"
     if is_even(control.low, control.high):
         return f"{text}: the smallest difference that this measurement resolves is {difference}."
     return f"{text}: this machine is uneven, differences up to {difference} mean nothing."
@@ -230,7 +230,7 @@ def draw(result: Benchmark, path: Path) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    from ampcompare.report.charts.draw import GREY, chart, picture, quantity
+    from ampcompare.report.charts.vega import GREY, chart, picture, quantity
 
     kind = path.suffix.lower().removeprefix(".")
     values = [

@@ -19,8 +19,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from ampcompare.bench.median_interval import Ratio, ratio_of
-from ampcompare.program.starting import let_threads_sleep
+from ampcompare.analysis.statistics.median_interval import Ratio, ratio_of
+from ampcompare.runtime.startup import let_threads_sleep
 
 PRECISE = 0.05  # A ratio is precise enough when half its interval is at most this fraction of it.
 MIN_TURN_SECONDS = 0.25

@@ -18,7 +18,11 @@ import torch
 from ampcompare.config.load import Config
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.machine.device import (
+from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
+from ampcompare.models import record_of
+from ampcompare.precision import backend_of
+from ampcompare.runtime.signals import discard_output, set_handler
+from ampcompare.system.device import (
     is_channels_last,
     is_cuda,
     is_out_of_memory,
@@ -26,15 +30,11 @@ from ampcompare.machine.device import (
     reset_peak,
     wait_for,
 )
-from ampcompare.machine.environment import arithmetic_of, describe_environment
-from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
-from ampcompare.models import record_of
-from ampcompare.precision import backend_of
-from ampcompare.program.signals import discard_output, set_handler
-from ampcompare.train.compiled import captures, compiles
-from ampcompare.train.setting import Setting, configured, made_up, set_up
-from ampcompare.train.step import Trainer, micro_batches
-from ampcompare.train.timing import FIRST_STEPS
+from ampcompare.system.environment import arithmetic_of, describe_environment
+from ampcompare.training.run_context import Setting, configured, made_up, set_up
+from ampcompare.training.timing import FIRST_STEPS
+from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.trainer import Trainer, micro_batches
 
 # Options that decide the speed of a step, besides the machine.
 SPEED_OPTIONS = (

@@ -9,7 +9,7 @@ from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.program.yaml_file import flat, read_word
+from ampcompare.runtime.yaml_io import flat, read_word
 
 GROUP = "precision."
 SCALE_KEYS = tuple(

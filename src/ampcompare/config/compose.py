@@ -16,8 +16,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 from ampcompare.config.option_spec import MISSING, REFERENCE, OptionSpec
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
-from ampcompare.program.place import as_typed
-from ampcompare.program.yaml_file import read_word
+from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.yaml_io import read_word
 
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {

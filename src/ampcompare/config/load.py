@@ -14,8 +14,8 @@ from ampcompare.config.publication_config import publication_sources
 from ampcompare.config.schema import OPTIONS, Config, find_option
 from ampcompare.config.validate import validate
 from ampcompare.errors import UserError, did_you_mean, reason
-from ampcompare.program.place import as_typed, find_shipped, names_shipped
-from ampcompare.program.yaml_file import flat, read_word, read_yaml
+from ampcompare.runtime.paths import as_typed, find_shipped, names_shipped
+from ampcompare.runtime.yaml_io import flat, read_word, read_yaml
 
 DEFAULT_CONFIG = "reference"
 RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again

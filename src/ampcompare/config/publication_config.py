@@ -11,7 +11,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:  # pydantic, which few runs need, takes a fifth of a second to load
-    from ampcompare.published.publication import Publication
+    from ampcompare.publications.publication import Publication
 
 
 def publication_sources(published: PublishedConfig) -> list[Source]:
@@ -20,7 +20,7 @@ def publication_sources(published: PublishedConfig) -> list[Source]:
     Raises:
         UserError: No publication is named, it has no such arm, or its file is wrong.
     """
-    from ampcompare.published.publication import load, names
+    from ampcompare.publications.publication import load, names
 
     if published.name is None:
         raise UserError(f"published.name=None: set it to a file or one of {', '.join(names())}")

@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ampcompare.config import task
+from ampcompare.config import task_spec
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
@@ -69,26 +69,27 @@ class DataConfig:
 @dataclass
 class TaskConfig:
     loss: str = option(
-        task.CROSS_ENTROPY,
+        task_spec.CROSS_ENTROPY,
         "what is minimised: a built-in loss, or fn(outputs, targets) that gives the mean as a 0-d tensor (a "
         "class is called without arguments first)",
-        choices=task.OF_LOSS,
-        hints=task.HINTS,
+        choices=task_spec.OF_LOSS,
+        hints=task_spec.HINTS,
         plugin=LOSSES,
     )
     metrics: list[str] | None = option(
         None,
         "what an evaluation scores beside the loss, as eval/NAME: built-in metrics, or fn(outputs, targets) "
         'that gives a value a sample, or a 0-d mean, with fn.better = "higher" or "lower" where its name '
-        "does not say; null: " + task.IN_WORDS,
-        choices=task.SCORES,
+        "does not say; null: " + task_spec.IN_WORDS,
+        choices=task_spec.SCORES,
         plugin=METRICS,
-        null_means=lambda of: [*task.metrics_of(of("task.loss"), None)],
+        null_means=lambda of: [*task_spec.metrics_of(of("task.loss"), None)],
     )
     metric: str | None = option(
         None,
-        f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
-        null_means=lambda of: task.first(of("task.loss"), of("task.metrics")),
+        f"the one of them that is compared, or {task_spec.LOSS}; null: the first, "
+        f"or {task_spec.LOSS} if there is none",
+        null_means=lambda of: task_spec.first(of("task.loss"), of("task.metrics")),
     )
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ampcompare.config import task
+from ampcompare.config import task_spec
 from ampcompare.config.canonical import TF32, has_no_effect
 from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.data.sources import source_of
@@ -21,7 +21,7 @@ def validate(config: Config) -> None:
         value = config.value(key)
         shown = _shown(value) if isinstance(value, bool | float) else repr(value)
         raise UserError(f"{key}={shown}: {why}")
-    task.check(config.task.loss, config.task.metrics, config.task.metric)
+    task_spec.check(config.task.loss, config.task.metrics, config.task.metric)
     if config.backend in REGISTRY:  # a plug-in is imported later, in `resolve_backend`
         check_backend(config, REGISTRY[config.backend])
 
@@ -41,8 +41,8 @@ def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
         why = f"schedule.name={schedule.name} has none"
         yield "schedule.milestones", f"{why}; leave it out, or use schedule.name=multistep"
 
-    if training.label_smoothing and config.task.loss != task.CROSS_ENTROPY:
-        only = f"only task.loss={task.CROSS_ENTROPY} has it, and task.loss={config.task.loss!r} is given"
+    if training.label_smoothing and config.task.loss != task_spec.CROSS_ENTROPY:
+        only = f"only task.loss={task_spec.CROSS_ENTROPY} has it, and task.loss={config.task.loss!r} is given"
         yield "training.label_smoothing", f"{only}; leave it out"
     if training.gradient_penalty and training.accumulate > 1:
         why = f"training.accumulate={training.accumulate} has several gradients, and the norm is of their sum"

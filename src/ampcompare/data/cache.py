@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ampcompare.data.batch import digest
-from ampcompare.data.splits import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.errors import reason
-from ampcompare.program.files import cache_folder, replacing
+from ampcompare.runtime.atomic_files import cache_folder, replacing
 
 # Part of every name: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 3

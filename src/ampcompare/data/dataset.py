@@ -28,7 +28,7 @@ from ampcompare.data.batch import (
     kinds_of,
     pair_of,
 )
-from ampcompare.data.reading import Apart, mix, read, seed_all
+from ampcompare.data.seeding import Apart, mix, read, seed_all
 from ampcompare.errors import kind_of
 from ampcompare.plugins import Unfit
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
 from ampcompare.data.batch import Batch, each, in_layout, is_image
-from ampcompare.data.splits import ImageSet, TensorSet
+from ampcompare.data.dataset import ImageSet, TensorSet
 
 PADDING = 4
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ampcompare import plugins
-from ampcompare.data import given
+from ampcompare.data import user_data
 from ampcompare.data.batch import digest
-from ampcompare.data.reading import asked
+from ampcompare.data.dataset import BatchSet, Dataset, ImageSet, TensorSet
+from ampcompare.data.seeding import asked
 from ampcompare.data.sources import source_of
-from ampcompare.data.splits import BatchSet, Dataset, ImageSet, TensorSet
 from ampcompare.errors import UserError
 
 __all__ = ["Dataset", "ImageSet", "balanced_subset", "build_dataset"]
@@ -43,7 +43,7 @@ def build_dataset(
         return _given(source, limits, kwargs, batch_sizes, seed)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
     return _limited(
-        plugins.call(declared.loader, kwargs, key=given.KWARGS, name=source, ours=ours), limits, source
+        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, ours=ours), limits, source
     )
 
 
@@ -62,9 +62,9 @@ def _given(
 ) -> Dataset:
     train: Any
     test: Any
-    (train, test), function, is_seeded = given.load(source, kwargs, sizes, seed)
+    (train, test), function, is_seeded = user_data.load(source, kwargs, sizes, seed)
     try:
-        if given.are_images(train) and given.are_images(test):
+        if user_data.are_images(train) and user_data.are_images(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
             data = _limited(Dataset.of_images(images[0], images[1]), limits, source)
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
@@ -72,7 +72,7 @@ def _given(
         for split in (train, test):
             with asked(source, f"first samples for train={split is train}", function.file):
                 split.content  # noqa: B018 - it is kept
-        classes = given.classes_of(train, test)
+        classes = user_data.classes_of(train, test)
     except ValueError as problem:
         raise plugins.DATA.refusal(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
@@ -97,7 +97,7 @@ def _cut(name: str, split: Any, limits: Mapping[str, int | None], source: str) -
     if limit > count:
         todo = f"give at most {count}, or null for all"
         raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.counts}; {todo}")
-    return split if limit == count else split.take(balanced_subset(given.labels_of(split), limit))
+    return split if limit == count else split.take(balanced_subset(user_data.labels_of(split), limit))
 
 
 def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, each, in_layout
-from ampcompare.data.loader import Shares, draw_order
-from ampcompare.data.reading import read
-from ampcompare.data.splits import BatchSet, Places, SampleSet
+from ampcompare.data.dataset import BatchSet, Places, SampleSet
+from ampcompare.data.device_loaders import Shares, draw_order
+from ampcompare.data.seeding import read
 
 
 class _FromHost(Shares):

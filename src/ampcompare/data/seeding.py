@@ -18,7 +18,7 @@ import torch
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, as_batch
-from ampcompare.data.workers import begin, is_loss_of_worker
+from ampcompare.data.worker_signals import begin, is_loss_of_worker
 from ampcompare.errors import FROM_WORKER, reason
 
 END = object()

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
 from ampcompare.data.batch import as_batch, names_of
-from ampcompare.data.reading import asked
-from ampcompare.data.splits import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
+from ampcompare.data.dataset import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
+from ampcompare.data.seeding import asked
 from ampcompare.errors import UserError, kind_of
 from ampcompare.plugins import DATA, Plugin, Unfit
 

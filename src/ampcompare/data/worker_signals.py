@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ampcompare.program.signals import set_handler
+from ampcompare.runtime.signals import set_handler
 
 FOR_THE_TRAINING = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HELD = (*FOR_THE_TRAINING, signal.SIGTERM)

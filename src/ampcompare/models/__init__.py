@@ -1,4 +1,4 @@
-"""The networks: ours (`ours.py`), and those from elsewhere (`outside.py`)."""
+"""The networks: ours (`builtin.py`), and those from elsewhere (`external.py`)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from ampcompare.errors import UserError
-from ampcompare.models.ours import OURS, RESNETS, resnet, resnet20, tiny, zero_residuals
-from ampcompare.models.outside import built, record_of
+from ampcompare.models.builtin import OURS, RESNETS, resnet, resnet20, tiny, zero_residuals
+from ampcompare.models.external import built, record_of
 
 __all__ = ["OURS", "RESNETS", "build_model", "record_of", "resnet20", "tiny"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from ampcompare import plugins
 from ampcompare.errors import UserError, did_you_mean, kind_of
 from ampcompare.metrics import MODEL_PARAMETERS
-from ampcompare.models.ours import OURS, RESNETS
+from ampcompare.models.builtin import OURS, RESNETS
 from ampcompare.plugins import MODELS, Plugin
 
 WEIGHTS = {"timm": "pretrained", "torchvision": "weights"}  # the argument by which a library fetches them

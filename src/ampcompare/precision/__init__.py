@@ -72,8 +72,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.machine.device import check_tf32
     from ampcompare.precision.keep_fp32 import CannotKeep
+    from ampcompare.system.device import check_tf32
 
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:

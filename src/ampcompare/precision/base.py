@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare import plugins
-from ampcompare.machine.device import tf32_as
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
 from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
 from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
+from ampcompare.system.device import tf32_as
 
 
 class UnsupportedModel(ValueError):

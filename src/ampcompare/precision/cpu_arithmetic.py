@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.library import Library, get_kernel
 
-from ampcompare.machine.device import is_host
-from ampcompare.machine.environment import native_unit, onednn_supports
+from ampcompare.system.device import is_host
+from ampcompare.system.environment import native_unit, onednn_supports
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
 from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
-from ampcompare.precision.loss_scaling import Scaled
 from ampcompare.precision.registry import REGISTRY
+from ampcompare.precision.scaled_backend import Scaled
 
 
 class HalfWeights(Precision):

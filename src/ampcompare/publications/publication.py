@@ -33,10 +33,10 @@ from pydantic import (
 )
 
 from ampcompare.errors import UserError, did_you_mean, one_line
-from ampcompare.program.checked import Above0, Checked, checked, refused
-from ampcompare.program.place import find_shipped, names_shipped
-from ampcompare.program.yaml_file import flat, read_yaml
-from ampcompare.published.printed import Printed
+from ampcompare.publications.printed_value import Printed
+from ampcompare.runtime.paths import find_shipped, names_shipped
+from ampcompare.runtime.strict_model import Above0, Checked, checked, refused
+from ampcompare.runtime.yaml_io import flat, read_yaml
 
 FOLDER = "configs/published"
 MOST_ARMS = 20

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.machine.device import numerics_now
-from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
-from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
 from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
-from ampcompare.program.files import make_folder
-from ampcompare.tracking.start import Start, begin, lend
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.system.device import numerics_now
+from ampcompare.system.distributed import World
+from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.tracking.tracker import Tracker
+from ampcompare.tracking.wandb_init import Start, begin, lend
 
 log = logging.getLogger(__name__)
 

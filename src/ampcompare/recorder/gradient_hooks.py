@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.train.measure.updates import Sampled, lost_updates, sampled
+from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
+from ampcompare.training.diagnostics.updates import Sampled, lost_updates, sampled
 
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
 

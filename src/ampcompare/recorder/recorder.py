@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_cuda, is_host
-from ampcompare.machine.world import this_world
-from ampcompare.program.messages import hidden_messages
-from ampcompare.program.signals import PREEMPTION_SIGNALS, is_stopped
-from ampcompare.recorder.about import (
+from ampcompare.recorder.arguments import (
     check_config,
     check_count,
     check_parts,
@@ -34,16 +30,20 @@ from ampcompare.recorder.about import (
     start,
     type_of,
 )
-from ampcompare.recorder.ending import Ending, exit_code
-from ampcompare.recorder.gradients import Looks, bare, layer_groups
-from ampcompare.recorder.scaling import scaling_of
-from ampcompare.tracking.start import MOST_TAG_CHARS, Start
+from ampcompare.recorder.gradient_hooks import Looks, bare, layer_groups
+from ampcompare.recorder.scaler_adapter import scaling_of
+from ampcompare.recorder.shutdown import Ending, exit_code
+from ampcompare.runtime.messages import hidden_messages
+from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
+from ampcompare.system.device import is_cuda, is_host
+from ampcompare.system.distributed import this_world
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.interval import StepResult
-from ampcompare.train.metrics_logger import MetricsLogger
-from ampcompare.train.overflows import BufferMonitor
-from ampcompare.train.resources import EnergyCounter
-from ampcompare.train.timing import Row, Timing
+from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start
+from ampcompare.training.interval import StepResult
+from ampcompare.training.metrics_logger import MetricsLogger
+from ampcompare.training.overflow_detection import BufferMonitor
+from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.timing import Row, Timing
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_host, widest_float
 from ampcompare.precision.base import Precision
-from ampcompare.train.loss_scale import LossScaleReader
+from ampcompare.system.device import is_host, widest_float
+from ampcompare.training.loss_scale_reader import LossScaleReader
 
 
 def scaling_of(scaler: Any, device: torch.device) -> LossScaleReader:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from types import FrameType
 
-from ampcompare.program.signals import EXIT_FAILED, EXIT_INTERRUPTED, SignalListener, exit_by_signal
+from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, SignalListener, exit_by_signal
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)

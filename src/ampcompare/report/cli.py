@@ -5,14 +5,14 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ampcompare.report.request import Request
+from ampcompare.report.options import Request
 
 
 def report(**words: Any) -> None:
     """Compare runs: a table here, a page in DIR. docs/reports.md has more options."""
     from rich.console import Console
 
-    from ampcompare.report.command import make_report
+    from ampcompare.report.pipeline import make_report
 
     request, console = Request(**words), Console(highlight=False)
     if request.watch:
@@ -40,9 +40,9 @@ def workspace(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
 ) -> None:
     """Make or update a W&B view of live panels, with the page of the report."""
-    from ampcompare.records import load_runs
-    from ampcompare.report import analyse_runs
-    from ampcompare.report.on_wandb import as_json, save, split_target
+    from ampcompare.analysis import analyse_runs
+    from ampcompare.report.wandb_workspace import as_json, save, split_target
+    from ampcompare.runs import load_runs
 
     entity, project = split_target(target)
     analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)

@@ -8,19 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampcompare import metrics
-from ampcompare.records.tree import as_text, flatten
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import (
-    CANNOT_TELL,
-    NOT_COMPARED,
-    Comparison,
-)
-from ampcompare.report.axis import Axis, axis_of
-from ampcompare.report.runs import figures, table
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import DEFAULT_METRIC
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.comparison import CANNOT_TELL, NOT_COMPARED, Comparison
+from ampcompare.analysis.grouping import run_metrics, run_table
+from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.report.forest_axis import Axis, axis_of
+from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runtime import formatting
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
 NOT_REACHED = "not reached"
@@ -69,9 +65,9 @@ class Form:
     shown: Callable[[float], float] = float
 
 
-TIMES = Form(numbers.number, lambda shown: 3, "×")
-CHANGE = Form(numbers.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100)
-POINTS = Form(numbers.signed, lambda shown: 2)
+TIMES = Form(formatting.number, lambda shown: 3, "×")
+CHANGE = Form(formatting.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100)
+POINTS = Form(formatting.signed, lambda shown: 2)
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,8 @@ class Column:
     axis: Axis | None = None
 
     @property
-    def figure(self) -> figures.Figure:
-        return figures.COMPARED[self.key]
+    def figure(self) -> run_metrics.Figure:
+        return run_metrics.COMPARED[self.key]
 
     def text(self, value: float) -> str:
         form, number = self.form, self.form.shown(value)
@@ -102,8 +98,8 @@ class Column:
         low, high = map(form.shown, found.span)
         least = min(map(form.digits, (number, low, high)))
         apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
-        digits = numbers.precision_apart((low, high), apart, form.show, max(least, form.digits(number)))
-        return numbers.interval(low, high, lambda end: form.show(end, digits))
+        digits = formatting.precision_apart((low, high), apart, form.show, max(least, form.digits(number)))
+        return formatting.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
         """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
@@ -126,21 +122,21 @@ class Table:
 def _columns(analysis: Analysis) -> list[Column]:
     """What is shown of each question, those of energy and time to target only where recorded."""
     metric, units = analysis.metric, analysis.quantities
-    name = metric.noun if metric.key == DEFAULT_METRIC else words.printable(metric.name)
+    name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
-    target = numbers.NOTHING if metric.target is None else metric.show_value(metric.target)
+    target = formatting.NOTHING if metric.target is None else metric.show_value(metric.target)
     quality = f"{name}, {metric.unit}" if metric.unit else name
     every = (
-        Column(figures.SPEED, "speed", numbers.number, units.speed, TIMES),
-        Column(figures.MEMORY, "peak memory", units.show_memory, units.memory),
-        Column(figures.QUALITY, quality, metric.show_value, "", POINTS, margin),
-        Column(figures.ENERGY, f"energy per {units.item}", numbers.number, "J"),
-        Column(figures.TIME, f"time to {target}", numbers.duration, ""),
+        Column(run_metrics.SPEED, "speed", formatting.number, units.speed, TIMES),
+        Column(run_metrics.MEMORY, "peak memory", units.show_memory, units.memory),
+        Column(run_metrics.QUALITY, quality, metric.show_value, "", POINTS, margin),
+        Column(run_metrics.ENERGY, f"energy per {units.item}", formatting.number, "J"),
+        Column(run_metrics.TIME, f"time to {target}", formatting.duration, ""),
     )
-    claimed = [question for question, figure in figures.COMPARED.items() if figure.sides]
+    claimed = [question for question, figure in run_metrics.COMPARED.items() if figure.sides]
     told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
-        told -= {figures.TIME}
+        told -= {run_metrics.TIME}
     return [column for column in every if column.key in told]
 
 
@@ -154,16 +150,16 @@ def comparison_table(analysis: Analysis) -> Table:
             figure, margin = column.figure, column.margin
             axis = axis_of(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
             columns[place] = replace(column, axis=axis)
-    keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
+    keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     found = analysis.comparison(group.label)
     cells = {column.key: _cell(column, group, found) for column in columns}
-    if analysis.has_bench_speed and figures.THROUGHPUT not in group.measured:
-        why = claim.why if found and (claim := found.claims.get(figures.SPEED)) else NOT_IN_BENCH
-        cells[figures.SPEED] = Cell(numbers.NOTHING, answer=NOT_COMPARED, why=why)
+    if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.measured:
+        why = claim.why if found and (claim := found.claims.get(run_metrics.SPEED)) else NOT_IN_BENCH
+        cells[run_metrics.SPEED] = Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
     said, share = group.outcomes.words, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
@@ -186,7 +182,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
     if claim is None:  # of energy, time and the control nothing is claimed
         is_unknown = bool(found.claims) and not estimate.has_interval
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_unknown else ("", "")
-        is_open = bool(found.claims) and not estimate.side_of(figures.COMPARED[column.key].null)
+        is_open = bool(found.claims) and not estimate.side_of(run_metrics.COMPARED[column.key].null)
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
     shown, own = column.text(estimate.value), f"{text} {unit}".strip()
@@ -197,9 +193,9 @@ def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
     if (found := group.figures.get(column.figure.column)) is not None:
         return column.own(found.value), column.unit
-    has_clock = group.rows[figures.SECONDS].notna().any() and not group.rows[table.JUMPS].any()
-    is_missed = column.key == figures.TIME and has_clock and not group.is_unfinished
-    return (NOT_REACHED if is_missed else numbers.NOTHING), ""
+    has_clock = group.rows[run_metrics.SECONDS].notna().any() and not group.rows[run_table.JUMPS].any()
+    is_missed = column.key == run_metrics.TIME and has_clock and not group.is_unfinished
+    return (NOT_REACHED if is_missed else formatting.NOTHING), ""
 
 
 def runs_table(analysis: Analysis) -> TextRows:
@@ -212,33 +208,36 @@ def runs_table(analysis: Analysis) -> TextRows:
     rows: list[Sequence[str]] = [[*heads, "problems"]]
     for _, run in analysis.table.iterrows():
         cells = (
-            f"{run[table.NAME]} ({run[table.RUN].id})",
-            run[table.GROUP],
-            run[table.SEED] or numbers.NOTHING,
-            f"{run[table.OUTCOME]}: {run[table.WHY]}" if run[table.WHY] else run[table.OUTCOME],
-            _known(numbers.count, run[figures.EPOCHS]),
-            _known(numbers.number, run[figures.THROUGHPUT]),
-            _known(units.show_memory, run[figures.PEAK]),
-            _known(metric.show_value, run[figures.SCORE]),
-            _known(numbers.duration, run[figures.SECONDS]),
-            " ".join(run[table.PROBLEMS]),
+            f"{run[run_table.NAME]} ({run[run_table.RUN].id})",
+            run[run_table.GROUP],
+            run[run_table.SEED] or formatting.NOTHING,
+            f"{run[run_table.OUTCOME]}: {run[run_table.WHY]}"
+            if run[run_table.WHY]
+            else run[run_table.OUTCOME],
+            _known(formatting.count, run[run_metrics.EPOCHS]),
+            _known(formatting.number, run[run_metrics.THROUGHPUT]),
+            _known(units.show_memory, run[run_metrics.PEAK]),
+            _known(metric.show_value, run[run_metrics.SCORE]),
+            _known(formatting.duration, run[run_metrics.SECONDS]),
+            " ".join(run[run_table.PROBLEMS]),
         )
         rows.append(cells)
-    return [tuple(map(words.printable, row)) for row in rows]
+    return [tuple(map(formatting.printable, row)) for row in rows]
 
 
 def _known(show: Callable[[float], str], value: float) -> str:
-    return show(value) if value == value else numbers.NOTHING  # NaN: not recorded
+    return show(value) if value == value else formatting.NOTHING  # NaN: not recorded
 
 
 def machines_table(analysis: Analysis) -> TextRows:
     """What was recorded of machine and packages, a row a fact, with every value that it has."""
     facts: dict[str, dict[str, None]] = {}
-    for run in analysis.table[table.RUN]:
+    for run in analysis.table[run_table.RUN]:
         for key, value in flatten(run.environment):
             if value is not None and key.partition(".")[0] != metrics.TASK:
-                facts.setdefault(key, {})[words.short(words.printable(as_text(value)))] = None
+                facts.setdefault(key, {})[formatting.short(formatting.printable(as_text(value)))] = None
     told = [
-        (words.printable(key), words.some([*values], MOST_VALUES)) for key, values in sorted(facts.items())
+        (formatting.printable(key), formatting.some([*values], MOST_VALUES))
+        for key, values in sorted(facts.items())
     ]
     return [("recorded", "value"), *told]

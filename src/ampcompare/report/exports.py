@@ -7,23 +7,30 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import __version__, metrics
-from ampcompare.program.files import finite
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.judged import JudgedFigure, Reproduction
-from ampcompare.report.analysis.require import Answer
-from ampcompare.report.runs import figures, table
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import OWN
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.comparison import Comparison
+from ampcompare.analysis.gates import Answer
+from ampcompare.analysis.grouping import run_metrics, run_table
+from ampcompare.analysis.grouping.compared_metric import OWN
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.reproduction import JudgedFigure, Reproduction
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.runtime.atomic_files import finite
 
-FIGURES = [figure.column for figure in figures.FIGURES]
+FIGURES = [figure.column for figure in run_metrics.FIGURES]
 # Questions by the names that they have in files: speedup, memory_ratio, quality_difference; ratios first.
 COMPARED = {
-    f"{q}up" if q == figures.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
-    for q, figure in sorted(figures.COMPARED.items(), key=lambda item: not item[1].is_ratio)
+    f"{q}up" if q == run_metrics.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
+    for q, figure in sorted(run_metrics.COMPARED.items(), key=lambda item: not item[1].is_ratio)
 }
-OF_A_RUN = (table.DEVICE, table.ROWS, figures.EPOCHS, table.OVERLAP, *FIGURES, "step_time_ms_p95")
+OF_A_RUN = (
+    run_table.DEVICE,
+    run_table.ROWS,
+    run_metrics.EPOCHS,
+    run_table.OVERLAP,
+    *FIGURES,
+    "step_time_ms_p95",
+)
 
 
 def to_json(analysis: Analysis) -> str:
@@ -159,16 +166,16 @@ def _requirement(answer: Answer) -> dict[str, Any]:
 
 
 def _run(row: pd.Series) -> dict[str, Any]:
-    run, seed = row[table.RUN], row[table.SEED]
+    run, seed = row[run_table.RUN], row[run_table.SEED]
     return {
         "id": run.id,
         "name": run.name,
-        "group": row[table.GROUP],
+        "group": row[run_table.GROUP],
         "seed": int(seed) if seed and seed.isdecimal() else seed,
         "state": run.state,
-        "outcome": row[table.OUTCOME],
-        "outcome_because": row[table.WHY] or None,
-        "problems": row[table.PROBLEMS],
+        "outcome": row[run_table.OUTCOME],
+        "outcome_because": row[run_table.WHY] or None,
+        "problems": row[run_table.PROBLEMS],
         **{name: row[name] for name in OF_A_RUN},
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.estimate import Estimate
 
 MOST_TICKS = 4
 LEAST_GAP = 0.3  # of the axis, between two ticks

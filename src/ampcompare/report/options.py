@@ -12,7 +12,7 @@ from typer import Argument, Option
 from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
+    from ampcompare.analysis.analysis import Analysis
 
 PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
@@ -107,11 +107,11 @@ class Request:
         if self.watch and "html" not in self.kinds:
             raise UserError("--watch: shows the page; add html to --format")
         if self.reproduce is not None:
-            from ampcompare.published.publication import load
+            from ampcompare.publications.publication import load
 
             load(self.reproduce)
         if self.require:
-            from ampcompare.report.analysis.require import parse
+            from ampcompare.analysis.gates import parse
 
             parse(self.require)
 
@@ -122,9 +122,9 @@ class Request:
 
     def analyse(self) -> Analysis:
         """Read the runs and compare them."""
-        from ampcompare.records import load_runs
-        from ampcompare.report.analysis.analysis import analyse_runs
-        from ampcompare.report.external.questions import MissingInput
+        from ampcompare.analysis.analysis import analyse_runs
+        from ampcompare.analysis.external.questions import MissingInput
+        from ampcompare.runs import load_runs
 
         try:
             return analyse_runs(
@@ -145,7 +145,7 @@ class Request:
             arms: Sources with names, in place of those of the request; empty where these stay.
             arguments: Options and their values, in turn.
         """
-        from ampcompare.program.place import as_typed
+        from ampcompare.runtime.paths import as_typed
 
         added = dict(zip(arguments[::2], arguments[1::2], strict=True))
         given: list[str] = []

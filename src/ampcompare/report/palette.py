@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.runs.backend import AGAIN, ordered
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.backend_info import AGAIN, ordered
 
 Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)

@@ -6,12 +6,12 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.program.files import make_folder
-from ampcompare.program.messages import messages_on
-from ampcompare.report.outputs import PAGE_NAME, write_report
+from ampcompare.report.options import PICTURES, Request
 from ampcompare.report.publish import publish
-from ampcompare.report.request import PICTURES, Request
-from ampcompare.report.text import print_table, to_summary
+from ampcompare.report.text_renderer import print_table, to_summary
+from ampcompare.report.writer import PAGE_NAME, write_report
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.messages import messages_on
 
 EXIT_NOT_SHOWN = 3  # what was required is not shown; 2 is a mistake in the words
 

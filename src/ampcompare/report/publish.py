@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import __version__
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.analysis.grouping.groups import Group, measured
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
+from ampcompare.analysis.statistics.mean_difference import mean
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS, with_role
 from ampcompare.errors import UserError
-from ampcompare.published.publication import MEASURED, load
-from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.outputs import write_file
-from ampcompare.report.runs.groups import Group, measured
-from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.statistics.estimate import ALPHA, Estimate
-from ampcompare.report.statistics.samples import mean
-from ampcompare.report.words import listed, printable, some
+from ampcompare.publications.publication import MEASURED, load
+from ampcompare.report.writer import write_file
+from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runtime.formatting import listed, printable, some
 
 ASIDE = with_role(Role.BOOKKEEPING, Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"}
 MOST_RECORDS = 100  # whose ids are named

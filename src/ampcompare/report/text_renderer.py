@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.judged import Reproduction
-from ampcompare.report.cells import Cell, Column, Table, comparison_table
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.reproduction import Reproduction
+from ampcompare.report.comparison_table import Cell, Column, Table, comparison_table
 from ampcompare.report.palette import styles_of
-from ampcompare.report.words import capital, listed, printable, some
+from ampcompare.runtime.formatting import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 LONGEST_WORD = len("apex_o1_bf16")  # of a label that is never broken

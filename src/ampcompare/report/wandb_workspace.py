@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.errors import UserError, reason
-from ampcompare.program.place import as_typed
-from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.page.render import render_page
-from ampcompare.report.text import to_markdown
+from ampcompare.report.text_renderer import to_markdown
+from ampcompare.runtime.paths import as_typed
 from ampcompare.wandb_client.client import api_errors, api_reason
 
 TITLE = "AMP Compare"

@@ -14,14 +14,14 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import make_folder
-from ampcompare.program.messages import messages_on
-from ampcompare.program.signals import StopRequest
-from ampcompare.records.sources import split_arm
-from ampcompare.report.command import say, tell
-from ampcompare.report.outputs import write_report
-from ampcompare.report.request import PICTURES, Request
-from ampcompare.report.words import plural
+from ampcompare.report.options import PICTURES, Request
+from ampcompare.report.pipeline import say, tell
+from ampcompare.report.writer import write_report
+from ampcompare.runs.loader import split_arm
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.messages import messages_on
+from ampcompare.runtime.signals import StopRequest
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least

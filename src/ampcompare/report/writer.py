@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ampcompare.analysis.analysis import Analysis
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import replacing
-from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.draw import draw_pictures
+from ampcompare.report.charts.vega import draw_pictures
 from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.options import FORMATS, PICTURES
 from ampcompare.report.page.render import render_page
-from ampcompare.report.request import FORMATS, PICTURES
-from ampcompare.report.text import to_markdown
+from ampcompare.report.text_renderer import to_markdown
+from ampcompare.runtime.atomic_files import replacing
 
 PAGE_NAME = "index.html"
 FILES: Mapping[str, tuple[str, Callable[[Analysis], str | bytes]]] = {

@@ -5,7 +5,7 @@ import warnings
 from typing import Any
 
 from ampcompare.errors import reason
-from ampcompare.program.files import cache_folder
+from ampcompare.runtime.atomic_files import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.trainers import KNOWN, STATE, json_step, read_head, step_column
+from ampcompare.runs.trainer_logs import KNOWN, STATE, json_step, read_head, step_column
 from ampcompare.wandb_client.framing import FILE_HEADER
 
 # What is read as runs, in order of preference where a folder holds several.

@@ -18,8 +18,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, one_line
-from ampcompare.records.cache import open_cache, trim_cache
-from ampcompare.records.discovery import (
+from ampcompare.runs.cache import open_cache, trim_cache
+from ampcompare.runs.discovery import (
     EVENTS,
     KINDS,
     LINES,
@@ -30,13 +30,13 @@ from ampcompare.records.discovery import (
     discover,
     nothing_found,
 )
-from ampcompare.records.former import reason_unreadable
-from ampcompare.records.run import STAMP, RunRecord, merge
-from ampcompare.records.run_state import RunState
-from ampcompare.records.server import API_PREFIX, parse_source, read_server
-from ampcompare.records.tensorboard import read_event_files
-from ampcompare.records.trainers import read_csv_files, read_json_lines, read_trainer_states
-from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.runs.migrations import reason_unreadable
+from ampcompare.runs.run_record import STAMP, RunRecord, merge
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.tensorboard import read_event_files
+from ampcompare.runs.trainer_logs import read_csv_files, read_json_lines, read_trainer_states
+from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
+from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
 
 ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE

@@ -8,7 +8,7 @@ went, all with values of no effect. Where such an option changed what a backend 
 from collections.abc import Mapping
 from typing import Any
 
-from ampcompare.records.tree import lookup
+from ampcompare.runs.nested import lookup
 
 PLAIN, TF32 = "none", "tf32"
 DTYPE, ENABLED = "precision.dtype", "precision.enabled"

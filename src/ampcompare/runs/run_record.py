@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.records.definitions import MetricDefinition
-from ampcompare.records.former import config_now
-from ampcompare.records.machine import Machine, joined
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import as_float, flatten, is_number, lookup, with_floats
+from ampcompare.runs.metric_definitions import MetricDefinition
+from ampcompare.runs.migrations import config_now
+from ampcompare.runs.nested import as_float, flatten, is_number, lookup, with_floats
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.system_metrics import Machine, joined
 
 if TYPE_CHECKING:
     import pandas as pd

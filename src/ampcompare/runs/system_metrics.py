@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.records.tree import parse_json
+from ampcompare.runs.nested import parse_json
 
 MOST_GPUS = 64  # of one machine whose names are read
 CHIPS = ("apple", "trainium", "tpu")

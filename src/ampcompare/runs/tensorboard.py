@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
-from ampcompare.records.run import STAMP, RunRecord
-from ampcompare.records.run_state import RunState
-from ampcompare.records.trainers import settings_beside
+from ampcompare.runs.run_record import STAMP, RunRecord
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.trainer_logs import settings_beside
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
 ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings

@@ -16,9 +16,9 @@ import yaml
 
 from ampcompare import metrics
 from ampcompare.errors import reason
-from ampcompare.records.run import RunRecord, columns_of
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import flatten, is_number, parse_json
+from ampcompare.runs.nested import flatten, is_number, parse_json
+from ampcompare.runs.run_record import RunRecord, columns_of
+from ampcompare.runs.run_state import RunState
 
 STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
 KNOWN = (

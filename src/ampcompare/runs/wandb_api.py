@@ -7,12 +7,12 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
-from ampcompare.program.place import as_typed
-from ampcompare.records.definitions import MetricDefinition
-from ampcompare.records.machine import facts_of
-from ampcompare.records.run import RunRecord, columns_of
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import flatten, with_floats
+from ampcompare.runs.metric_definitions import MetricDefinition
+from ampcompare.runs.nested import flatten, with_floats
+from ampcompare.runs.run_record import RunRecord, columns_of
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.system_metrics import facts_of
+from ampcompare.runtime.paths import as_typed
 from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
 API_PREFIX = "wandb:"

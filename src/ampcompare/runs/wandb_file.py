@@ -19,11 +19,11 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ampcompare.errors import reason
-from ampcompare.records import tree
-from ampcompare.records.definitions import MetricDefinition
-from ampcompare.records.machine import facts_of, metadata_of, read_metadata
-from ampcompare.records.run import STAMP, Column, RunRecord, as_array, sharing_rows
-from ampcompare.records.run_state import RunState
+from ampcompare.runs import nested
+from ampcompare.runs.metric_definitions import MetricDefinition
+from ampcompare.runs.run_record import STAMP, Column, RunRecord, as_array, sharing_rows
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.system_metrics import facts_of, metadata_of, read_metadata
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
@@ -107,7 +107,7 @@ def _numbers(texts: list[bytes]) -> np.ndarray | None:
 
 def _value(text: str | bytes, **how: Any) -> Any:
     try:
-        return tree.parse_json(text, **how)
+        return nested.parse_json(text, **how)
     except ValueError:
         return _BAD
 
@@ -165,7 +165,7 @@ class _Reading:
         if summary.remove:
             self._read_summaries()
             for item in summary.remove:
-                tree.remove(self.run.summary, tree.path_of(item))
+                nested.remove(self.run.summary, nested.path_of(item))
 
     def _take_other(self, record: Any) -> None:
         run = self.run
@@ -191,9 +191,9 @@ class _Reading:
 
     def _take_config(self, config: Any) -> None:
         for item in config.update:
-            self._write(self.run.config, tree.path_of(item), item.value_json)
+            self._write(self.run.config, nested.path_of(item), item.value_json)
         for item in config.remove:
-            tree.remove(self.run.config, tree.path_of(item))
+            nested.remove(self.run.config, nested.path_of(item))
 
     def _take_run(self, said: Any) -> None:
         run = self.run
@@ -210,23 +210,23 @@ class _Reading:
         self._take_config(said.config)
         self._take_summary(said.summary)
 
-    def _write(self, told: dict[str, Any], path: tree.Path, text: str | bytes) -> None:
+    def _write(self, told: dict[str, Any], path: nested.Path, text: str | bytes) -> None:
         if (value := self._known(text)) is not _BAD:
-            tree.write(told, path, value)
+            nested.write(told, path, value)
 
     def _known(self, text: str | bytes) -> Any:
         value = _value(text)
         self.bad_values += value is _BAD
         return value
 
-    def _parsed(self, item: bytes) -> tuple[tree.Path, bytes] | None:
+    def _parsed(self, item: bytes) -> tuple[nested.Path, bytes] | None:
         """Key and value of an item of any form, by protobuf; None of one that cannot be decoded."""
         try:
             found = Item.FromString(item)
         except DecodeError:
             self.bad_values += 1
             return None
-        return tree.path_of(found), found.value_json.encode()
+        return nested.path_of(found), found.value_json.encode()
 
     def _read(self) -> None:
         """Read what was kept as texts so far."""
@@ -270,9 +270,9 @@ class _Reading:
 
 
 @lru_cache(MOST_KEYS)
-def _path(head: bytes) -> tree.Path | None:
+def _path(head: bytes) -> nested.Path | None:
     """The key that is written in these bytes; None where they end within one, which has VALUE in it."""
     try:
-        return tree.path_of(Item.FromString(head))
+        return nested.path_of(Item.FromString(head))
     except DecodeError:
         return None

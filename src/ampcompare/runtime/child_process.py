@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from ampcompare.program.signals import StopRequest, signal_of
+from ampcompare.runtime.signals import StopRequest, signal_of
 
 POLL_SECONDS = 0.2  # between two looks whether a signal has come
 

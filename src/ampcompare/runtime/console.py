@@ -5,7 +5,7 @@ import sys
 
 from rich.console import Console
 
-from ampcompare.program.signals import discard_output
+from ampcompare.runtime.signals import discard_output
 
 
 def clock(seconds: float) -> str:

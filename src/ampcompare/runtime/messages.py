@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from ampcompare.program.console import is_plain, print_line
+from ampcompare.runtime.console import is_plain, print_line
 
 PACKAGE = logging.getLogger("ampcompare")
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import make_folder
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.paths import as_typed
 
 SEEDS = 3  # of each arm of a publication
 
@@ -52,7 +52,7 @@ def sweep(
     """Run a W&B sweep file without a server; the same command again continues."""
     from rich.console import Console
 
-    from ampcompare.records.sources import API_PREFIX
+    from ampcompare.runs.loader import API_PREFIX
     from ampcompare.sweeps.prepare import SweepOptions
     from ampcompare.sweeps.sweep_file import read_sweep
 
@@ -125,8 +125,8 @@ def reproduce(
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
     if runs:
-        from ampcompare.report.command import make_report
-        from ampcompare.report.request import Request
+        from ampcompare.report.options import Request
+        from ampcompare.report.pipeline import make_report
 
         raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
     way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import flatten
+from ampcompare.runs.nested import flatten
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.journal import CodeVersion, Journal, SweepState
 from ampcompare.sweeps.sweep import Sweep
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
-from ampcompare.program.checked import Above0, Checked, Number, is_text, refused
+from ampcompare.runtime.strict_model import Above0, Checked, Number, is_text, refused
 
 Settings = Mapping[str, Any]
 MAX_EXAMPLES = 1000  # values of a grid that are tried one by one

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.code_version import CodeWatch
 from ampcompare.sweeps.definition import seed_of
 from ampcompare.sweeps.executors import Executor, RunEvent

@@ -25,8 +25,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import replacing
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.atomic_files import replacing
 
 FORMAT = 1
 DEFINITION_FILE, EVENTS_FILE, LOCK_FILE = "sweep.json", "sweep.jsonl", "sweep.lock"

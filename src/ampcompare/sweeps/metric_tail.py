@@ -4,9 +4,9 @@ import math
 import time
 from pathlib import Path
 
-from ampcompare.records.run import merge
-from ampcompare.records.run_state import RunState
-from ampcompare.records.wandb_file import read_wandb_file
+from ampcompare.runs.run_record import merge
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.wandb_file import read_wandb_file
 
 MAX_CORE_FRACTION = 0.02  # of one core's time that may go into reading
 

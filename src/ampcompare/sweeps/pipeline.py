@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare.errors import UserError, one_line
-from ampcompare.program.console import print_line
-from ampcompare.program.place import as_typed
-from ampcompare.records.run_state import RunState
-from ampcompare.report.words import plural
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.paths import as_typed
 from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
 from ampcompare.sweeps.definition import continued_sweep, definition
 from ampcompare.sweeps.driver import SweepDriver, recover_local_runs

@@ -9,8 +9,8 @@ from typing import Any
 from ampcompare.config.load import parse_override
 from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
-from ampcompare.program.files import make_folder
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.paths import as_typed
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import Sweep

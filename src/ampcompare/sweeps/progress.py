@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from ampcompare.errors import one_line
-from ampcompare.program.console import clock, print_line
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import flatten
+from ampcompare.runs.nested import flatten
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.console import clock, print_line
 from ampcompare.sweeps.journal import SweepRun, SweepState
 from ampcompare.sweeps.run_process import MAX_SIGNAL_ENDS, last_line
 from ampcompare.sweeps.sweep import Sweep

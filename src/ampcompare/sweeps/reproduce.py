@@ -7,8 +7,8 @@ from typing import Any
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.publication_config import arm_config
 from ampcompare.data.sources import SOURCES
-from ampcompare.published.publication import Publication, load, names
-from ampcompare.report.words import listed, plural
+from ampcompare.publications.publication import Publication, load, names
+from ampcompare.runtime.formatting import listed, plural
 from ampcompare.sweeps.sweep_file import key_of
 
 H100_FP32 = 66.9e12  # operations a second at most, by NVIDIA's data sheet (SXM)

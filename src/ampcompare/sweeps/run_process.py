@@ -21,7 +21,7 @@ import yaml
 
 from ampcompare.config.load import RESUME_VARIABLE
 from ampcompare.config.schema import PlanConfig
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.sweep import Sweep

@@ -22,15 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.outcome import outcome_of
 from ampcompare.errors import UserError, one_line
-from ampcompare.program.console import print_line
-from ampcompare.program.yaml_file import read_word
-from ampcompare.records import RunRecord
-from ampcompare.records.run_state import RunState
-from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
-from ampcompare.records.tree import lookup
-from ampcompare.report.runs.ending import outcome_of
-from ampcompare.report.words import plural
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import lookup
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_sweep
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import plural
+from ampcompare.runtime.yaml_io import read_word
 from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
 from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal

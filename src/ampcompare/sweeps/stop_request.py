@@ -7,7 +7,7 @@ and ends with another, so its further signals change nothing: the runs need the 
 import time
 from types import FrameType
 
-from ampcompare.program.signals import StopRequest
+from ampcompare.runtime.signals import StopRequest
 
 SAME_REQUEST_SECONDS = 0.3  # a terminal and a wrapper may both send a signal for one Ctrl-C
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare.errors import one_line
-from ampcompare.program.console import print_line
-from ampcompare.records.run_state import RunState
-from ampcompare.report.words import plural
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import plural
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors.slurm import SlurmExecutor, array_of, jobs_folder
 from ampcompare.sweeps.journal import Journal, SweepRun

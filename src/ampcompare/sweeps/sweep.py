@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ampcompare.program.checked import Checked, Number, Text, refused
+from ampcompare.runtime.strict_model import Checked, Number, Text, refused
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
 from ampcompare.sweeps.randomized_blocks import orders

@@ -24,9 +24,9 @@ from pydantic import (
 from ampcompare.config.load import split_override
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
-from ampcompare.program.checked import Checked, Text, checked, refused
-from ampcompare.program.place import as_typed, find_shipped, names_shipped
-from ampcompare.program.yaml_file import read_word, read_yaml
+from ampcompare.runtime.paths import as_typed, find_shipped, names_shipped
+from ampcompare.runtime.strict_model import Checked, Text, checked, refused
+from ampcompare.runtime.yaml_io import read_word, read_yaml
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of

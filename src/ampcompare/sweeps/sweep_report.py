@@ -6,17 +6,17 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare import metrics
+from ampcompare.analysis.external.reader import is_quality
+from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
-from ampcompare.program.console import print_line
-from ampcompare.records.run_state import RunState
-from ampcompare.records.wandb_file import read_wandb_file
-from ampcompare.report.command import make_report
-from ampcompare.report.external.reading import is_quality
-from ampcompare.report.request import FORMATS, PICTURES, Request
-from ampcompare.report.runs.figures import QUALITY, SPEED
-from ampcompare.report.words import listed, plural
+from ampcompare.report.options import FORMATS, PICTURES, Request
+from ampcompare.report.pipeline import make_report
+from ampcompare.runs.run_state import RunState
+from ampcompare.runs.wandb_file import read_wandb_file
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import listed, plural
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.run_process import CODE_KEY
 from ampcompare.sweeps.sequential import Look

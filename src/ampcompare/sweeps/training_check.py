@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.config import task
+from ampcompare.config import task_spec
 from ampcompare.config.canonical import canonical
 from ampcompare.config.compose import Source, compose
 from ampcompare.config.load import check_option, check_parameters, config_from_cli, parse_override
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.program.checked import wrong_file
-from ampcompare.report.words import plural, some
+from ampcompare.runtime.formatting import plural, some
+from ampcompare.runtime.strict_model import wrong_file
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
@@ -155,8 +155,8 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
         return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
     metric = metrics.find(name)
-    known = {key for key in metrics.METRICS if not task.is_of_task(key)}
-    known |= task.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
+    known = {key for key in metrics.METRICS if not task_spec.is_of_task(key)}
+    known |= task_spec.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
     is_last = metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
     if name not in known and (metric is None or metric.key not in known):
         why = f"the training never logs it; {did_you_mean(name, sorted(known), 0.5) or listed}"

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_cuda, resolve_device
+from ampcompare.system.device import is_cuda, resolve_device
 
 RUNS = count()  # of this process
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ampcompare.machine.device import is_cuda, is_host, wait_for
+from ampcompare.system.device import is_cuda, is_host, wait_for
 
 TYPES = ("float32", "float16", "bfloat16")
 # Images, channels in and out, height and width of a 3x3 convolution, each some ten times the work of the one

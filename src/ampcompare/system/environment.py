@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from ampcompare import __version__
-from ampcompare.machine.device import compute_capability, is_cuda, is_host, nvml_name
-from ampcompare.machine.world import World
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, UNKNOWN
-from ampcompare.program.place import CHECKOUT
+from ampcompare.runtime.paths import CHECKOUT
+from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_name
+from ampcompare.system.distributed import World
 
 SALT = "ampcompare: which machine, not what it is called\n"
 MOST_EARLIER = 16  # machines of earlier parts of a run

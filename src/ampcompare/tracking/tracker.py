@@ -1,6 +1,6 @@
 """What records a run: the contract, and at the same time the tracker of a run that is recorded nowhere.
 
-A second way to record is one file: a subclass of `Tracker`, and a line in `start.py` that chooses it.
+A second way to record is one file: a subclass of `Tracker`, and a line in `wandb_init.py` that chooses it.
 """
 
 from collections.abc import Mapping

@@ -17,9 +17,9 @@ from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.program.place import as_typed
+from ampcompare.runtime.paths import as_typed
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_run import WandbRun
+from ampcompare.tracking.wandb_tracker import WandbRun
 from ampcompare.wandb_client.client import (
     api_reason,
     end_service,

@@ -13,11 +13,11 @@ from typing import Any
 import wandb
 
 from ampcompare import metrics
-from ampcompare.program.place import as_typed
-from ampcompare.program.signals import is_preemption, is_stopped
-from ampcompare.tracking.lent_rows import LentRows
-from ampcompare.tracking.record_file import RecordFile
+from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.signals import is_preemption, is_stopped
+from ampcompare.tracking.external_run_buffer import LentRows
 from ampcompare.tracking.tracker import Tracker
+from ampcompare.tracking.write_monitor import RecordFile
 from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, waiting_said
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.train.errors import TrainingError
+from ampcompare.training.errors import TrainingError
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from ampcompare.data.batch import Batch
-from ampcompare.machine.device import is_cuda
-from ampcompare.train.interval import StepResult
-from ampcompare.train.step import Trainer
-from ampcompare.train.timing import FIRST_STEPS
+from ampcompare.system.device import is_cuda
+from ampcompare.training.interval import StepResult
+from ampcompare.training.timing import FIRST_STEPS
+from ampcompare.training.trainer import Trainer
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ampcompare import metrics
 from ampcompare.metrics import Metric
-from ampcompare.program.console import clock, is_plain, print_line
-from ampcompare.train.task import Score
+from ampcompare.runtime.console import clock, is_plain, print_line
+from ampcompare.training.task import Score
 
 ACCURACY = metrics.METRICS[metrics.EVAL_ACCURACY]
 SECONDS = 5.0  # of steps, behind which a run without a bar says how long it will take

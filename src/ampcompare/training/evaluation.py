@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from ampcompare.data.batch import Batch
-from ampcompare.machine.device import widest_float
-from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
-from ampcompare.train.errors import note_batch
-from ampcompare.train.scores import call
-from ampcompare.train.task import Task
+from ampcompare.system.device import widest_float
+from ampcompare.system.distributed import World
+from ampcompare.training.errors import note_batch
+from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.task import Task
 
 
 class Evaluation:

@@ -12,24 +12,24 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
 from ampcompare.data.batch import tensors
-from ampcompare.data.dataset import Dataset, build_dataset
-from ampcompare.data.given import IGNORED
+from ampcompare.data.dataset import ImageSet, Split, TensorSet
+from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.data.splits import ImageSet, Split, TensorSet
+from ampcompare.data.user_data import IGNORED
 from ampcompare.errors import UserError, kind_of
-from ampcompare.machine import device as machine
-from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import backend_of, build_precision
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.keep_fp32 import CannotKeep
-from ampcompare.train.captured import GraphTrainer
-from ampcompare.train.compiled import captures, compiles
-from ampcompare.train.loop import steps_per_epoch
-from ampcompare.train.step import Trainer, learning_rate_factor, wrap
-from ampcompare.train.task import build_task
-from ampcompare.train.trial import try_out
+from ampcompare.system import device as machine
+from ampcompare.system.device import is_channels_last, is_cuda
+from ampcompare.system.distributed import World
+from ampcompare.training.cuda_graph import GraphTrainer
+from ampcompare.training.loop import steps_per_epoch
+from ampcompare.training.preflight import try_out
+from ampcompare.training.task import build_task
+from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap
 
 
 def allows_tf32(config: Config) -> bool:

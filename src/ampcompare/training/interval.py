@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.data.given import IGNORED
-from ampcompare.machine.device import start_copy, widest_float
-from ampcompare.train.overflows import OverflowSource
-from ampcompare.train.timing import Row, StepMarks
+from ampcompare.data.user_data import IGNORED
+from ampcompare.system.device import start_copy, widest_float
+from ampcompare.training.overflow_detection import OverflowSource
+from ampcompare.training.timing import Row, StepMarks
 
 # Logits and predictions that wait for a row, in elements: 4 MiB, which would else show in the peak of memory.
 MAX_WAITING_ELEMENTS = 2**20

@@ -8,18 +8,18 @@ from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
-from ampcompare.config.task import CROSS_ENTROPY
+from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, content_of, count_samples
-from ampcompare.data.dataset import Dataset
-from ampcompare.data.host import BatchLoader, SampleLoader
-from ampcompare.data.loader import DeviceLoader, TensorLoader
+from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
+from ampcompare.data.factory import Dataset
+from ampcompare.data.host_loaders import BatchLoader, SampleLoader
 from ampcompare.data.sources import source_of
-from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.machine.environment import count_cores
-from ampcompare.machine.world import World, check_last_batch
-from ampcompare.train.compiled import captures, compiles
+from ampcompare.system.device import is_channels_last, is_cuda
+from ampcompare.system.distributed import World, check_last_batch
+from ampcompare.system.environment import count_cores
+from ampcompare.training.torch_compile import captures, compiles
 
 MOST_WORKERS = 4
 UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random

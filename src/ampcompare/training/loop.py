@@ -11,19 +11,19 @@ from typing import Any, Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
-from ampcompare.data.host import BatchLoader
+from ampcompare.data.host_loaders import BatchLoader
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_cuda, random_states, set_random_states
-from ampcompare.machine.world import Polling, World
-from ampcompare.program.signals import StopRequest
+from ampcompare.runtime.signals import StopRequest
+from ampcompare.system.device import is_cuda, random_states, set_random_states
+from ampcompare.system.distributed import Polling, World
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.checkpoint.manager import CheckpointManager
-from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.loss_scale import LossScaleReader
-from ampcompare.train.metrics_logger import MetricsLogger
-from ampcompare.train.resources import EnergyCounter
-from ampcompare.train.step import Trainer, micro_batches
-from ampcompare.train.timing import Row, Timing
+from ampcompare.training.checkpoint.manager import CheckpointManager
+from ampcompare.training.evaluation import Evaluation
+from ampcompare.training.loss_scale_reader import LossScaleReader
+from ampcompare.training.metrics_logger import MetricsLogger
+from ampcompare.training.resources import EnergyCounter
+from ampcompare.training.timing import Row, Timing
+from ampcompare.training.trainer import Trainer, micro_batches
 
 log = logging.getLogger(__name__)
 

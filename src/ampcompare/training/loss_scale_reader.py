@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.machine.device import is_host
 from ampcompare.precision.base import Precision
+from ampcompare.system.device import is_host
 
 
 class LossScaleReader:
     """Reads loss scale and skipped steps of one of our backends, without waiting for the device.
 
-    `recorder/scaling.py` reads those of somebody else's GradScaler.
+    `recorder/scaler_adapter.py` reads those of somebody else's GradScaler.
     """
 
     def __init__(self, precision: Precision) -> None:

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ampcompare.config.task import CROSS_ENTROPY
+from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
-from ampcompare.data.given import IGNORED
+from ampcompare.data.user_data import IGNORED
 from ampcompare.errors import kind_of
-from ampcompare.train.errors import TrainingError
+from ampcompare.training.errors import TrainingError
 
 TOP = 5
 HALF = (torch.float16, torch.bfloat16)

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.device import is_cuda, is_host
-from ampcompare.machine.world import World
-from ampcompare.train.anomalies import AnomalyMonitor
-from ampcompare.train.interval import HostCopy, Interval, StepResult
-from ampcompare.train.loss_scale import LossScaleReader
-from ampcompare.train.measure.gradients import exponent_histogram
-from ampcompare.train.overflows import BufferMonitor, OverflowDetector
-from ampcompare.train.timing import Row, Timing
+from ampcompare.system.device import is_cuda, is_host
+from ampcompare.system.distributed import World
+from ampcompare.training.anomalies import AnomalyMonitor
+from ampcompare.training.diagnostics.gradients import exponent_histogram
+from ampcompare.training.interval import HostCopy, Interval, StepResult
+from ampcompare.training.loss_scale_reader import LossScaleReader
+from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector
+from ampcompare.training.timing import Row, Timing
 
 Values = Mapping[Hashable, Any]  # as `HostCopy.read` returns them
 

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from ampcompare.machine.device import is_host
+from ampcompare.system.device import is_host
 
 # After a skipped step on a GPU so many steps are checked: a scale that collapses does so within as many.
 WATCHED_STEPS = 20

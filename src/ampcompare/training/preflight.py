@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.config.schema import Config
-from ampcompare.config.task import CROSS_ENTROPY
+from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, each
-from ampcompare.data.dataset import Dataset, ImageSet
-from ampcompare.data.given import IGNORED
+from ampcompare.data.factory import Dataset, ImageSet
+from ampcompare.data.user_data import IGNORED
 from ampcompare.errors import UserError, kind_of, what_happened
 from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
-from ampcompare.train.errors import TrainingError
-from ampcompare.train.scores import Seen, by_class, call, find_tensor
-from ampcompare.train.task import Task
+from ampcompare.training.errors import TrainingError
+from ampcompare.training.losses_and_metrics import Seen, by_class, call, find_tensor
+from ampcompare.training.task import Task
 
 SAMPLES = 2
 NO_KERNEL = "could not create a primitive"  # as oneDNN says it of fp16, in recurrent layers for one

@@ -5,7 +5,7 @@ import logging
 import torch
 
 from ampcompare import metrics
-from ampcompare.machine.device import nvml_name, peak_mib, reserved_mib, reset_peak
+from ampcompare.system.device import nvml_name, peak_mib, reserved_mib, reset_peak
 
 log = logging.getLogger(__name__)
 

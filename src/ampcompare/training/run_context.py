@@ -10,20 +10,20 @@ from ampcompare import metrics
 from ampcompare.config.load import Config, check_chosen, config_from_cli
 from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, each
-from ampcompare.data.dataset import Dataset
+from ampcompare.data.dataset import BatchSet, SampleSet
+from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.data.splits import BatchSet, SampleSet
-from ampcompare.machine import device as machine
-from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
-from ampcompare.machine.world import World
 from ampcompare.models import record_of
 from ampcompare.precision import backend_of
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.precision.registry import PLAIN
-from ampcompare.train.build import allows_tf32, build_trainer, is_fused, load_data
-from ampcompare.train.compiled import check_execution
-from ampcompare.train.loaders import check_data, count_workers, make_loader
-from ampcompare.train.step import Trainer
+from ampcompare.system import device as machine
+from ampcompare.system.distributed import World
+from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.training.factory import allows_tf32, build_trainer, is_fused, load_data
+from ampcompare.training.loaders import check_data, count_workers, make_loader
+from ampcompare.training.torch_compile import check_execution
+from ampcompare.training.trainer import Trainer
 
 
 def configured(words: Sequence[str], **instead: Any) -> Config:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare import metrics, plugins
-from ampcompare.config import task as names
+from ampcompare.config import task_spec as names
 from ampcompare.config.schema import Config
 from ampcompare.errors import kind_of
-from ampcompare.machine.device import widest_float
 from ampcompare.plugins import Door
-from ampcompare.train import scores
-from ampcompare.train.errors import TrainingError
-from ampcompare.train.scores import Seen, Sums
+from ampcompare.system.device import widest_float
+from ampcompare.training import losses_and_metrics
+from ampcompare.training.errors import TrainingError
+from ampcompare.training.losses_and_metrics import Seen, Sums
 
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
 # Bytes of a batch's logits that may wait for a row; of larger ones the predicted classes wait.
@@ -48,13 +48,13 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
         predicted classes [N], so that no memory waits for a row. None for targets that are fractions of the
         classes, which have no accuracy.
     """
-    labels = scores.find_tensor(targets, "labels")
+    labels = losses_and_metrics.find_tensor(targets, "labels")
     if labels is not None and labels.is_floating_point():
         return None
     if isinstance(targets, Tensor) and isinstance(outputs, Tensor) and outputs.ndim == 2:
         logits, classes = outputs, targets
     else:  # GoogLeNet returns more outputs in training, for one
-        logits, classes = scores.by_class(outputs, targets)
+        logits, classes = losses_and_metrics.by_class(outputs, targets)
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.
     if logits.untyped_storage().nbytes() > MAX_LOGITS_BYTES:
@@ -111,33 +111,33 @@ class Task:
         which nobody knows what it is the mean of, is weighed by samples all the same.
         """
         _, name = self.scores[0].option
-        if name not in scores.LOSSES:
+        if name not in losses_and_metrics.LOSSES:
             return self
         loss = partial(self.loss, of_part=True) if name == names.CROSS_ENTROPY else self.loss
-        return dataclasses.replace(self, loss=loss, weigh=partial(scores.count_of, name))
+        return dataclasses.replace(self, loss=loss, weigh=partial(losses_and_metrics.count_of, name))
 
 
 def build_task(config: Config, device: torch.device) -> Task:
     """The task of a config. Raises UserError, one line, for a part from outside that cannot be had."""
     of, sources = config.task, {}
-    if of.loss in scores.LOSSES:
-        loss, sums = scores.LOSSES[of.loss], scores.SUMS[of.loss]
+    if of.loss in losses_and_metrics.LOSSES:
+        loss, sums = losses_and_metrics.LOSSES[of.loss], losses_and_metrics.SUMS[of.loss]
         if smoothing := config.training.label_smoothing:
             loss = partial(loss, label_smoothing=smoothing)
     else:
         loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
-        sums = scores.sum_of(loss)
+        sums = losses_and_metrics.sum_of(loss)
     every = [_listed(metrics.EVAL_LOSS, sums, LOSS, of.loss)]
     texts = names.metrics_of(of.loss, of.metrics)
     for text in texts:
-        if text in scores.SUMS:
-            every.append(_listed(names.key_of(text), scores.SUMS[text], METRICS, text))
+        if text in losses_and_metrics.SUMS:
+            every.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
         else:
             score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
             every.append(score)
     key = names.compared_key(of.loss, of.metrics, of.metric)
     compared = next(score for score in every if score.key == key)
-    has_classes = any(name in scores.OF_CLASSES for name in (of.loss, *texts))
+    has_classes = any(name in losses_and_metrics.OF_CLASSES for name in (of.loss, *texts))
     return Task(loss, tuple(every), compared, logits_and_classes if has_classes else no_classes, sources)
 
 
@@ -164,7 +164,7 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
         words = listed.words
     else:
         words = getattr(function, "words", "") or names.display_name_of(text)
-    return Score(key, str(words), better, scores.sum_of(function), (METRICS, text)), source
+    return Score(key, str(words), better, losses_and_metrics.sum_of(function), (METRICS, text)), source
 
 
 def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:

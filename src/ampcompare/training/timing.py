@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ampcompare import metrics
-from ampcompare.machine.device import Mark, between_ms, is_host, marker, wait_for
-from ampcompare.train.resources import EnergyCounter, PeakMemory
+from ampcompare.system.device import Mark, between_ms, is_host, marker, wait_for
+from ampcompare.training.resources import EnergyCounter, PeakMemory
 
 Row = dict[str, Any]
 # After so many steps the peak of memory starts: cuDNN has chosen its algorithms, nothing is captured yet.

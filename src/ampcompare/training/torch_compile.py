@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Field, tensors
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_cuda
-from ampcompare.train.scores import call, find_tensor
+from ampcompare.system.device import is_cuda
+from ampcompare.training.losses_and_metrics import call, find_tensor
 
 Criterion = Callable[[Any, Any], Tensor]
 

@@ -22,18 +22,18 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
-from ampcompare.machine.device import is_cuda
-from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import as_real
-from ampcompare.train.compiled import CompiledForward, Forward
-from ampcompare.train.errors import TrainingError, note_batch
-from ampcompare.train.interval import StepResult
-from ampcompare.train.measure.activations import Activations
-from ampcompare.train.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.train.measure.updates import lost_updates, sampled
-from ampcompare.train.overflows import BufferMonitor, OverflowDetector, OverflowSource
-from ampcompare.train.task import Task
+from ampcompare.system.device import is_cuda
+from ampcompare.system.distributed import World
+from ampcompare.training.diagnostics.activations import Activations
+from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
+from ampcompare.training.diagnostics.updates import lost_updates, sampled
+from ampcompare.training.errors import TrainingError, note_batch
+from ampcompare.training.interval import StepResult
+from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
+from ampcompare.training.task import Task
+from ampcompare.training.torch_compile import CompiledForward, Forward
 
 NO_CONTEXT = nullcontext()  # one for all steps
 

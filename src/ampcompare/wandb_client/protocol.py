@@ -13,7 +13,7 @@ PACKAGE = "ampcompare.wandb_log"
 
 ITEM = {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")}
 # message -> field -> (number, type); "[]" marks a repeated field, a capital a message. The items of rows and
-# of the summary, of which there are thousands, are bytes: `records/wandb_file.py` takes them apart.
+# of the summary, of which there are thousands, are bytes: `runs/wandb_file.py` takes them apart.
 SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "Record": {
         "history": (2, "HistoryRecord"),

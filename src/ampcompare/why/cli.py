@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ampcompare.program.starting import let_threads_sleep
+from ampcompare.runtime.startup import let_threads_sleep
 
 why = typer.Typer(
     name="why",
@@ -95,7 +95,7 @@ def guard(
     """
     from rich.console import Console
 
-    from ampcompare.why.guard import run_guard
+    from ampcompare.why.fp32_search import run_guard
 
     console = Console(highlight=False)
     raise typer.Exit(run_guard(_given(words, config), console, margin=margin, steps=steps, file=json))

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
-from ampcompare.machine.device import allow_tf32
 from ampcompare.precision import backend_of
 from ampcompare.precision.registry import PLAIN
-from ampcompare.program.console import print_line
-from ampcompare.program.files import write_json
-from ampcompare.report.words import printable, some
-from ampcompare.train.setting import configured, set_up
-from ampcompare.why.observe import Call, Step, floats, observe
-from ampcompare.why.twin import Error, beside_twins, compared
+from ampcompare.runtime.atomic_files import write_json
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import printable, some
+from ampcompare.system.device import allow_tf32
+from ampcompare.training.run_context import configured, set_up
+from ampcompare.why.fp32_reference import Error, beside_twins, compared
+from ampcompare.why.step_capture import Call, Step, floats, observe
 
 FEW = 8  # samples of a batch that are looked at
 MOST = 15  # modules that are shown

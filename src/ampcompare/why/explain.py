@@ -14,17 +14,17 @@ from rich.table import Table
 from ampcompare.config.load import Config
 from ampcompare.data.batch import tensors
 from ampcompare.errors import UserError
-from ampcompare.machine.environment import arithmetic_of
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import backend_of
-from ampcompare.program.console import print_line
-from ampcompare.program.files import write_json
-from ampcompare.report.numbers import of_all
-from ampcompare.train.setting import configured, made_up, set_up
-from ampcompare.why import memory
-from ampcompare.why.memory import MIB, Memory, memory_of
-from ampcompare.why.times import CASTS, IDLE, Times, is_shown, measure, ratio
-from ampcompare.why.types import Watched, watch_forward
+from ampcompare.runtime.atomic_files import write_json
+from ampcompare.runtime.console import print_line
+from ampcompare.runtime.formatting import of_all
+from ampcompare.system.environment import arithmetic_of
+from ampcompare.training.run_context import configured, made_up, set_up
+from ampcompare.why import memory_estimate
+from ampcompare.why.memory_estimate import MIB, Memory, memory_of
+from ampcompare.why.op_dtypes import Watched, watch_forward
+from ampcompare.why.op_profile import CASTS, IDLE, Times, is_shown, measure, ratio
 
 EXPLAINED = "native"  # where the words name no other backend than the one to compare with
 MOST_OPS = 10  # rows of a table
@@ -100,7 +100,7 @@ def sentences(base: Side, other: Side, device: torch.device) -> Iterator[str]:
             took = f"; all casts of a step take {of_all(share)} of it"
         size = other.seen.cast_bytes / MIB
         yield f"{other.name} casts {other.seen.casts} tensors in a forward, to {size:,.1f} MiB{took}."
-    yield memory.sentence(base.memory, other.memory)
+    yield memory_estimate.sentence(base.memory, other.memory)
     if device.type == "cpu":
         yield "That is of tensors; a report on a CPU has the peak of the whole process, PyTorch and all."
 

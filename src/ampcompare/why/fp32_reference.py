@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ampcompare.why.observe import Call, Step, each_once, floats
+from ampcompare.why.step_capture import Call, Step, each_once, floats
 
 Key = tuple[str, int]  # of a call: its module's name and its number
 

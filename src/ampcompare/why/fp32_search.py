@@ -18,12 +18,12 @@ from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import backend_of
 from ampcompare.precision.keep_fp32 import CannotKeep, matching
 from ampcompare.precision.registry import PLAIN
-from ampcompare.program.console import print_line
-from ampcompare.program.files import write_json
-from ampcompare.train.scores import call
-from ampcompare.train.setting import Setting, configured, set_up
-from ampcompare.train.step import Trainer
-from ampcompare.why.times import in_turns, ratio
+from ampcompare.runtime.atomic_files import write_json
+from ampcompare.runtime.console import print_line
+from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.run_context import Setting, configured, set_up
+from ampcompare.training.trainer import Trainer
+from ampcompare.why.op_profile import in_turns, ratio
 
 MARGIN, STEPS = 0.05, 40
 COST_SECONDS = 5.0  # for what the kept modules cost

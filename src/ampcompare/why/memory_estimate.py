@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import tensors
-from ampcompare.why.types import Watched
+from ampcompare.why.op_dtypes import Watched
 
 MIB = 2**20
 STATES = {"adam": 2, "adamw": 2}  # numbers that an optimizer keeps of each weight

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampcompare.data.batch import Batch, tensors
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import entries
-from ampcompare.train.scores import call
-from ampcompare.train.step import Trainer
-from ampcompare.why.observe import floats
+from ampcompare.training.losses_and_metrics import call
+from ampcompare.training.trainer import Trainer
+from ampcompare.why.step_capture import floats
 
 LOSS, NETWORK = "(loss)", "(network)"
 LOW, FP32, WIDEST, GIVEN = (

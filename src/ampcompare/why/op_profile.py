@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ampcompare.bench.median_interval import ratio_of
+from ampcompare.analysis.statistics.median_interval import ratio_of
 from ampcompare.data.batch import Batch
-from ampcompare.machine.device import is_cuda, wait_for
-from ampcompare.train.step import Trainer
+from ampcompare.system.device import is_cuda, wait_for
+from ampcompare.training.trainer import Trainer
 
 FEWEST = 3  # rounds
 PROFILED = 5  # steps of each under the profiler

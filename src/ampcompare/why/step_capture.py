@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.data.batch import Batch
-from ampcompare.train.step import Trainer
+from ampcompare.training.trainer import Trainer
 
 
 @dataclass(eq=False)  # one is itself: tensors have no answer to `==`

@@ -11,13 +11,13 @@ from support.external import FULL, MEMORY, MIXED, RATE, external, several
 from support.fakes import make
 
 from ampcompare import analyse_runs
+from ampcompare.analysis.external.questions import MissingInput
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.definitions import MetricDefinition
-from ampcompare.records.machine import Machine
-from ampcompare.report.external.questions import MissingInput
-from ampcompare.report.request import Request
-from ampcompare.report.text import to_markdown
+from ampcompare.report.options import Request
+from ampcompare.report.text_renderer import to_markdown
+from ampcompare.runs import RunRecord
+from ampcompare.runs.metric_definitions import MetricDefinition
+from ampcompare.runs.system_metrics import Machine
 
 ARMS: dict[str, Any] = {"group_by": ["trainer.precision"], "baseline": FULL}
 METRIC = {"metric": "val_acc:max:fraction"}

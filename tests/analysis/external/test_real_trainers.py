@@ -9,8 +9,8 @@ import pytest
 from support import real_trainers
 
 from ampcompare import analyse_runs, load_runs
-from ampcompare.records import RunRecord
 from ampcompare.report.page.render import render_page
+from ampcompare.runs import RunRecord
 
 pytestmark = pytest.mark.slow
 

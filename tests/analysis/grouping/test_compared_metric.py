@@ -8,9 +8,9 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
+from ampcompare.analysis.grouping.compared_metric import Unit, unit_of
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.report.runs.metric import Unit, unit_of
+from ampcompare.runs import RunRecord
 
 
 def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):

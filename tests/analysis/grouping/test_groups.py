@@ -4,7 +4,7 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs
-from ampcompare.records import RunRecord
+from ampcompare.runs import RunRecord
 
 
 def labels(*runs, **options) -> list[str]:

@@ -7,8 +7,8 @@ import pytest
 from support.fakes import make
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.records.run_state import RunState
-from ampcompare.report.runs.ending import outcome_of
+from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.runs.run_state import RunState
 
 SHORT = {"steps": 50, "epochs": 5}
 

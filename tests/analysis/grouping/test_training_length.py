@@ -9,8 +9,8 @@ import pytest
 from support.external import FULL, MIXED, external
 
 from ampcompare import analyse_runs, load_runs
-from ampcompare.records import RunRecord
-from ampcompare.report.text import to_markdown
+from ampcompare.report.text_renderer import to_markdown
+from ampcompare.runs import RunRecord
 
 ARMS = {FULL: "fp32", MIXED: "amp"}
 

@@ -12,9 +12,9 @@ from support.fakes import make, put
 from support.known_runs import BASE, FAST, SAME, SLOW, runs
 
 from ampcompare import analyse_runs, metrics
-from ampcompare.records import RunRecord
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.runs.checks import drift_of
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.grouping.validity_checks import drift_of
+from ampcompare.runs import RunRecord
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0

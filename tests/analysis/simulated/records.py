@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.records import RunRecord
-from ampcompare.records.run import columns_of
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_record import columns_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0  # seconds of a run

@@ -6,14 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from report.simulated.records import experiment, record
+from analysis.simulated.records import experiment, record
 from scipy import stats
 
 from ampcompare import analyse_runs
-from ampcompare.records import RunRecord
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
-from ampcompare.report.statistics.family import joint_level
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
+from ampcompare.analysis.statistics.multiplicity import joint_level
+from ampcompare.runs import RunRecord
 from ampcompare.sweeps.randomized_blocks import orders
 
 SETS = 60

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from report.simulated.records import CLASSES, TEST_IMAGES, record
+from analysis.simulated.records import CLASSES, TEST_IMAGES, record
 
 from ampcompare import analyse_runs
-from ampcompare.records import RunRecord
-from ampcompare.report.analysis.comparison import EQUIVALENT
-from ampcompare.report.analysis.verdict import GOOD
+from ampcompare.analysis.comparison import EQUIVALENT
+from ampcompare.analysis.verdict import GOOD
+from ampcompare.runs import RunRecord
 
 MARGIN = 0.5
 Options = dict[str, Any]

@@ -4,17 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampcompare.published.printed import Printed
-from ampcompare.published.publication import Figure
-from ampcompare.report import numbers
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
-from ampcompare.report.statistics.agreement import Theirs
-from ampcompare.report.statistics.samples import difference
+from ampcompare.analysis.reproduction import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
+from ampcompare.analysis.statistics.equivalence import Theirs
+from ampcompare.analysis.statistics.mean_difference import difference
+from ampcompare.publications.printed_value import Printed
+from ampcompare.publications.publication import Figure
+from ampcompare.runtime import formatting
 
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
-RATIO = Relation("speed-up", numbers.ratio, is_ratio=True)
+RATIO = Relation("speed-up", formatting.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):

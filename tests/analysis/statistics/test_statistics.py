@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ampcompare.report.statistics.agreement import Theirs, differs, equals, more_to_tell
-from ampcompare.report.statistics.family import joint_level, more_seeds, share_of
-from ampcompare.report.statistics.samples import difference, mean
+from ampcompare.analysis.statistics.equivalence import Theirs, differs, equals, more_to_tell
+from ampcompare.analysis.statistics.mean_difference import difference, mean
+from ampcompare.analysis.statistics.multiplicity import joint_level, more_seeds, share_of
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 OURS, THEIRS = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)

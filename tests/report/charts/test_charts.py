@@ -13,7 +13,7 @@ from support.papers import peaks, throughput, written
 
 from ampcompare import analyse_runs
 from ampcompare.report.charts import charts_of
-from ampcompare.report.charts.draw import VEGA_LITE, picture
+from ampcompare.report.charts.vega import VEGA_LITE, picture
 from ampcompare.report.palette import KNOWN
 
 BACKENDS = ("none", "native", "apex_o1")

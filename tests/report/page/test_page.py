@@ -12,7 +12,7 @@ from support.fakes import full, make, put
 from support.papers import peaks, throughput, written
 
 from ampcompare import analyse_runs
-from ampcompare.report.cells import comparison_table
+from ampcompare.report.comparison_table import comparison_table
 from ampcompare.report.page.render import render_page
 
 HOSTILE = "</script><script>alert(1)</script>{{7*7}}"

@@ -8,10 +8,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ampcompare.config.load import load_config
-from ampcompare.data.dataset import build_dataset
-from ampcompare.machine.device import resolve_device, set_numerics
-from ampcompare.train.build import allows_tf32
-from ampcompare.train.loop import TrainingLoop
+from ampcompare.data.factory import build_dataset
+from ampcompare.system.device import resolve_device, set_numerics
+from ampcompare.training.factory import allows_tf32
+from ampcompare.training.loop import TrainingLoop
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.walk import walking
 from support.rehearsal.watch import Contact, Watch

@@ -10,12 +10,12 @@ from support.fakes import plan
 from support.wandb_files import write_runs
 
 from ampcompare import analyse_runs, load_runs
+from ampcompare.analysis.reproduction import OPEN
 from ampcompare.cli import main
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.publication_config import arm_config
 from ampcompare.entrypoint import main as train
-from ampcompare.published.publication import load, names
-from ampcompare.report.analysis.judged import OPEN
+from ampcompare.publications.publication import load, names
 from ampcompare.report.page.render import render_page
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.prepare import prepare_sweep

@@ -12,7 +12,7 @@ from support import training
 from support.refusals import line_of
 
 from ampcompare import load_runs
-from ampcompare.train.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import Store
 
 
 @pytest.fixture

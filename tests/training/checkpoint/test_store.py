@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.same_run import assert_same_state
 
-from ampcompare.train.checkpoint.store import CheckpointError, Store, read
+from ampcompare.training.checkpoint.store import CheckpointError, Store, read
 
 STATE: dict[str, Any] = {
     "step": 3,
@@ -107,7 +107,7 @@ def test_one_process_has_a_folder_until_it_ends_however(tmp_path: Path):
     code = f"""
 import signal
 from pathlib import Path
-from ampcompare.train.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import Store
 store = Store(Path({str(tmp_path)!r}))
 assert store.lock()
 print("locked", flush=True)

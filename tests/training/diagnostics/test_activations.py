@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.train.measure import activations
-from ampcompare.train.measure.activations import Activations
+from ampcompare.training.diagnostics import activations
+from ampcompare.training.diagnostics.activations import Activations
 
 CPU = torch.device("cpu")
 LARGEST, SUBNORMAL = "activation/max_abs", "activation/subnormal_fraction"

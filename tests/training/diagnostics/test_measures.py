@@ -9,9 +9,9 @@ import pynvml
 import pytest
 import torch
 
-from ampcompare.machine.device import is_out_of_memory
-from ampcompare.train.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
-from ampcompare.train.resources import EnergyCounter
+from ampcompare.system.device import is_out_of_memory
+from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
+from ampcompare.training.resources import EnergyCounter
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():
@@ -52,7 +52,7 @@ def test_gradient_norm_is_that_of_all_elements_in_fp32():
 @pytest.mark.slow
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
-        "import torch; from ampcompare.machine.device import peak_of_process; before = peak_of_process(); "
+        "import torch; from ampcompare.system.device import peak_of_process; before = peak_of_process(); "
         "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

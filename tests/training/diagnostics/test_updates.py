@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.train.measure.updates import lost_updates, sampled
+from ampcompare.training.diagnostics.updates import lost_updates, sampled
 
 LOST = metrics.LOST_UPDATES
 NO, YES = torch.tensor(False), torch.tensor(True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ampcompare.records import RunRecord
-from ampcompare.records.definitions import definition_of
-from ampcompare.report.runs.metric import MAXIMIZE, MINIMIZE, Unit, is_logged
+from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Unit, is_logged
+from ampcompare.runs import RunRecord
+from ampcompare.runs.metric_definitions import definition_of
 
 BEST_MODEL, GREATER = "metric_for_best_model", "greater_is_better"  # of Hugging Face's TrainingArguments
 TIMM = "eval_top1"  # of timm's summary, in percent

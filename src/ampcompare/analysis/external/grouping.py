@@ -9,19 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.analysis.external.questions import MissingInput, arms_question, differing_settings, values_in
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, sets_apart, settings_of
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.records import RunRecord
-from ampcompare.records.sources import ARM
-from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.external.questions import (
-    MissingInput,
-    arms_question,
-    differing_settings,
-    values_in,
-)
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, sets_apart, settings_of
-from ampcompare.report.words import by_size, printable, short, some
+from ampcompare.runs import RunRecord
+from ampcompare.runs.loader import ARM
+from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runtime.formatting import by_size, printable, short, some
 
 BASELINE = "none"  # of our own runs
 SEED = "seed"  # the key of a seed that needs no option

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.compared_metric import MIB, is_logged, nearest_key
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.records.run import STEPS as GLOBAL_STEPS
-from ampcompare.records.tree import flatten
-from ampcompare.report.runs.metric import MIB, is_logged, nearest_key
-from ampcompare.report.words import printable
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import flatten
+from ampcompare.runs.run_record import STEPS as GLOBAL_STEPS
+from ampcompare.runtime.formatting import printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"

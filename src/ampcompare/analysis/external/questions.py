@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.external.declarations import declared_goal
+from ampcompare.analysis.external.key_mapping import EPOCH_KEYS, STEP_KEYS
+from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord
-from ampcompare.report import numbers
-from ampcompare.report.external.declarations import declared_goal
-from ampcompare.report.external.mapping import EPOCH_KEYS, STEP_KEYS
-from ampcompare.report.runs.metric import GOALS, MINIMIZE
-from ampcompare.report.words import by_size, printable, short, some
+from ampcompare.runs import RunRecord
+from ampcompare.runtime import formatting
+from ampcompare.runtime.formatting import by_size, printable, short, some
 
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
@@ -85,7 +85,7 @@ def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
     found = ((run.values(key), run.summary_number(key)) for run in runs)
     each = (float(values[-1]) if len(values) else told for values, told in found)
     last = [value for value in each if value is not None]
-    ends = dict.fromkeys(numbers.number(end) for end in (min(last), max(last))) if last else {}
+    ends = dict.fromkeys(formatting.number(end) for end in (min(last), max(last))) if last else {}
     return f"last {' to '.join(ends)}" if ends else "no value"
 
 

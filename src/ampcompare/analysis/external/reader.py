@@ -7,16 +7,9 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.config import task
-from ampcompare.data import sources
-from ampcompare.errors import UserError
-from ampcompare.precision.registry import REGISTRY
-from ampcompare.records import RunRecord
-from ampcompare.records.definitions import definition_of
-from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.external.declarations import chosen_metric, declared_goal
-from ampcompare.report.external.grouping import Grouping, group_external, group_own
-from ampcompare.report.external.mapping import (
+from ampcompare.analysis.external.declarations import chosen_metric, declared_goal
+from ampcompare.analysis.external.grouping import Grouping, group_external, group_own
+from ampcompare.analysis.external.key_mapping import (
     EPOCH_KEYS,
     MEMORY,
     OWN_STEP,
@@ -25,8 +18,8 @@ from ampcompare.report.external.mapping import (
     measures_of,
     with_clock,
 )
-from ampcompare.report.external.questions import MissingInput, metric_question, suggested_way
-from ampcompare.report.runs.metric import (
+from ampcompare.analysis.external.questions import MissingInput, metric_question, suggested_way
+from ampcompare.analysis.grouping.compared_metric import (
     DEFAULT_METRIC,
     GOALS,
     MAXIMIZE,
@@ -42,8 +35,15 @@ from ampcompare.report.runs.metric import (
     says_direction,
     without_value,
 )
-from ampcompare.report.runs.settings import BACKEND
-from ampcompare.report.words import listed, plural, printable, short, some
+from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
+from ampcompare.config import task_spec
+from ampcompare.data import sources
+from ampcompare.errors import UserError
+from ampcompare.precision.registry import REGISTRY
+from ampcompare.runs import RunRecord
+from ampcompare.runs.metric_definitions import definition_of
+from ampcompare.runs.nested import as_text, lookup
+from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
 OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
@@ -272,7 +272,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
         if isinstance(recorded, str) and recorded:
             key = recorded
         elif isinstance(loss, str) and loss:  # a record that breaks off before it says more
-            key = task.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
+            key = task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
         if key is not None:
             found.setdefault(key, []).append(printable(run.name))
     if len(found) > 1:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from ampcompare import metrics
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.records import RunRecord
-from ampcompare.report.words import by_size, printable, short
+from ampcompare.runs import RunRecord
+from ampcompare.runtime.formatting import by_size, printable, short
 
 AGAIN = " again (A/A)"  # ends the name of the baseline's control
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}

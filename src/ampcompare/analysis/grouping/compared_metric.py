@@ -7,10 +7,9 @@ from enum import Enum
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import flatten
-from ampcompare.report.numbers import amount, in_percent, number
-from ampcompare.report.words import capital
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import flatten
+from ampcompare.runtime.formatting import amount, capital, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses

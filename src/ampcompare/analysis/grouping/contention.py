@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_text
 
 MOST = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ampcompare.analysis.grouping.backend_info import label_of
+from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, device_words
 from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import find_option, with_role
 from ampcompare.data import sources
-from ampcompare.records import RunRecord
-from ampcompare.records.sources import ARM
-from ampcompare.records.tree import as_text, flatten, is_number
-from ampcompare.report.runs.backend import label_of
-from ampcompare.report.runs.table import DEVICE, NO_DEVICE, RUN, device_words
-from ampcompare.report.words import printable, short
+from ampcompare.runs import RunRecord
+from ampcompare.runs.loader import ARM
+from ampcompare.runs.nested import as_text, flatten, is_number
+from ampcompare.runtime.formatting import printable, short
 
 BACKEND = "backend"
 NOT_SET, NULL = "not set", "null"

@@ -13,18 +13,33 @@ from typing import Any
 
 import pandas as pd
 
-from ampcompare.records import RunRecord
-from ampcompare.records.run_state import RunState
-from ampcompare.report.runs import table
-from ampcompare.report.runs.backend import AGAIN, ordered
-from ampcompare.report.runs.figures import BEST, BY_COLUMN, FIGURES, FINAL, PEAK, SCORE, SECONDS, Figure
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, labels_of
-from ampcompare.report.runs.table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, shares_machine
-from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.family import Share, share_of
-from ampcompare.report.statistics.samples import mean
-from ampcompare.report.words import plural
+from ampcompare.analysis.grouping import run_table
+from ampcompare.analysis.grouping.backend_info import AGAIN, ordered
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    BACKEND,
+    NOT_SET,
+    arm_of,
+    differing_keys,
+    labels_of,
+)
+from ampcompare.analysis.grouping.run_metrics import (
+    BEST,
+    BY_COLUMN,
+    FIGURES,
+    FINAL,
+    PEAK,
+    SCORE,
+    SECONDS,
+    Figure,
+)
+from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, shares_machine
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.mean_difference import mean
+from ampcompare.analysis.statistics.multiplicity import Share, share_of
+from ampcompare.runs import RunRecord
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.formatting import plural
 
 Pool = tuple[tuple[str, str], ...]  # what its runs have in common
 
@@ -76,7 +91,7 @@ class Group:
     measured: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        said, has_rows = self.all_rows[OUTCOME], self.all_rows[table.ROWS] > 0
+        said, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
         self.outcomes = Outcomes(**{word: int(n) for word, n in said.value_counts().items()})
         # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
         # they came; where all failed, these, but for what a seed decides (`sample`).
@@ -85,11 +100,11 @@ class Group:
         failed = (said == RunState.FAILED) & has_rows
         counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
         self.rows = self.all_rows[counts]
-        self._by_start = self.rows.sort_values(table.STARTED, kind="stable")
+        self._by_start = self.rows.sort_values(run_table.STARTED, kind="stable")
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
         self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
-        self.devices = frozenset(self.rows[table.DEVICE])  # an empty name where none was recorded
+        self.devices = frozenset(self.rows[run_table.DEVICE])  # an empty name where none was recorded
 
     @cached_property
     def figures(self) -> dict[str, Estimate]:
@@ -188,5 +203,5 @@ def measured(group: Group, what: str) -> pd.Series:
 def name_in(group: Group, row: pd.Series) -> str:
     """`seed 2`, or the run's name and id where the group has several of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
-        return f"{row[table.NAME]} ({row[RUN].id})"
+        return f"{row[run_table.NAME]} ({row[RUN].id})"
     return f"seed {row[SEED]}"

@@ -4,9 +4,9 @@ import math
 
 from ampcompare import metrics
 from ampcompare.errors import EXIT_BAD_INPUT
-from ampcompare.records import RunRecord
-from ampcompare.records.run_state import RunState
-from ampcompare.records.tree import lookup
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import lookup
+from ampcompare.runs.run_state import RunState
 
 # Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
 # request; shells and recorded loops write 128 + the signal (SIGHUP, INT, USR1, USR2, TERM in Linux' numbers).

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric, says_accuracy
 from ampcompare.data.sources import SOURCES
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import is_number, lookup
-from ampcompare.report.runs.metric import ComparedMetric, says_accuracy
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import is_number, lookup
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups

@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text
-from ampcompare.report.runs.backend import arithmetic_of, dtype_of, half_of
-from ampcompare.report.runs.ending import outcome_of
-from ampcompare.report.runs.figures import BY_COLUMN, clock_jumps, largest, summary
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.shared import at_work
-from ampcompare.report.words import plural, printable, short
+from ampcompare.analysis.grouping.backend_info import arithmetic_of, dtype_of, half_of
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.contention import at_work
+from ampcompare.analysis.grouping.outcome import outcome_of
+from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, clock_jumps, largest, summary
+from ampcompare.runs import RunRecord
+from ampcompare.runs.nested import as_text
+from ampcompare.runtime.formatting import plural, printable, short
 
 # Columns beside the figures. DTYPE is torch's name of the type that a run computed in (`bfloat16`), HALF the
 # short one of a type of 16 bits (`bf16`), ARITHMETIC the instructions that it ran on,

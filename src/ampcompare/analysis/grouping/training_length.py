@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampcompare.records.tree import is_number
-from ampcompare.report import numbers
-from ampcompare.report.runs.figures import EPOCHS, STEPS
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.table import RUN
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import EPOCHS, STEPS
+from ampcompare.analysis.grouping.run_table import RUN
+from ampcompare.runs.nested import is_number
+from ampcompare.runtime import formatting
 
 TOLERANCE = 0.02  # runs whose lengths lie within this fraction came equally far
 UNITS = {STEPS: "step", EPOCHS: "epoch"}
@@ -35,9 +35,9 @@ class Progress:
         """`step 400 of 1,000`, `epoch 4`, `epochs 4 to 10`."""
         several = self.first != self.last
         span = " to ".join(
-            numbers.count(end) for end in ((self.first, self.last) if several else (self.last,))
+            formatting.count(end) for end in ((self.first, self.last) if several else (self.last,))
         )
-        of = f" of {numbers.count(self.planned)}" if math.isfinite(self.planned) else ""
+        of = f" of {formatting.count(self.planned)}" if math.isfinite(self.planned) else ""
         return f"{self.unit}{'s' * several} {span}{of}"
 
 

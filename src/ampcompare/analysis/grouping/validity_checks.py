@@ -7,14 +7,14 @@ from itertools import combinations, permutations
 import numpy as np
 import pandas as pd
 
-from ampcompare.report.runs.figures import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import arm_of
-from ampcompare.report.runs.table import CARDS, RUN, STARTED, shares_machine
-from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.statistics.samples import difference
-from ampcompare.report.words import plural
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric
+from ampcompare.analysis.grouping.distinguishing_settings import arm_of
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
+from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, shares_machine
+from ampcompare.analysis.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.mean_difference import difference
+from ampcompare.runtime.formatting import plural
 
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
 SATURATION = 0.995  # from here on a constant accuracy is no wonder

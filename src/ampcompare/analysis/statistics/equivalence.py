@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
-from ampcompare.report.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.report.statistics.family import more_seeds
-from ampcompare.report.statistics.samples import both_errors
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
+from ampcompare.analysis.statistics.mean_difference import both_errors
+from ampcompare.analysis.statistics.multiplicity import more_seeds
 
 
 @dataclass(frozen=True)

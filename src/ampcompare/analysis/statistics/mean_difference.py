@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.analysis.statistics.estimate import Estimate
 
 FEWEST = 3  # runs a side, or pairs, from which there is an interval
 LARGEST = 1e300  # a figure beyond it could not be squared or added up

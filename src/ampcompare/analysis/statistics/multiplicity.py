@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy.special import betaincinv, gammaincinv, nctdtr, ndtri, stdtrit
 
-from ampcompare.report.statistics.estimate import ALPHA, Estimate
+from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 
 POWER = 0.9  # at which further seeds are planned
 BOUND = 0.8  # of the deviation that is planned with: with the plain one half of the plans fall short

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ampcompare import plugins
 
 if TYPE_CHECKING:
-    from ampcompare.data.splits import Dataset
+    from ampcompare.data.dataset import Dataset
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ampcompare.data.cache import cached_file, load_or_build
-from ampcompare.data.splits import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import cache_folder
+from ampcompare.runtime.atomic_files import cache_folder
 
 # Without an answer for so long there is no network; applies to each connection and read, not to the whole.
 NETWORK_TIMEOUT_SECONDS = 8.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from ampcompare.data.batch import digest
 from ampcompare.data.cache import load_or_build
-from ampcompare.data.splits import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError, reason
 
 SPLITS = ("train", "test")

@@ -12,7 +12,7 @@ Integer arithmetic on PCG64's raw stream, hence the same bytes on every machine 
 
 import numpy as np
 
-from ampcompare.data.splits import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.casting import find_scripted
-from ampcompare.precision.loss_scaling import Scaled
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.patches import casts, disable_casts, installed
 from ampcompare.precision.registry import REGISTRY
+from ampcompare.precision.scaled_backend import Scaled
 
 NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not call:"
 

@@ -1,22 +1,22 @@
 """Every chart by name: one function and one Vega-Lite specification each, nine in all."""
 
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts import curves
-from ampcompare.report.charts.dots import largest_activations, published_ratios
-from ampcompare.report.charts.draw import Spec
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.report.charts import training_curves
+from ampcompare.report.charts.dot_plots import largest_activations, published_ratios
+from ampcompare.report.charts.vega import Spec
 
 TRAINING = {
-    "quality": curves.quality,
-    "quality-time": curves.quality_by_time,
-    "train-loss": curves.training_loss,
-    "throughput": curves.throughput,
+    "quality": training_curves.quality,
+    "quality-time": training_curves.quality_by_time,
+    "train-loss": training_curves.training_loss,
+    "throughput": training_curves.throughput,
 }
 TIMED = ("quality-time", "throughput")  # left out where speed is from a benchmark
 # By the key that the analysis has a sentence for where something happened.
 NUMERICS = {
-    "scale": ("loss-scale", curves.loss_scale),
-    "underflow": ("underflow", curves.underflow),
-    "updates": ("lost-updates", curves.lost_updates),
+    "scale": ("loss-scale", training_curves.loss_scale),
+    "underflow": ("underflow", training_curves.underflow),
+    "updates": ("lost-updates", training_curves.lost_updates),
     "activations": ("activations", largest_activations),
 }
 PUBLISHED = "published"

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts import draw
-from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
-from ampcompare.report.charts.rows import shortened
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.report.charts import vega
+from ampcompare.report.charts.series import shortened
+from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.palette import styles_of
 
 START = f"{metrics.ACTIVATION_LARGEST}/"
@@ -40,14 +40,14 @@ def largest_activations(of: Analysis) -> Spec | None:
     y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
     offset = {"field": "backend", "type": "nominal", "sort": labels}
     tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
-    encoding = {"x": x, "y": y, "yOffset": offset, "opacity": draw.if_picked(1, 0.1), "tooltip": tips}
+    encoding = {"x": x, "y": y, "yOffset": offset, "opacity": vega.if_picked(1, 0.1), "tooltip": tips}
     dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": encoding}
     end = {"data": {"values": [{"x": END}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
     is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
     subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
     more: Spec = {"height": max(HEIGHT, ROW * len(order))}
-    more["encoding"] = {"color": draw.by_backend(labels, styles_of(of), "colour")}
+    more["encoding"] = {"color": vega.by_backend(labels, styles_of(of), "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
 
 

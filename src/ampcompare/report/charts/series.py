@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.records import RunRecord
-from ampcompare.report.analysis.numerics import scaled_run
-from ampcompare.report.runs.groups import Group
+from ampcompare.analysis.grouping.groups import Group
+from ampcompare.analysis.numerics import scaled_run
+from ampcompare.runs import RunRecord
 
 # A chart is some 300 pixels wide and has room for two points in three; a page of nine weighs 200 kB at most.
 LINE_POINTS, CHART_POINTS, FEWEST = 200, 1_000, 24

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ampcompare import metrics
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts.draw import (
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.report.charts.series import Line, lines, points_of, scale_lines, time_lines
+from ampcompare.report.charts.vega import (
     LINE_WIDTH,
     NUMBER,
     Spec,
@@ -16,7 +17,6 @@ from ampcompare.report.charts.draw import (
     quantity,
     tip,
 )
-from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
 from ampcompare.report.palette import styles_of
 
 SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed

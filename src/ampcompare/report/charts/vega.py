@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.records.cache import open_cache, trim_cache
+from ampcompare.runs.cache import open_cache, trim_cache
 
 if TYPE_CHECKING:
     from ampcompare.report.palette import Style  # which loads pandas; `bench` draws without it

@@ -17,14 +17,14 @@ from typing import Any
 import jinja2
 
 from ampcompare import __version__
-from ampcompare.program.files import cache_folder, replacing
-from ampcompare.report import numbers, words
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
-from ampcompare.report.cells import comparison_table, machines_table, runs_table
+from ampcompare.analysis.analysis import Analysis
+from ampcompare.analysis.reproduction import REFUTED, REPRODUCED
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
-from ampcompare.report.charts.draw import VEGA_LITE, Spec, config
+from ampcompare.report.charts.vega import VEGA_LITE, Spec, config
+from ampcompare.report.comparison_table import comparison_table, machines_table, runs_table
 from ampcompare.report.palette import styles_of
+from ampcompare.runtime import formatting
+from ampcompare.runtime.atomic_files import cache_folder, replacing
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -59,7 +59,7 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["unbroken"] = words.unbroken
+    environment.filters["unbroken"] = formatting.unbroken
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
         styles=styles,
@@ -82,8 +82,8 @@ def render_page(
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
-        numbers=numbers,
-        words=words,
+        numbers=formatting,
+        words=formatting,
     )
     return html.encode("utf-8", "replace")
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean, one_line, reason
-from ampcompare.program.files import make_folder
-from ampcompare.program.signals import preserved_handlers
-from ampcompare.program.yaml_file import read_word
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.signals import preserved_handlers
+from ampcompare.runtime.yaml_io import read_word
 from ampcompare.sweeps.code_version import changed_code_dates, read_code_version
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.ray_task import (

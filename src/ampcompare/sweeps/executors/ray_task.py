@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.metric_tail import MetricTail

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.program.files import make_folder
-from ampcompare.program.yaml_file import read_word
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.runtime.yaml_io import read_word
 from ampcompare.sweeps.code_version import changed_code_dates
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report, read_end

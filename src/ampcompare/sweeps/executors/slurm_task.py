@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.program.files import replacing
-from ampcompare.program.signals import StopRequest
-from ampcompare.records.run_state import RunState
+from ampcompare.runs.run_state import RunState
+from ampcompare.runtime.atomic_files import replacing
+from ampcompare.runtime.signals import StopRequest
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
 from ampcompare.sweeps.process_guard import ProcessGuard

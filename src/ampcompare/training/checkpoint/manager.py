@@ -9,7 +9,7 @@ from typing import Any
 from ampcompare.config.schema import Config
 from ampcompare.errors import reason
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import Config, with_role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.device import is_channels_last
-from ampcompare.program.files import replacing
+from ampcompare.runtime.atomic_files import replacing
+from ampcompare.system.device import is_channels_last
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.device import widest_float
 from ampcompare.precision.casting import as_real
+from ampcompare.system.device import widest_float
 
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.device import widest_float
 from ampcompare.precision.casting import HALF_TYPES
-from ampcompare.train.measure.gradients import SAMPLE
+from ampcompare.system.device import widest_float
+from ampcompare.training.diagnostics.gradients import SAMPLE
 
 # How many weights one of the sample stands for; the weights, what they were, which have a gradient.
 Sampled = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
