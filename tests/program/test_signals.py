@@ -112,6 +112,16 @@ def test_a_signal_is_a_request_while_entered_and_what_it_was_afterwards(number: 
     assert is_preemption(code) == (number in (signal.SIGUSR1, signal.SIGUSR2))
 
 
+def test_a_handler_that_somebody_sets_while_it_is_entered_stays():
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        with StopRequest():
+            signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        assert signal.getsignal(signal.SIGUSR1) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_only_a_second_ctrl_c_interrupts():
     with StopRequest() as stop:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):

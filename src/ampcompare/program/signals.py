@@ -14,8 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn, Self
 
@@ -50,16 +50,6 @@ def restore_handlers(handlers: Mapping[int, Any]) -> None:
     """Set the handlers that `set_handler` has returned."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
-
-
-@contextmanager
-def preserved_handlers(*numbers: int) -> Iterator[None]:
-    """Restore the handlers of these signals at the end, for a library that sets its own."""
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield
-    finally:
-        restore_handlers(handlers)
 
 
 class SignalListener:

@@ -10,7 +10,6 @@ Words `ray.num_gpus=0.5` are options of the tasks.
 import math
 import os
 import secrets
-import signal
 import socket
 import tempfile
 import time
@@ -22,7 +21,6 @@ from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.program.files import make_folder
-from ampcompare.program.signals import preserved_handlers
 from ampcompare.program.yaml_file import read_word
 from ampcompare.records.run_state import RunState
 from ampcompare.sweeps.code_version import changed_code_dates, read_code_version
@@ -362,9 +360,7 @@ def _connect(environment: Mapping[str, Any], max_retries: int) -> None:
     if address == "local":
         quiet |= {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
-        # The handlers of Ray would end this process and leave its runs.
-        with preserved_handlers(signal.SIGTERM, signal.SIGINT):
-            ray.init(address=address, runtime_env=dict(environment), **quiet)
+        ray.init(address=address, runtime_env=dict(environment), **quiet)
     except (Exception, SystemExit) as problem:
         ray.shutdown()
         raise UserError(f"{what}: cannot be used: {_told_by_ray(problem)}") from None
