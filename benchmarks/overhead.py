@@ -288,7 +288,7 @@ COSTS = {
     "loop": Cost(
         "a step of training with W&B, a row every 50, over the bare loop's", loop, 0.05, True, (50,)
     ),
-    "loop10": Cost("the same with a row every 10", loop, 0.05, True, (10,)),
+    "loop10": Cost("the same with a row every 10", loop, 0.10, True, (10,)),
     "recorder": Cost("Recorder.step in somebody's loop", recorder, 0.05, True),
     "o1": Cost("a forward of many small ops under O1, over torch.autocast's", o1, 1.25),
     "data": Cost("an augmented image, over PIL and a DataLoader's", data, 1 / 30),

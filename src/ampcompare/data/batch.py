@@ -32,7 +32,7 @@ def each(field: Field, change: Callable[[Tensor], Tensor]) -> Field:
 
 def count_samples(field: Field) -> int:
     """The samples of inputs or targets: the first dimension of the (first) tensor."""
-    return tensors(field)[0].shape[0]
+    return (field if isinstance(field, Tensor) else tensors(field)[0]).shape[0]
 
 
 def is_image(tensor: Tensor) -> bool:

@@ -15,6 +15,8 @@ from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
 from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 from ampcompare.system.device import tf32_as
 
+NO_CONTEXT = nullcontext()  # one object for all steps
+
 
 class UnsupportedModel(ValueError):
     """A backend cannot train the model. The message is one line: why, and what to use instead."""
@@ -103,7 +105,7 @@ class Precision:
 
     def forward_context(self) -> AbstractContextManager[Any]:
         """The context of forward and loss in training."""
-        return nullcontext()
+        return NO_CONTEXT
 
     @staticmethod
     def casts_off(device_type: str) -> AbstractContextManager[Any]:

@@ -104,7 +104,7 @@ class Interval:
                 predicted, classes = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
                 if is_logits:
                     predicted = predicted.argmax(1)
-                counts.append(torch.stack([(predicted == classes).sum(), (classes != IGNORED).sum()]))
+                counts.append(torch.stack([predicted == classes, classes != IGNORED]).sum(1))
         self._classified, self._waiting_elements = [], 0
         if counts:
             self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)

@@ -199,11 +199,11 @@ class TrainingLoop:
 
     def _poll(self, polling: Polling, is_last: bool) -> None:
         """Find out whether any process was asked to stop, and whether a checkpoint is due."""
-        has_row = is_last or self.step % self.config.log.every == 0
-        checkpoints = self.checkpoints
-        due = has_row and checkpoints is not None and checkpoints.is_due()
-        # At the end of an epoch, and where a checkpoint may be due, all processes have to know at once.
-        at_once = is_last or (has_row and checkpoints is not None and checkpoints.by_clock)
+        due, at_once = False, is_last
+        if self.checkpoints is not None and (is_last or self.step % self.config.log.every == 0):
+            due = self.checkpoints.is_due()
+            # Where a checkpoint may be due, and at the end of an epoch, all processes have to know at once.
+            at_once |= self.checkpoints.by_clock
         stop, self._checkpoint_due = polling.poll(self.stop.is_made(), due, blocking=at_once)
         if stop:
             self._end_early()

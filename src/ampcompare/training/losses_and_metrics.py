@@ -83,25 +83,23 @@ def cross_entropy(
             targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
-    if plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets):
-        pair = outputs, targets
-    else:
-        pair = _shares(outputs, targets) or by_class(outputs, targets)
-    return _checked_cross_entropy(*pair, label_smoothing=label_smoothing)
-
-
-def _checked_cross_entropy(logits: Tensor, classes: Tensor, **options: Any) -> Tensor:
-    """Return PyTorch's cross entropy. Raise TrainingError for a class that the logits do not have."""
+    if not (plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets)):
+        outputs, targets = _shares(outputs, targets) or by_class(outputs, targets)
     try:
-        return F.cross_entropy(logits, classes, **options)
-    except IndexError:  # on a CPU, where PyTorch looks at each class
-        count = logits.shape[-1]
-        wrong = classes[(classes != IGNORED) & ((classes < 0) | (classes >= count))]
-        if not len(wrong):
-            raise
-        what = f"the network gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
-        todo = f"give the network more classes, or mark targets that do not count as {IGNORED}"
-        raise TrainingError(f"{what}; {todo}") from None
+        return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+    except IndexError as problem:
+        raise _class_error(outputs, targets) or problem from None
+
+
+def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
+    """Return what is wrong with the classes, on a CPU, where PyTorch checks each; None if nothing is."""
+    count = logits.shape[-1]
+    wrong = classes[(classes != IGNORED) & ((classes < 0) | (classes >= count))]
+    if not len(wrong):
+        return None
+    what = f"the network gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
+    todo = f"give the network more classes, or mark targets that do not count as {IGNORED}"
+    return TrainingError(f"{what}; {todo}")
 
 
 def _shares(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -191,7 +189,11 @@ def _sum_of_cross_entropy(seen: Seen) -> Sums:
     if (pair := _shares(seen.outputs, seen.targets)) is not None:
         logits, shares = map(_in_float, pair)
         return F.cross_entropy(logits, shares) * len(shares), len(shares)
-    return _checked_cross_entropy(*seen.classes, reduction="sum"), seen.count
+    logits, classes = seen.classes
+    try:
+        return F.cross_entropy(logits, classes, reduction="sum"), seen.count
+    except IndexError as problem:
+        raise _class_error(logits, classes) or problem from None
 
 
 # How each built-in score is added up over batches, by the name of the option's value.

@@ -148,8 +148,6 @@ class OverflowDetector:
 
     def must_check(self, diagnose: bool) -> bool:
         """Return whether to check this step, of which nobody knows yet whether it is skipped."""
-        if self.on_host:
-            return False
         watched, self._steps_to_watch = self._steps_to_watch > 0, max(0, self._steps_to_watch - 1)
         return diagnose or (watched and self.may_watch)
 

@@ -48,12 +48,13 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
         predicted classes [N], so that no memory waits for a row. None for targets that are fractions of the
         classes, which have no accuracy.
     """
-    labels = losses_and_metrics.find_tensor(targets, "labels")
-    if labels is not None and labels.is_floating_point():
-        return None
-    if isinstance(targets, Tensor) and isinstance(outputs, Tensor) and outputs.ndim == 2:
+    has_classes = isinstance(targets, Tensor) and not targets.is_floating_point()
+    if has_classes and isinstance(outputs, Tensor) and outputs.ndim == 2:
         logits, classes = outputs, targets
     else:  # GoogLeNet returns more outputs in training, for one
+        labels = losses_and_metrics.find_tensor(targets, "labels")
+        if labels is not None and labels.is_floating_point():
+            return None
         logits, classes = losses_and_metrics.by_class(outputs, targets)
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.

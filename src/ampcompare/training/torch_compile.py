@@ -33,7 +33,7 @@ class Forward:
         self.cold = False  # whether the last call did more than its work: it compiled
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
-        outputs = call(self.model, inputs)
+        outputs = self.model(inputs) if isinstance(inputs, Tensor) else call(self.model, inputs)
         return outputs, self.criterion(outputs, targets)
 
 

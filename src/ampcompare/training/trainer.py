@@ -8,7 +8,6 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -34,8 +33,6 @@ from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
 from ampcompare.training.task import Task
 from ampcompare.training.torch_compile import CompiledForward, Forward
-
-NO_CONTEXT = nullcontext()  # one for all steps
 
 
 class Trainer:
@@ -101,7 +98,6 @@ class Trainer:
 
     def compute(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Do what the device does in a step: all but the schedule."""
-        precision = self.precision
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
         if self.world.size == 1:
@@ -112,37 +108,48 @@ class Trainer:
             batches = [batch for batch, _ in batches]
             counts = [count_samples(targets) for _, targets in batches]
         saved_buffers = self.buffers.save() if self.buffers.restores else None
-        weights = self._loss_weights(batches, counts, samples)
+        is_whole = len(batches) == 1 and self.world.size == 1 and self.task.weigh is None
+        weights = (1.0,) if is_whole else self._loss_weights(batches, counts, samples)
         losses, classified, compiled, last = [], [], False, len(batches) - 1
         for number, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
             # Processes add up their gradients in the last micro-batch of a step alone.
-            with NO_CONTEXT if number == last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
-                outputs, loss = self._forward(batch, diagnose)
-                compiled |= self.forward.cold
-                if isinstance(weight, Tensor) or weight != 1:
-                    loss = loss * weight
-                precision.backward(loss, sync=number == last)
-            losses.append(loss.detach())
+            if number == last or self.world.size == 1:
+                outputs, loss = self._forward_backward(batch, weight, diagnose, sync=number == last)
+            else:
+                with self.model.no_sync():  # type: ignore[operator]
+                    outputs, loss = self._forward_backward(batch, weight, diagnose, sync=False)
+            compiled |= self.forward.cold
+            losses.append(loss)
             if (pair := self.task.classify(outputs, batch[1])) is not None:
                 classified.append(pair)
 
         overflow = None
-        if self.overflows.must_check(diagnose):
+        # On the host a skip is known at once, and its gradients are read behind it (`_step`).
+        if not self.overflows.on_host and self.overflows.must_check(diagnose):
             overflow = self.overflows.locate(self._parameters())
-        diagnostics, overflow = self._diagnose_and_clip(diagnose, overflow)
+        diagnostics: dict[str, Tensor] = {}
+        if diagnose or self.config.clip_norm or self.config.clip_value:
+            diagnostics, overflow = self._diagnose_and_clip(diagnose, overflow)
         updates, overflow = self._step(diagnose, saved_buffers, overflow)
-        diagnostics |= updates
-        if diagnose and self.activations is not None:
-            diagnostics |= self.activations.take()
+        if diagnose:
+            diagnostics |= updates
+            if self.activations is not None:
+                diagnostics |= self.activations.take()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         return StepResult(loss, samples, classified, diagnostics, compiled, overflow)
 
-    def _forward(self, batch: Batch, diagnose: bool) -> tuple[Any, Tensor]:
-        """Return outputs and loss of a micro-batch, with the gradient penalty."""
+    def _forward_backward(
+        self, batch: Batch, weight: float | Tensor, diagnose: bool, *, sync: bool
+    ) -> tuple[Any, Tensor]:
+        """Return the outputs and the weighted loss of a micro-batch, and accumulate its gradients."""
         try:
-            with self.precision.forward_context(), self._watch_activations(diagnose):
-                outputs, loss = self.forward(*batch)
+            with self.precision.forward_context():
+                if diagnose and self.activations is not None:
+                    with self.activations.looking():
+                        outputs, loss = self.forward(*batch)
+                else:
+                    outputs, loss = self.forward(*batch)
         except Exception as problem:
             if self.world.size > 1 and (line := name_unused(self.model, problem)):
                 raise TrainingError(line) from None
@@ -150,7 +157,10 @@ class Trainer:
             raise
         if self.config.gradient_penalty:
             loss = loss.float() + self.config.gradient_penalty * self._gradient_penalty(loss)
-        return outputs, loss
+        if isinstance(weight, Tensor) or weight != 1:
+            loss = loss * weight
+        self.precision.backward(loss, sync=sync)
+        return outputs, loss.detach()
 
     def _loss_weights(
         self, batches: Sequence[Batch], counts: Sequence[int], samples: int
@@ -165,20 +175,14 @@ class Trainer:
         weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
         return (weights * self.world.size / self.world.sum_(weights.sum())).unbind()
 
-    def _watch_activations(self, diagnose: bool) -> AbstractContextManager[Any]:
-        """Return the context of a forward: with `diagnose` it records statistics of activations."""
-        return self.activations.looking() if diagnose and self.activations is not None else NO_CONTEXT
-
     def _diagnose_and_clip(
         self, diagnose: bool, overflow: OverflowSource | None
     ) -> tuple[dict[str, Tensor], OverflowSource | None]:
         """Clip the gradients. Return their diagnostics by metric key, and where they overflowed."""
         config, precision = self.config, self.precision
-        if not (diagnose or config.clip_norm or config.clip_value):
-            return {}, overflow
         precision.unscale_(self.optimizer)
         parameters = [p for p in self._parameters() if p.grad is not None]
-        diagnostics: dict[str, Tensor] = {}
+        diagnostics = {}
         if diagnose or config.clip_norm:
             diagnostics[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
