@@ -23,7 +23,12 @@ from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.messages import silent
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.system.distributed import World, is_loss_of_another, join, this_world
+from ampcompare.system.distributed import (
+    DistributedContext,
+    connect_processes,
+    find_distributed_context,
+    is_peer_failure,
+)
 from ampcompare.system.environment import with_earlier
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start, begin
@@ -71,8 +76,11 @@ def run(
     resolve_backend(config)
     console = console or Console(highlight=False)
     try:
-        check_processes(config, this_world().size)
-        with join(config.device) as world, nullcontext() if world.leads else silent(console):
+        check_processes(config, find_distributed_context().size)
+        with (
+            connect_processes(config.device) as world,
+            nullcontext() if world.is_main_process else silent(console),
+        ):
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
         why = _lost(problem)
@@ -86,13 +94,13 @@ def run(
 
 def _run(
     config: Config,
-    world: World,
+    world: DistributedContext,
     console: Console,
     said: Sequence[str],
     brief: bool,
     stop: StopRequest,
 ) -> Result:
-    with world.agree():
+    with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
     setting = set_up(config, world)
     trainer, data = setting.trainer(), setting.data
@@ -106,10 +114,10 @@ def _run(
             log.warning(line)
         identity = _identify(config, environment, data)
         found = None
-        with world.agree():
-            if world.leads:
+        with world.raise_on_all_ranks():
+            if world.is_main_process:
                 found = find(config, identity, total_steps)
-        (state,) = world.share([found and found[1]])  # of process 0: a disk of its own will do
+        (state,) = world.broadcast([found and found[1]])  # of process 0: a disk of its own will do
         if state == {}:
             name = found[0].folder.name if found else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
@@ -120,15 +128,15 @@ def _run(
         facts = setting.facts() | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker = Tracker()
-            with world.agree():
-                if world.leads:
+            with world.raise_on_all_ranks():
+                if world.is_main_process:
                     tracker = _begin_record(config, environment, facts, stop, state)
             store = found[0] if found else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
             checkpoints = None
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 machine = environment["machine"]
                 checkpoints = CheckpointManager(
-                    tracker, store, config, identity, machine, is_main_process=world.leads
+                    tracker, store, config, identity, machine, is_main_process=world.is_main_process
                 )
             loop = TrainingLoop(
                 trainer,
@@ -150,7 +158,7 @@ def _run(
             finally:
                 summary = facts | loop.summary()
                 exit_code = _finish(tracker, loop, summary, exit_code, stop)
-                if exit_code == 0 and world.leads:
+                if exit_code == 0 and world.is_main_process:
                     store.end(loop.step)
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
@@ -286,7 +294,7 @@ def _lost(problem: Exception) -> str | None:
     """Which process that the training needs has gone, None for anything else."""
     if is_loss_of_worker(problem):
         return reason(problem)
-    if not is_loss_of_another(problem):
+    if not is_peer_failure(problem):
         return None
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 

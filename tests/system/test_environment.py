@@ -14,7 +14,7 @@ import torch
 
 from ampcompare.system import environment
 from ampcompare.system.device import has_float64, is_channels_last, marker, peak_mib, reserved_mib, wait_for
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import arithmetic_of, name_machine, with_earlier
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ ROME = frozenset({"avx2"})
 def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch):
     def named(host: str) -> dict[str, Any]:
         monkeypatch.setattr(platform, "node", lambda: host)
-        return name_machine(CPU, World())
+        return name_machine(CPU, DistributedContext())
 
     one, other = named("node-17.cluster.example"), named("node-18.cluster.example")
     assert one == named("node-17.cluster.example") != other

@@ -36,7 +36,7 @@ from ampcompare.recorder.shutdown import Ending, exit_code
 from ampcompare.runtime.messages import hidden_messages
 from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
-from ampcompare.system.distributed import this_world
+from ampcompare.system.distributed import find_distributed_context
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start
 from ampcompare.training.interval import StepResult
@@ -116,7 +116,7 @@ class Recorder:
         diagnostics = self._diagnostics = check_count("diagnostics", diagnostics, 1, optional=True)
         processes = check_count("processes", processes, 1, optional=True)
         test_samples = check_count("test_samples", test_samples, 1, optional=True)
-        world = this_world()
+        world = find_distributed_context()
         self.rank, self._alone = world.rank, world.size == 1
         self.processes = processes or world.size
         self._optimizer = bare(optimizer)

@@ -25,7 +25,7 @@ from ampcompare import __version__
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, UNKNOWN
 from ampcompare.runtime.paths import CHECKOUT
 from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_name
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 
 SALT = "ampcompare: which machine, not what it is called\n"
 MOST_EARLIER = 16  # machines of earlier parts of a run
@@ -120,7 +120,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def name_machine(device: torch.device, world: World) -> dict[str, Any]:
+def name_machine(device: torch.device, world: DistributedContext) -> dict[str, Any]:
     """Hashes of the host's name and of the GPU's UUID (None: no NVIDIA GPU), those of this process.
 
     Of several processes all ask together, and process 0 has the others' under `others`.

@@ -18,7 +18,7 @@ from ampcompare.precision import backend_of
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
 from ampcompare.training.factory import allows_tf32, build_trainer, is_fused, load_data
 from ampcompare.training.loaders import check_data, count_workers, make_loader
@@ -57,7 +57,7 @@ class Setting:
     """Data and loaders of a config, from which trainers are built under any backend."""
 
     config: Config
-    world: World
+    world: DistributedContext
     data: Dataset
     train: Any  # as `make_loader` has them
     test: Any
@@ -109,10 +109,10 @@ class Setting:
         return {key: value for key, value in facts.items() if value is not None}
 
 
-def set_up(config: Config, world: World | None = None) -> Setting:
+def set_up(config: Config, world: DistributedContext | None = None) -> Setting:
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
-    world = world or World(device=machine.resolve_device(config.device))
-    with world.agree():
+    world = world or DistributedContext(device=machine.resolve_device(config.device))
+    with world.raise_on_all_ranks():
         if backend_of(config.backend).uses_tf32:
             machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
@@ -121,7 +121,7 @@ def set_up(config: Config, world: World | None = None) -> Setting:
             deterministic=config.deterministic,
         )
         check_execution(config, world.device)
-    with world.agree(), world.leader_first():
+    with world.raise_on_all_ranks(), world.main_process_first():
         data = load_data(config)
     check_data(config, data, world)
     train, test = (
