@@ -16,9 +16,9 @@ from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
 from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.system.device import numerics_now
+from ampcompare.system.device import current_numerics
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import Start, begin, lend
 
@@ -78,9 +78,9 @@ def environment_of(
 ) -> dict[str, Any]:
     """What the record says of the machine and of the settings in force."""
     settings: dict[str, Any] = {
-        **numerics_now(),
+        **current_numerics(),
         "processes": processes,
-        **arithmetic_of(device, without_units=metrics.EMULATED),
+        **describe_arithmetic(device, without_units=metrics.EMULATED),
     }
     if optimizer is not None:
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)

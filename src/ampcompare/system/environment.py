@@ -136,7 +136,7 @@ def hashed(name: str) -> str:
     return hashlib.sha256((SALT + name).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
-def with_earlier(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def add_earlier_machines(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The machine of a run that goes on; under `earlier` those of its earlier parts that were others."""
     earlier: list[Any] = []
     for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
@@ -154,7 +154,7 @@ def isa_limit() -> str | None:
     return None
 
 
-def arithmetic_of(device: torch.device, *, without_units: str = COMPUTED_IN_FP32) -> dict[str, Any]:
+def describe_arithmetic(device: torch.device, *, without_units: str = COMPUTED_IN_FP32) -> dict[str, Any]:
     """Return what each 16-bit dtype's convolutions and matrix products run on, for the record.
 
     Args:
