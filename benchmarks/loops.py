@@ -69,14 +69,14 @@ def build(words: Sequence[str], *, seed_style: bool) -> Any:
     from ampcompare.bench.worker import Training
     from ampcompare.models import build_model
     from ampcompare.system.device import is_channels_last
-    from ampcompare.training.run_context import configured, made_up, set_up
+    from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
 
-    config = made_up(configured(words))
-    setting = set_up(config)
-    device, mixed = setting.world.device, config.backend == "native"
+    config = with_synthetic_data(make_config(words))
+    context = prepare_run(config)
+    device, mixed = context.world.device, config.backend == "native"
     last = is_channels_last(config.memory_format, device) and not seed_style
     torch.manual_seed(config.seed)
-    model = build_model(num_classes=len(setting.data.classes), **asdict(config.model)).to(device)
+    model = build_model(num_classes=len(context.data.classes), **asdict(config.model)).to(device)
     model = model.to(memory_format=torch.channels_last if last else torch.contiguous_format)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=config.optimizer.lr, momentum=config.optimizer.momentum
@@ -85,10 +85,10 @@ def build(words: Sequence[str], *, seed_style: bool) -> Any:
     total, right = torch.zeros((), device=device), torch.zeros((), device=device)
     if seed_style:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        loader = pil_loader(setting.data.train, config.batch_size, 8)
+        loader = pil_loader(context.data.train, config.batch_size, 8)
         batches = endless(lambda epoch: loader)
     else:
-        batches = endless(setting.train.epoch)
+        batches = endless(context.train.epoch)
 
     def step() -> bool:
         nonlocal total, right

@@ -14,7 +14,7 @@ from support.training import play
 from ampcompare import metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.runs import RunRecord
-from ampcompare.system.environment import arithmetic_of
+from ampcompare.system.environment import describe_arithmetic
 from ampcompare.training.display import TrainingDisplay
 
 
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
 
 def test_a_dtype_computed_in_fp32_is_named_before_the_first_step_and_recorded(quick):
     """The CPU is as it is: what is said and recorded of each dtype agrees with the machine's own answer."""
-    arithmetic = arithmetic_of(torch.device("cpu"))[metrics.ARITHMETIC]
+    arithmetic = describe_arithmetic(torch.device("cpu"))[metrics.ARITHMETIC]
     for backend, dtype in (("native", "float16"), ("native_bf16", "bfloat16")):
         record, printed = quick(f"backend={backend}", "max_steps=1")
         is_in_fp32 = arithmetic[dtype] == metrics.COMPUTED_IN_FP32

@@ -15,13 +15,13 @@ from support.refusals import line_of
 from ampcompare.config.load import config_from_cli, load_config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.sweep_file import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
 NAMES = "none, tf32, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr"
 BACKENDS = f"expected one of {NAMES}{DOORS}"
-HELP = f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"
+HELP = f"{shell_command('ampcompare', 'run', '--help-all')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
 EQUALS = "expected key=value, such as backend=native or optimizer.lr=0.05"

@@ -8,11 +8,11 @@ import sys
 import torch
 from torch.profiler import profile
 
-from ampcompare.training.run_context import configured, made_up, set_up
+from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
 
-setting = set_up(made_up(configured(sys.argv[1:])))
-trainer, (first, *steps) = setting.trainer(), setting.steps(4)
-on_gpu = setting.world.device.type == "cuda"
+context = prepare_run(with_synthetic_data(make_config(sys.argv[1:])))
+trainer, (first, *steps) = context.build_trainer(), context.first_steps(4)
+on_gpu = context.world.device.type == "cuda"
 with trainer.precision.training_context():
     trainer.step(first)  # makes the optimizer's states, chooses kernels
     if on_gpu:

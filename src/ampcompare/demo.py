@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.startup import let_threads_sleep
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def demo(
         ("quality", ("sweep", "compare_backends", *network, "epochs=5")),
         ("all options of a run", ("run", "--help")),
     ):
-        print_line(console, f"{purpose + ':':<22}{as_typed('ampcompare', *words)}")
+        print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *words)}")
 
 
 def train_all_seeds(overrides: Sequence[str]) -> int:
@@ -117,7 +117,7 @@ def _refuse_fixed_options(overrides: Sequence[str]) -> None:
 
     for key, value in parse_overrides(overrides).values:
         if key in FIXED:
-            run = as_typed("ampcompare", "run", *CONFIG, *overrides)
+            run = shell_command("ampcompare", "run", *CONFIG, *overrides)
             raise UserError(
                 f"{key}={value}: the demo itself varies {' and '.join(FIXED)}; a single run: {run}"
             )

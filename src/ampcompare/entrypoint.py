@@ -82,9 +82,9 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
             return run(config, console, brief=brief, stop=stop).exit_code
     except UserError as problem:
         if problem.exit_code == EXIT_BAD_INPUT:
-            from ampcompare.tracking.rejected_run import record_refusal
+            from ampcompare.tracking.rejected_run import record_rejected_run
 
-            record_refusal(problem)
+            record_rejected_run(problem)
         exit_with(problem)
     except (Exception, SystemExit) as problem:  # somebody's sys.exit(0) is no end of a training
         if fault := fault_of(problem):

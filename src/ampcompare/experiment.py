@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.config.load import Config, check_chosen
+from ampcompare.config.load import Config, check_sweep_values
 from ampcompare.config.validate import ignored_options, resolve_backend
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
@@ -23,19 +23,24 @@ from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.messages import silent
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.system.distributed import World, is_loss_of_another, join, this_world
-from ampcompare.system.environment import with_earlier
+from ampcompare.system.distributed import (
+    DistributedContext,
+    connect_processes,
+    find_distributed_context,
+    is_peer_failure,
+)
+from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start, begin
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start, begin
 from ampcompare.training.checkpoint.manager import CheckpointManager
-from ampcompare.training.checkpoint.store import FOLDER, Store, find, identify
+from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find, identify
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.errors import TrainingError
 from ampcompare.training.loaders import check_processes
 from ampcompare.training.loaders import remarks as data_remarks
 from ampcompare.training.loop import TrainingLoop, count_steps
-from ampcompare.training.run_context import set_up
-from ampcompare.wandb_client.client import leave_pandas_out
+from ampcompare.training.run_context import prepare_run
+from ampcompare.wandb_client.client import skip_pandas_import
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +71,16 @@ def run(
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
-    check_chosen(config)
+    check_sweep_values(config)
     said = [] if brief else ignored_options(config)
     resolve_backend(config)
     console = console or Console(highlight=False)
     try:
-        check_processes(config, this_world().size)
-        with join(config.device) as world, nullcontext() if world.leads else silent(console):
+        check_processes(config, find_distributed_context().size)
+        with (
+            connect_processes(config.device) as world,
+            nullcontext() if world.is_main_process else silent(console),
+        ):
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
         why = _lost(problem)
@@ -86,17 +94,17 @@ def run(
 
 def _run(
     config: Config,
-    world: World,
+    world: DistributedContext,
     console: Console,
     said: Sequence[str],
     brief: bool,
     stop: StopRequest,
 ) -> Result:
-    with world.agree():
+    with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
-    setting = set_up(config, world)
-    trainer, data = setting.trainer(), setting.data
-    environment, total_steps = setting.environment(trainer), count_steps(config, setting.train)
+    context = prepare_run(config, world)
+    trainer, data = context.build_trainer(), context.data
+    environment, total_steps = context.describe_environment(trainer), count_steps(config, context.train)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
         label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
@@ -106,34 +114,34 @@ def _run(
             log.warning(line)
         identity = _identify(config, environment, data)
         found = None
-        with world.agree():
-            if world.leads:
+        with world.raise_on_all_ranks():
+            if world.is_main_process:
                 found = find(config, identity, total_steps)
-        (state,) = world.share([found and found[1]])  # of process 0: a disk of its own will do
+        (state,) = world.broadcast([found and found[1]])  # of process 0: a disk of its own will do
         if state == {}:
             name = found[0].folder.name if found else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return Result(0, None, {})
         if state:
-            machine = with_earlier(environment["machine"], state["machine"])
+            machine = add_earlier_machines(environment["machine"], state["machine"])
             environment = environment | {"machine": machine}
-        facts = setting.facts() | {metrics.ENVIRONMENT: environment}
+        facts = context.describe_data() | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker = Tracker()
-            with world.agree():
-                if world.leads:
+            with world.raise_on_all_ranks():
+                if world.is_main_process:
                     tracker = _begin_record(config, environment, facts, stop, state)
-            store = found[0] if found else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+            store = found[0] if found else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
             checkpoints = None
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 machine = environment["machine"]
                 checkpoints = CheckpointManager(
-                    tracker, store, config, identity, machine, is_main_process=world.leads
+                    tracker, store, config, identity, machine, is_main_process=world.is_main_process
                 )
             loop = TrainingLoop(
                 trainer,
-                setting.train,
-                setting.test,
+                context.train,
+                context.test,
                 config,
                 tracker=tracker,
                 display=display,
@@ -150,7 +158,7 @@ def _run(
             finally:
                 summary = facts | loop.summary()
                 exit_code = _finish(tracker, loop, summary, exit_code, stop)
-                if exit_code == 0 and world.leads:
+                if exit_code == 0 and world.is_main_process:
                     store.end(loop.step)
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
@@ -193,9 +201,9 @@ def start_tracker(
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
-    leave_pandas_out()
+    skip_pandas_import()
     source, own = config.data.source, asdict(config.wandb)
-    data = source if source in DATA else source_of(source).label[-MOST_TAG_CHARS:]
+    data = source if source in DATA else source_of(source).label[-MAX_TAG_CHARS:]
     own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
     return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
@@ -286,7 +294,7 @@ def _lost(problem: Exception) -> str | None:
     """Which process that the training needs has gone, None for anything else."""
     if is_loss_of_worker(problem):
         return reason(problem)
-    if not is_loss_of_another(problem):
+    if not is_peer_failure(problem):
         return None
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 

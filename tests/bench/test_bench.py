@@ -22,7 +22,7 @@ from ampcompare.bench.runner import ArmResult, Benchmark, Schedule, run_benchmar
 from ampcompare.cli import main
 from ampcompare.errors import UserError
 from ampcompare.system import environment
-from ampcompare.training.run_context import configured, set_up
+from ampcompare.training.run_context import make_config, prepare_run
 
 TINY = ["model.name=tiny", "data.source=synthetic", "data.train_limit=64", "device=cpu", "batch_size=16"]
 FIELDS = ("label", "ratio", "low", "high", "step_ms", "images_per_second", "peak_mib", "rounds", "failed")
@@ -302,9 +302,9 @@ def test_the_command_prints_a_table_and_writes_json_and_chart(
 @pytest.mark.slow
 def test_the_fingerprint_is_that_of_a_runs_record(tmp_path: Path):
     overrides = [*network(tmp_path, "pass"), "batch_size=8"]
-    config = configured([*overrides, "backend=none"])
-    run = set_up(config)
-    record, facts = run.environment(run.trainer()), run.facts()
+    config = make_config([*overrides, "backend=none"])
+    run = prepare_run(config)
+    record, facts = run.describe_environment(run.build_trainer()), run.describe_data()
     result, _ = measure(*overrides, "backend=none", schedule=Schedule(0.1, turn_seconds=0.02))
     assert output.as_json(result)["fingerprint"] == {
         "model": f"{tmp_path}/net.py:build",

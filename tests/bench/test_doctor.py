@@ -13,7 +13,7 @@ from ampcompare.bench.default_backends import default_backends
 from ampcompare.bench.doctor import Finding, examine, run_doctor
 from ampcompare.cli import main
 from ampcompare.system import dtype_throughput
-from ampcompare.system.environment import arithmetic_of
+from ampcompare.system.environment import describe_arithmetic
 
 TOPICS = "software device processor threads float32 float16 bfloat16 mixed compiler account data".split()
 
@@ -39,7 +39,7 @@ def test_every_topic_has_a_line(amx, capsys):
 
 def test_each_dtype_is_native_or_computed_in_fp32_as_a_run_records_it(amx):
     said, cpu = found(), torch.device("cpu")
-    for dtype, runs_on in arithmetic_of(cpu)["arithmetic"].items():
+    for dtype, runs_on in describe_arithmetic(cpu)["arithmetic"].items():
         how = {"fp32": "computed in fp32, ", "unknown": "support not known, "}.get(
             runs_on, f"native ({runs_on})"
         )

@@ -11,9 +11,9 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.canonical import canonical
-from ampcompare.config.load import check_chosen, check_parameters, config_from_cli, load_config
+from ampcompare.config.load import check_parameters, check_sweep_values, config_from_cli, load_config
 from ampcompare.config.schema import Config
-from ampcompare.runtime.paths import names_shipped, shipped
+from ampcompare.runtime.paths import list_shipped, shipped
 
 
 def message(*words: str, name: str | None = None) -> str:
@@ -36,7 +36,7 @@ def test_reference_is_the_seed_experiment_in_the_layout_that_the_device_likes():
     assert config.wandb.project == "comparison-amp"
 
 
-@pytest.mark.parametrize("name", names_shipped("configs"))
+@pytest.mark.parametrize("name", list_shipped("configs"))
 def test_every_config_file_loads(name: str):
     assert isinstance(load_config(name), Config)
     assert load_config(str(shipped("configs") / f"{name}.yaml")) == load_config(name)
@@ -325,18 +325,18 @@ CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, 
 
 def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
-    check_chosen(load_config())
+    check_sweep_values(load_config())
     file = tmp_path / "sweep-x" / "config-y.yaml"
     save_config_file_from_dict(str(file), {key: {"value": value} for key, value in CHOSEN.items()})
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
     passed = ["data.augment=False", "optimizer={'lr': 1e-05}"]
-    check_chosen(load_config(None, passed))
+    check_sweep_values(load_config(None, passed))
     for words, said in [
         (passed[1:], "data.augment=True: the sweep chose False"),
         (passed[:1], "optimizer.lr=0.1: the sweep chose 1e-05"),
         ([*passed, "max_steps=3"], "max_steps=3: the sweep chose None"),
     ]:
-        assert line_of(check_chosen, load_config(None, words)).startswith(said)
+        assert line_of(check_sweep_values, load_config(None, words)).startswith(said)
 
 
 def test_a_list_or_a_group_may_be_written_as_a_text(tmp_path: Path):

@@ -53,7 +53,7 @@ from ampcompare.report.publish import publish
 from ampcompare.runs import RunRecord
 from ampcompare.runs import system_metrics as foreign_machine
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED
-from ampcompare.runtime.yaml_io import flat
+from ampcompare.runtime.yaml_io import flatten
 from ampcompare.sweeps.definition import definition, seed_of
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.samplers import run_at
@@ -219,7 +219,7 @@ def test_options(tmp_path: Path):
         said |= {"entry points": spec.plugin.group} if spec.plugin else {}
         return Inline(said | {"role": spec.role.name.lower()})
 
-    reference, default = (dict(flat(load_config(name).to_dict())) for name in ("reference", None))
+    reference, default = (dict(flatten(load_config(name).to_dict())) for name in ("reference", None))
     differing = {key: value for key, value in reference.items() if value != default.get(key)}
     options = {key: of(spec) for key, spec in OPTIONS.items()}
     freezes("options", {"options": options, "configs/reference.yaml differs in": differing}, tmp_path)
@@ -386,7 +386,7 @@ def test_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seed = seed_of(sweep, began)
 
     def rounded(tree: dict[str, Any]) -> Inline:  # another machine's logarithm may differ in the last digit
-        return Inline({k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in flat(tree)})
+        return Inline({k: float(f"{v:.9g}") if isinstance(v, float) else v for k, v in flatten(tree)})
 
     surface = {
         "salt of names of machines": repr(machine.SALT),

@@ -10,7 +10,7 @@ from support.training import play
 from ampcompare import metrics
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.factory import load_data
 from ampcompare.training.loaders import check_data
 
@@ -120,7 +120,7 @@ def test_a_graph_is_of_tensors_alone():
     for name in ("samples", "stream"):
         config = load_config(None, [*WORDS, f"data.source=./data.py:{name}", "execution=cuda_graph"])
         with pytest.raises(UserError, match=f"{name} gives its batches"):
-            check_data(config, load_data(config), World())
+            check_data(config, load_data(config), DistributedContext())
 
 
 BREAKS = """

@@ -15,10 +15,10 @@ from ampcompare.config.load import load_config
 from ampcompare.entrypoint import main
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep_fp32 import CannotKeep
-from ampcompare.system.device import check_tf32, compute_capability, has_tf32, numerics_now, set_numerics
+from ampcompare.system.device import check_tf32, compute_capability, current_numerics, has_tf32, set_numerics
 from ampcompare.system.environment import describe_environment
 from ampcompare.training.factory import allows_tf32
-from ampcompare.training.run_context import set_up
+from ampcompare.training.run_context import prepare_run
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 NEEDS = "backend='tf32': needs an NVIDIA GPU of compute capability 8.0 or higher, and "
@@ -86,11 +86,11 @@ def test_training_switches_tf32_as_asked_and_puts_all_switches_back():
     with stage():
         uses, plain = build_precision("tf32", "cuda"), build_precision("native", "cuda", tf32=False)
         with uses.training_context():
-            assert numerics_now()["tf32"] is True
+            assert current_numerics()["tf32"] is True
             assert switches()[:4] == ["tf32"] * 4
             with plain.training_context():
                 assert switches() == strict
-            assert numerics_now()["tf32"] is True
+            assert current_numerics()["tf32"] is True
         assert switches() == strict
 
 
@@ -105,13 +105,13 @@ def test_an_fp32_backend_is_not_told_otherwise():
 
 def test_a_training_has_it_as_backend_and_option_say_outside_of_its_steps_too():
     for own, expected in ((), False), (("backend=native",), False), (("backend=native", "tf32=true"), True):
-        setting = set_up(load_config(None, [*QUICK, "device=cpu", *own]))
-        assert numerics_now()["tf32"] is expected
-        trainer = setting.trainer()
-        assert setting.environment(trainer)["tf32"] is expected
+        context = prepare_run(load_config(None, [*QUICK, "device=cpu", *own]))
+        assert current_numerics()["tf32"] is expected
+        trainer = context.build_trainer()
+        assert context.describe_environment(trainer)["tf32"] is expected
         set_numerics(tf32=not expected, cudnn_benchmark=False, deterministic=False)
         with trainer.precision.training_context():  # whatever another training in the process has set
-            assert numerics_now()["tf32"] is expected
+            assert current_numerics()["tf32"] is expected
     set_numerics(tf32=False, cudnn_benchmark=False, deterministic=False)
     assert allows_tf32(load_config(None, ["backend=tf32"]))
 

@@ -17,7 +17,7 @@ from support.wandb_server.clients import wait_until
 from ampcompare.runtime.atomic_files import replacing
 from ampcompare.runtime.child_process import run_to_completion
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 
 
 @pytest.mark.parametrize("problem", [None, OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -87,7 +87,7 @@ def test_a_printed_command_works_pasted_without_an_activated_environment(
 ):
     folder = environment if inside else tmp_path
     monkeypatch.chdir(folder)
-    line = as_typed("wandb", "sync", tmp_path / "it's $HOME; *")
+    line = shell_command("wandb", "sync", tmp_path / "it's $HOME; *")
     assert line.startswith(".venv/bin/wandb ") == inside
     assert paste(line, folder).stdout == f"<sync><{tmp_path}/it's $HOME; *>"
 
@@ -98,7 +98,7 @@ def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.Mo
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     for program, said in (("ampcompare", "ampcompare 0"), ("wandb", "python -m wandb, version")):
-        assert paste(as_typed(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(said)
+        assert paste(shell_command(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(said)
 
 
 # It ends in order, and says so in a file; until then it says where it is.

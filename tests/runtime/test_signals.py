@@ -13,7 +13,7 @@ from support.training import play
 from ampcompare import experiment, load_runs
 from ampcompare.runs import RunRecord
 from ampcompare.runtime.signals import StopRequest, is_preemption
-from ampcompare.tracking.wandb_tracker import WandbRun
+from ampcompare.tracking.wandb_tracker import WandbTracker
 from ampcompare.training import evaluation
 from ampcompare.training.checkpoint.store import Store
 from ampcompare.training.trainer import Trainer
@@ -262,14 +262,14 @@ def test_a_signal_behind_the_last_step_is_an_interruption_only_if_the_record_is_
     tmp_path: Path, monkeypatch, lack: str | None
 ):
     """A job that is queued again completes what it lacks."""
-    finish = WandbRun.finish
+    finish = WandbTracker.finish
 
     def finished(self, summary, exit_code):
         os.kill(os.getpid(), signal.SIGTERM)
         assert finish(self, summary, exit_code) is None
         return lack
 
-    monkeypatch.setattr(WandbRun, "finish", finished)
+    monkeypatch.setattr(WandbTracker, "finish", finished)
     said = play(f"output_dir={tmp_path}", code=143 if lack else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert bool(Store(folder).about()["ended"]) == (lack is None)

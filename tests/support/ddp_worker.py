@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.runtime.signals import exit_process
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.metrics_logger import MetricsLogger
 
 PLACES: dict[str, tuple[Any, str]] = {
     "step": (MetricsLogger, "end_interval"),
-    "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
+    "evaluate": (DistributedContext, "broadcast_buffers"),  # of an evaluation, that comes first
     "batch": (Evaluation, "add"),
     "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
 }

@@ -9,10 +9,16 @@ from support.torchrun import torchrun
 from ampcompare import load_runs
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.system.distributed import World, check_last_batch, device_name, join, this_world
+from ampcompare.system.distributed import (
+    DistributedContext,
+    check_last_batch,
+    connect_processes,
+    find_distributed_context,
+    local_device_name,
+)
 from ampcompare.training.loaders import check_processes
 
-TWO = World(rank=1, size=2, local_rank=1)
+TWO = DistributedContext(rank=1, size=2, local_rank=1)
 
 
 @pytest.mark.slow
@@ -48,9 +54,12 @@ def test_what_several_processes_cannot_do_is_refused_with_what_works():
         check_last_batch(65, 32, TWO)
     check_last_batch(66, 32, TWO)
     check_last_batch(64, 32, TWO)
-    assert (device_name("cpu", TWO), device_name("cuda:1", World())) == ("cpu", "cuda:1")
+    assert (local_device_name("cpu", TWO), local_device_name("cuda:1", DistributedContext())) == (
+        "cpu",
+        "cuda:1",
+    )
     with pytest.raises(UserError, match="device='cuda:1': 2 processes need a device each"):
-        device_name("cuda:1", TWO)
+        local_device_name("cuda:1", TWO)
 
 
 def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypatch: pytest.MonkeyPatch):
@@ -58,15 +67,15 @@ def test_processes_that_nobody_told_where_to_meet_are_told_of_torchrun(monkeypat
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with (
         pytest.raises(UserError, match=r"^WORLD_SIZE=2: .*MASTER_ADDR.*; start the processes by torchrun"),
-        join("cpu"),
+        connect_processes("cpu"),
     ):
         pass
 
 
 def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):
-    with join("auto") as world:
-        assert world == World()
+    with connect_processes("auto") as world:
+        assert world == DistributedContext()
     monkeypatch.setenv("RANK", "1")
-    assert this_world() == World()  # of one
+    assert find_distributed_context() == DistributedContext()  # of one
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert this_world() == World(rank=1, size=2)
+    assert find_distributed_context() == DistributedContext(rank=1, size=2)

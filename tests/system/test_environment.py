@@ -13,9 +13,16 @@ import pytest
 import torch
 
 from ampcompare.system import environment
-from ampcompare.system.device import has_float64, is_channels_last, marker, peak_mib, reserved_mib, wait_for
-from ampcompare.system.distributed import World
-from ampcompare.system.environment import arithmetic_of, name_machine, with_earlier
+from ampcompare.system.device import (
+    event_recorder,
+    has_float64,
+    is_channels_last,
+    peak_mib,
+    reserved_mib,
+    wait_for,
+)
+from ampcompare.system.distributed import DistributedContext
+from ampcompare.system.environment import add_earlier_machines, describe_arithmetic, name_machine
 
 CPU = torch.device("cpu")
 SAPPHIRE = frozenset("avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16".split())
@@ -28,7 +35,7 @@ ROME = frozenset({"avx2"})
 def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch):
     def named(host: str) -> dict[str, Any]:
         monkeypatch.setattr(platform, "node", lambda: host)
-        return name_machine(CPU, World())
+        return name_machine(CPU, DistributedContext())
 
     one, other = named("node-17.cluster.example"), named("node-18.cluster.example")
     assert one == named("node-17.cluster.example") != other
@@ -41,11 +48,11 @@ def test_a_host_is_known_again_and_its_name_is_not_recorded(monkeypatch: pytest.
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
     first, second, third = ({"host": name, "gpu": None} for name in "abc")
-    assert with_earlier(first, first) == first
-    moved = with_earlier(third, with_earlier(second, first))
+    assert add_earlier_machines(first, first) == first
+    moved = add_earlier_machines(third, add_earlier_machines(second, first))
     assert moved == {**third, "earlier": [first, second]}
-    assert with_earlier(third, moved) == moved
-    assert with_earlier(first, moved) == {**first, "earlier": [second, third]}
+    assert add_earlier_machines(third, moved) == moved
+    assert add_earlier_machines(first, moved) == {**first, "earlier": [second, third]}
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(platform, "machine", lambda: name)
         monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit or "")
-        return arithmetic_of(CPU)["arithmetic"]
+        return describe_arithmetic(CPU)["arithmetic"]
 
     return make
 
@@ -95,8 +102,8 @@ def test_what_is_not_known_is_said_to_be_unknown(machine):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is of oneDNN on x86")
 def test_a_process_capped_to_avx2_computes_both_dtypes_in_fp32():
-    code = "import json, torch; from ampcompare.system.environment import arithmetic_of, isa_limit;"
-    code += "print(json.dumps([isa_limit(), arithmetic_of(torch.device('cpu'))]))"
+    code = "import json, torch; from ampcompare.system.environment import describe_arithmetic, isa_limit;"
+    code += "print(json.dumps([isa_limit(), describe_arithmetic(torch.device('cpu'))]))"
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     both = {"bfloat16": "fp32", "float16": "fp32"}
@@ -110,7 +117,7 @@ def test_mps_is_waited_for_and_has_neither_float64_nor_a_peak(monkeypatch: pytes
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
     assert [has_float64(device) for device in (CPU, torch.device("cuda"), mps)] == [True, True, False]
     wait_for(mps)
-    assert isinstance(marker(mps)(), float)
+    assert isinstance(event_recorder(mps)(), float)
     assert len(waits) == 2
     assert (peak_mib(mps), reserved_mib(mps)) == (None, 3)
 

@@ -10,7 +10,7 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
 from ampcompare.runs import RunRecord
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
@@ -28,7 +28,7 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
 
 def test_a_run_says_by_itself_what_it_is_and_that_it_is_offline(tmp_path: Path):
     record, said = track(tmp_path, "backend=apex_o1")
-    login = as_typed("wandb", "login")
+    login = shell_command("wandb", "login")
     assert (record.name, record.project) == ("apex_o1_resnet50_cifar", "comparison-amp")
     assert (record.job_type, record.state) == ("train", "finished")
     assert record.summary["best/epoch"] == 1.0

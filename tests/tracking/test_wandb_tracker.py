@@ -13,7 +13,7 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
 from ampcompare.tracking import rejected_run
-from ampcompare.tracking.write_monitor import RecordFile
+from ampcompare.tracking.write_monitor import WriteMonitor
 from ampcompare.wandb_client.client import gone
 
 
@@ -38,7 +38,7 @@ def test_a_recorded_loop_is_told_once_that_its_record_ends(
 ):
     """A fault of before: once a second to the end."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(RecordFile, "look", lambda self: "no space left on device")
+    monkeypatch.setattr(WriteMonitor, "look", lambda self: "no space left on device")
     with Recorder(backend="none", every=1, output_dir=tmp_path) as record:
         for _ in range(5):
             record.step(loss=1.0, samples=1)
@@ -104,5 +104,5 @@ def test_whatever_w_and_b_raises_is_a_line(
     monkeypatch.setenv("WANDB_RUN_ID", "r")
     monkeypatch.setattr(wandb, "init", fail)
     monkeypatch.setattr(rejected_run, "end_service", lambda: None)
-    rejected_run.record_refusal(UserError("epochs='0'"))
+    rejected_run.record_rejected_run(UserError("epochs='0'"))
     assert capsys.readouterr().err == "W&B could not be told: gone\n"

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ampcompare import metrics
 from ampcompare.precision import REGISTRY
 from ampcompare.system import device
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.errors import TrainingError
 
 SHORT = ("data.train_limit=32", "epochs=2", "log.every=3")  # 4 steps an epoch
@@ -66,13 +66,13 @@ def test_a_run_that_is_stopped_hands_out_the_row_that_waits(lag: bool):
     assert steps_of(rows) == [3, 4, 6]
 
 
-class AsTwo(World):
+class AsTwo(DistributedContext):
     """As if another process had the same numbers."""
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.mul_(2)
 
-    def begin_max_(self, tensor: torch.Tensor) -> torch.futures.Future[None]:
+    def start_max_(self, tensor: torch.Tensor) -> torch.futures.Future[None]:
         done: torch.futures.Future[None] = torch.futures.Future()
         done.set_result(None)
         return done
@@ -80,11 +80,11 @@ class AsTwo(World):
     def gather(self, word: Any) -> list[Any]:
         return [None, word]
 
-    def share_buffers(self, model: torch.nn.Module) -> None: ...
+    def broadcast_buffers(self, model: torch.nn.Module) -> None: ...
 
 
-@pytest.mark.parametrize("world", [World(), AsTwo(size=2)])
-def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: World):
+@pytest.mark.parametrize("world", [DistributedContext(), AsTwo(size=2)])
+def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(world: DistributedContext):
     stop = StopWhen(lambda: not made.trainer.model.training)
     made, rows = fit(*(*SHORT, "log.every=1000"), stop=stop)  # an interval longer than the run
     made.world = world

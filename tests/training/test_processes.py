@@ -14,7 +14,7 @@ from torch import nn
 
 from ampcompare.config.load import load_config
 from ampcompare.runtime.signals import exit_process
-from ampcompare.system.distributed import join
+from ampcompare.system.distributed import connect_processes
 from ampcompare.training import factory
 
 WORDS = (
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     factory.build_model = without_batch_norm
     found = {}
-    with join("cpu") as world:
+    with connect_processes("cpu") as world:
         for case, words in CASES.items():
             config = load_config(None, [*WORDS, *words])
             made, rows = fit_of(config, torch.device("cpu"), world=world)
@@ -130,7 +130,7 @@ def stop(folder: Path) -> None:
     """What torchrun starts: trainings that process 1 alone asks to stop during a step, quick and slow."""
     torch.set_num_threads(1)
     found = {}
-    with join("cpu") as world:
+    with connect_processes("cpu") as world:
         for case, seconds in {"quick": 0.0, "slow": 0.3}.items():
             steps = []
 

@@ -19,7 +19,7 @@ from ampcompare.data.dataset import TensorSet
 from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.errors import TrainingError
 from ampcompare.training.evaluation import Evaluation
 from ampcompare.training.task import Task
@@ -143,7 +143,7 @@ def test_an_evaluation_is_in_fp32_unless_it_is_asked_to_be_as_the_training(autoc
 def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: int):
     """Else one would wait for an answer of another that has no batch left."""
 
-    class Alone(World):
+    class Alone(DistributedContext):
         """As if the others had nothing to add."""
 
         def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -233,7 +233,7 @@ def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     assert torch.allclose(split, change, atol=1e-6)
 
 
-class AsTwo(World):
+class AsTwo(DistributedContext):
     """As if another process had the same numbers."""
 
     def sum_(self, tensor: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ def test_the_number_is_that_of_what_the_error_came_from():
 def test_a_list_in_a_summary_loads_no_pandas_and_a_table_is_still_known():
     code = """
 import sys
-from ampcompare.wandb_client.client import leave_pandas_out
-leave_pandas_out()
+from ampcompare.wandb_client.client import skip_pandas_import
+skip_pandas_import()
 import wandb.util
 assert not wandb.util.is_pandas_data_frame([None])
 assert "pandas" not in sys.modules

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ampcompare.cli import main
-from ampcompare.training.run_context import configured, set_up
+from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.explain import Side, sentences
 from ampcompare.why.memory_estimate import memory_of
 from ampcompare.why.op_dtypes import watch_forward
@@ -72,9 +72,9 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
 
 
 def side(name: str, rounds: list[float], kinds: dict[str, float]) -> Side:
-    config = configured([*TINY, f"backend={name}", "data.train_limit=32", "data.test_limit=8"])
-    setting = set_up(config)
-    seen = watch_forward(setting.trainer(config), setting.steps(1)[0][0])
+    config = make_config([*TINY, f"backend={name}", "data.train_limit=32", "data.test_limit=8"])
+    context = prepare_run(config)
+    seen = watch_forward(context.build_trainer(config), context.first_steps(1)[0][0])
     return Side(config, seen, memory_of(seen, config), Times(tuple(rounds), kinds))
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ampcompare.cli import app
 from ampcompare.errors import UserError
-from ampcompare.training.run_context import configured, set_up
+from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.fp32_search import Hunt, Trial, called_by, minimal, run_guard
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
@@ -115,11 +115,11 @@ def test_what_is_found_cures_and_none_of_it_can_be_left_out(sets: list[set[str]]
 def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path):
     (tmp_path / "net.py").write_text(NET)
     words = (f"model.name={tmp_path / 'net.py'}:build", *SMALL, "backend=none")
-    config = configured(words)
-    called = called_by(set_up(config), config)
+    config = make_config(words)
+    called = called_by(prepare_run(config), config)
     assert called == ["flat", "first", "block", "block.0", "block.1", "head"]
-    kept = configured((*words, "precision.keep_fp32=block,head"))
-    assert called_by(set_up(kept), kept) == ["flat", "first"]
+    kept = make_config((*words, "precision.keep_fp32=block,head"))
+    assert called_by(prepare_run(kept), kept) == ["flat", "first"]
 
 
 @pytest.mark.parametrize(

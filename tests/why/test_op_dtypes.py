@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from torch.autograd.graph import saved_tensors_hooks
 
-from ampcompare.training.run_context import configured, made_up, set_up
+from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
 from ampcompare.why.memory_estimate import MIB, Memory, memory_of
 from ampcompare.why.op_dtypes import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
 
@@ -60,9 +60,9 @@ def own(tmp_path: Path) -> list[str]:
 
 
 def watched(words: list[str], backend: str) -> tuple[Watched, Memory]:
-    config = made_up(configured(words, backend=backend))
-    setting = set_up(config)
-    seen = watch_forward(setting.trainer(config), setting.steps(1)[0][0])
+    config = with_synthetic_data(make_config(words, backend=backend))
+    context = prepare_run(config)
+    seen = watch_forward(context.build_trainer(config), context.first_steps(1)[0][0])
     return seen, memory_of(seen, config)
 
 
@@ -113,9 +113,9 @@ def test_attention_is_one_op_in_the_low_type(own: list[str], backend: str):
 
 @pytest.mark.parametrize("backend", ["none", "native_bf16", "apex_o1", "apex_o2", "bf16"])
 def test_activations_are_what_autograd_really_saves(backend: str):
-    config = configured(TINY, backend=backend)
-    setting = set_up(config)
-    trainer, (batch,) = setting.trainer(config), setting.steps(1)[0]
+    config = make_config(TINY, backend=backend)
+    context = prepare_run(config)
+    trainer, (batch,) = context.build_trainer(config), context.first_steps(1)[0]
     known = {t.untyped_storage().data_ptr() for t in (*trainer.model.parameters(), *trainer.model.buffers())}
     known |= {tensor.untyped_storage().data_ptr() for tensor in batch}
     found = {}

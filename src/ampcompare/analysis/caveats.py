@@ -66,7 +66,7 @@ def cautions(of: Findings) -> list[str]:
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     on_cpu = rows[rows[run_table.ON_CPU]]
     slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
-    for labels, why in formatting.by_reason(slow, MOST_NAMED):
+    for labels, why in formatting.group_by_reason(slow, MOST_NAMED):
         yield f"{labels}: speed not compared: {why}."
     if len(on_cpu) and not slow:
         unknown = (on_cpu[run_table.HALF] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
@@ -91,7 +91,7 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
         found = []
         for group in groups:
             rows = group.all_rows[group.all_rows[OUTCOME] == word]
-            reasons = formatting.by_reason(
+            reasons = formatting.group_by_reason(
                 ((name_in(group, r), r[run_table.WHY]) for _, r in rows.iterrows()), 3
             )
             if reasons:
@@ -109,7 +109,7 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
         for g in compared
         if not g.is_unfinished and (why := validity_checks.learned_nothing(g))
     ]
-    for labels, why in formatting.by_reason(known, MOST_NAMED):
+    for labels, why in formatting.group_by_reason(known, MOST_NAMED):
         yield f"{metric.title} says nothing about {labels}: {why}."
 
 
@@ -177,7 +177,7 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     whole = [row for row in every if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
     odd = [(_who(row), problem) for row in whole for problem in row[run_table.PROBLEMS]]
     odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
-    reasons = formatting.by_reason(dict.fromkeys(odd), MOST_NAMED)
+    reasons = formatting.group_by_reason(dict.fromkeys(odd), MOST_NAMED)
     for names, problem in reasons[:MOST_PROBLEMS]:
         yield f"The record of {names}: {problem}"
     if (more := len(reasons) - MOST_PROBLEMS) > 0:

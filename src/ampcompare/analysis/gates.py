@@ -106,7 +106,7 @@ def _judged(term: Term, of: Findings) -> tuple[bool, str]:
     show: Callable[[float, int], str] = formatting.signed if is_quality else formatting.number
     marks, unit, least = ((-term.bound, term.bound), "", 2) if is_quality else ((1.0, term.bound), "×", 3)
     # With the digits that tell the ends from the marks.
-    digits = formatting.precision_apart(found.ends, marks, show, least)
+    digits = formatting.digits_to_distinguish(found.ends, marks, show, least)
     span = formatting.interval(found.low, found.high, lambda end: show(end, digits))
     said = f"{show(found.value, least)}{unit} ({formatting.level(found.level)}: {span})"
     if is_quality:

@@ -30,7 +30,9 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
     """
     told = {}
     for name, (what, of_group, why) in PHENOMENA.items():
-        parts = formatting.by_reason([(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED)
+        parts = formatting.group_by_reason(
+            [(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED
+        )
         if parts:
             shown = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
             told[name] = f"{shown} {FLUSHED}" if IN_FP16 in shown else shown
@@ -101,16 +103,16 @@ def _underflow(group: Group) -> str:
     with_scale, without = _most(group, metrics.UNDERFLOW), _most(group, metrics.UNDERFLOW_UNSCALED)
     if max(with_scale, without) < WORTH_SAYING:
         return ""
-    bare = f" ({formatting.of_all(without)} without the loss scale)" if without > with_scale else ""
+    bare = f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
     in_fp16 = bool(group.records) and all(half_of(run) == "fp16" for run in group.records)
-    return f"{formatting.of_all(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
+    return f"{formatting.whole_percent(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
 
 
 def _updates(group: Group) -> str:
     ends = [found for run in group.records if (found := _at_peak_and_end(run))]
     if not ends or not _most(group, metrics.LOST_UPDATES):
         return ""
-    peak, end = (formatting.of_all(float(share)) for share in np.mean(ends, axis=0))
+    peak, end = (formatting.whole_percent(float(share)) for share in np.mean(ends, axis=0))
     return f"{peak} at the peak of the learning rate, {end} at the end"
 
 

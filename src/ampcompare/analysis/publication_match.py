@@ -19,7 +19,7 @@ from ampcompare.publications.publication import Publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.migrations import TF32, config_now
 from ampcompare.runs.nested import as_text
-from ampcompare.runtime.formatting import by_reason, by_size, plural, printable, short, some
+from ampcompare.runtime.formatting import group_by_reason, numeric_sort_key, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
 IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
@@ -108,7 +108,7 @@ def match(
                 aside.append((arm, len(group.all_rows), group.label))
     if not arms:
         raise UserError(f"{publication.name}: none of its runs has any figures yet")
-    left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
+    left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
     left_out += [f"{plural(n, 'run')} of {arm}: in another setting ({why})" for arm, n, why in aside]
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
     return Matched(arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same)
@@ -149,7 +149,7 @@ def _unlike(
     """
     for key in keys:
         one, other = ours.get(key), theirs.get(key)
-        if other != AUTO and by_size(as_text(one)) != by_size(as_text(other)):
+        if other != AUTO and numeric_sort_key(as_text(one)) != numeric_sort_key(as_text(other)):
             yield key, f"{key} {_shown(one)} (published {_shown(other)})"
 
 

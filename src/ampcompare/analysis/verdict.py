@@ -195,7 +195,7 @@ def _interval(claim: Claim) -> str:
         return ""
     is_quality = claim.question == QUALITY
     show, least = (formatting.signed, 2) if is_quality else (formatting.number, 3)
-    digits = formatting.precision_apart(found.ends, (0.0 if is_quality else 1.0,), show, least)
+    digits = formatting.digits_to_distinguish(found.ends, (0.0 if is_quality else 1.0,), show, least)
     span = formatting.interval(found.low, found.high, lambda end: show(end, digits))
     return f" ({formatting.level(found.level)} CI {span})"
 

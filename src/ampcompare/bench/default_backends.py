@@ -4,7 +4,7 @@ import torch
 
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, UNKNOWN
 from ampcompare.system.device import has_tf32, is_cuda
-from ampcompare.system.environment import arithmetic_of
+from ampcompare.system.environment import describe_arithmetic
 
 
 def default_backends(device: torch.device) -> list[str]:
@@ -18,5 +18,5 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the device has native bf16 instructions."""
     if is_cuda(device):
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    unit = arithmetic_of(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
+    unit = describe_arithmetic(device).get(ARITHMETIC, {}).get("bfloat16", UNKNOWN)
     return unit not in (COMPUTED_IN_FP32, EMULATED, UNKNOWN)

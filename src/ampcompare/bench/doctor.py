@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 
 PAD = 12  # columns before what is said
 
@@ -83,7 +83,7 @@ def _device() -> Iterator[Finding]:
             todo = "this PyTorch is built without CUDA: install one with it to train on the GPU"
     elif is_cuda(device) and torch.cuda.device_count() > 1:
         said += f", the first of {torch.cuda.device_count()}"
-        todo = f"{as_typed('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
+        todo = f"{shell_command('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
     yield Finding("device", said, todo)
 
 
@@ -119,12 +119,12 @@ def _types() -> Iterator[Finding]:
     from ampcompare.precision.cpu_arithmetic import compute_in_fp32
     from ampcompare.system.device import has_tf32, resolve_device
     from ampcompare.system.dtype_throughput import TYPES, probe, relative
-    from ampcompare.system.environment import arithmetic_of
+    from ampcompare.system.environment import describe_arithmetic
 
     device = resolve_device("auto")
     with compute_in_fp32(device, "float16"), compute_in_fp32(device, "bfloat16"):  # as in a training
         rates = probe(device)
-    arithmetic = arithmetic_of(device).get(ARITHMETIC, {})
+    arithmetic = describe_arithmetic(device).get(ARITHMETIC, {})
     unit = "GFLOP/s on one core" if device.type == "cpu" else "GFLOP/s"
     for dtype in TYPES:
         if dtype not in rates:
@@ -138,7 +138,7 @@ def _types() -> Iterator[Finding]:
     if has_tf32(device):
         yield Finding("tf32", "native: backend=tf32; PyTorch's default for convolutions on this GPU")
     backends = default_backends(device)
-    compared = f"{as_typed('ampcompare', 'bench')} compares {', '.join(backends)}"
+    compared = f"{shell_command('ampcompare', 'bench')} compares {', '.join(backends)}"
     if device.type == "cpu":
         said = (
             "try backend=native_bf16 for speed" if "native_bf16" in backends else "no 16-bit dtype is native"
@@ -178,7 +178,7 @@ def _wandb() -> Iterator[Finding]:
 
     from ampcompare.wandb_client.client import has_account
 
-    version, login = f"W&B {wandb.__version__}", as_typed("wandb", "login")
+    version, login = f"W&B {wandb.__version__}", shell_command("wandb", "login")
     if mode := os.environ.get("WANDB_MODE") or ("disabled" if os.environ.get("WANDB_DISABLED") else ""):
         todo = "unset WANDB_MODE and WANDB_DISABLED to let each run's wandb.mode say it"
         yield Finding("account", f"{version}: the environment says {mode}", todo)

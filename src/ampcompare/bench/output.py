@@ -13,7 +13,7 @@ from ampcompare.analysis.statistics.median_interval import MIN_ROUNDS, is_even, 
 from ampcompare.bench.runner import CONTROL, Arm, ArmResult, Benchmark, Schedule
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.runtime import formatting
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 
 RATE, STEP, SPEED, INTERVAL, PEAK, ROUNDS = "rate", "step", "speed-up", "interval", "peak", "rounds"
 # Columns that a narrow terminal has no room for, the most dispensable one first.
@@ -102,7 +102,7 @@ def _interval(arm: ArmResult) -> str:
     """Return the interval with at least two decimals, and as many as tell its ends from 1."""
     if arm.low is None or arm.high is None:
         return ""
-    decimals = formatting.precision_apart((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
+    decimals = formatting.digits_to_distinguish((arm.low, arm.high), (1.0,), lambda x, n: f"{x:.{n}f}", 2)
     return f"{arm.low:.{decimals}f} to {arm.high:.{decimals}f}"
 
 
@@ -156,7 +156,7 @@ def next_command(result: Benchmark, arms: Sequence[Arm]) -> str:
         return ""
     slowest = min(slower, key=lambda arm: arm.ratio or 0.0)
     overrides = next(arm.overrides for arm in arms if arm.label == slowest.label)
-    return f"Why {slowest.label} is slower: {as_typed('ampcompare', 'why', 'explain', *overrides)}"
+    return f"Why {slowest.label} is slower: {shell_command('ampcompare', 'why', 'explain', *overrides)}"
 
 
 def _describe_control(control: ArmResult, baseline: ArmResult) -> str:

@@ -30,8 +30,8 @@ from ampcompare.system.device import (
     reset_peak,
     wait_for,
 )
-from ampcompare.system.environment import arithmetic_of, describe_environment
-from ampcompare.training.run_context import Setting, configured, made_up, set_up
+from ampcompare.system.environment import describe_arithmetic, describe_environment
+from ampcompare.training.run_context import RunContext, make_config, prepare_run, with_synthetic_data
 from ampcompare.training.timing import FIRST_STEPS
 from ampcompare.training.torch_compile import captures, compiles
 from ampcompare.training.trainer import Trainer, micro_batches
@@ -112,7 +112,7 @@ def answer(connection: Connection, build: Callable[[], Training]) -> None:
 
 def _answers(connection: Connection, training: Training) -> Iterator[dict[str, Any]]:
     device = training.device
-    arithmetic = arithmetic_of(device).get(ARITHMETIC, {}).get(training.dtype)
+    arithmetic = describe_arithmetic(device).get(ARITHMETIC, {}).get(training.dtype)
     yield {
         "dtype": training.dtype,
         "is_computed_in_fp32": arithmetic in (EMULATED, COMPUTED_IN_FP32),
@@ -147,17 +147,17 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     Raises:
         UserError: An option, the network or the data cannot be used.
     """
-    original = configured(overrides)
-    config = made_up(original)
-    setting = set_up(config)
-    trainer, accumulate = setting.trainer(config), config.training.accumulate
-    groups = chain.from_iterable(micro_batches(trainer.feed(setting.train, n), accumulate) for n in count())
+    original = make_config(overrides)
+    config = with_synthetic_data(original)
+    context = prepare_run(config)
+    trainer, accumulate = context.build_trainer(config), config.training.accumulate
+    groups = chain.from_iterable(micro_batches(trainer.feed(context.train, n), accumulate) for n in count())
     first = next(groups)
     samples = _count_samples(first)
     # The last step of an epoch may have fewer samples.
     full = chain([first], (group for group in groups if _count_samples(group) == samples))
     steps = full if loads else cycle([*islice(full, BATCHES)])
-    backend, device = backend_of(config.backend), setting.world.device
+    backend, device = backend_of(config.backend), context.world.device
     settings = {"backend": backend.label} | {key: str(config.value(key)) for key in SPEED_OPTIONS}
     settings["memory_format"] = (
         "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
@@ -170,9 +170,9 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         trainer.precision.training_context(),
         captures(config.execution),
         settings,
-        IMAGES if setting.data.train.counts == IMAGES else "samples",
+        IMAGES if context.data.train.counts == IMAGES else "samples",
         _preparation(config, device),
-        _fingerprint(original, setting, trainer),
+        _fingerprint(original, context, trainer),
         backend.source or None,
     )
 
@@ -186,23 +186,23 @@ def _preparation(config: Config, device: torch.device) -> list[str]:
     return [name for name, is_needed in steps.items() if is_needed]
 
 
-def _fingerprint(original: Config, setting: Setting, trainer: Trainer) -> dict[str, str | None]:
+def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dict[str, str | None]:
     """Return model, data and their hashes, as a run of the original config has them.
 
     Where synthetic images replace a built-in data set, nothing is known about its content.
     """
-    model, data = original.model.name, setting.data
+    model, data = original.model.name, context.data
     found: dict[str, str | None] = {
         "model": model,
         "model_source": record_of(model, trainer.model).get("model_source"),
         "data": original.data.source,
         **dict.fromkeys(("data_source", "data_fingerprint", "train_data", "test_set")),
     }
-    if setting.config.data.source == original.data.source:
+    if context.config.data.source == original.data.source:
         for key in ("data_source", "data_fingerprint"):
             found[key] = data.recorded.get(key)
         found["train_data"] = data.train_fingerprint or None
-        found["test_set"] = setting.facts().get(TEST_SET)
+        found["test_set"] = context.describe_data().get(TEST_SET)
     return found
 
 

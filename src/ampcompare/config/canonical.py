@@ -9,7 +9,7 @@ from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS
 from ampcompare.errors import UserError
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.runtime.yaml_io import flat, read_word
+from ampcompare.runtime.yaml_io import flatten, parse_yaml_value
 
 GROUP = "precision."
 SCALE_KEYS = tuple(
@@ -47,7 +47,7 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
             continue
         value = value_of(key)
         if spec.is_free_form and isinstance(value or {}, Mapping):
-            effective |= {inner: written(one) for inner, one in flat(value or {}, key)}
+            effective |= {inner: written(one) for inner, one in flatten(value or {}, key)}
             continue
         if spec.is_set:
             with suppress(UserError):  # a record may hold anything
@@ -60,7 +60,7 @@ def written(value: Any) -> str:
     """Return the value as a word that YAML reads as the same value; other texts are quoted."""
     if isinstance(value, str):
         try:
-            is_plain = read_word("", value) == value
+            is_plain = parse_yaml_value("", value) == value
         except UserError:
             is_plain = False
         return value if is_plain else json.dumps(value, ensure_ascii=False)

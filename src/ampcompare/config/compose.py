@@ -16,8 +16,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, Vali
 from ampcompare.config.option_spec import MISSING, REFERENCE, OptionSpec
 from ampcompare.config.schema import FREE_FORM, GROUPS, OPTIONS, Config, find_option
 from ampcompare.errors import UserError, did_you_mean, reason
-from ampcompare.runtime.paths import as_typed
-from ampcompare.runtime.yaml_io import read_word
+from ampcompare.runtime.paths import shell_command
+from ampcompare.runtime.yaml_io import parse_yaml_value
 
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
@@ -93,7 +93,7 @@ def read_mapping(key: str, value: Any) -> Any:
     """Return the value, parsed if it is a mapping in a text, as W&B's agent writes a group: `{'lr': 0.2}`."""
     if isinstance(value, str) and (key in GROUPS or key in FREE_FORM):
         with suppress(UserError):  # the option's own error says what it expects
-            return read_word(key, value)
+            return parse_yaml_value(key, value)
     return value
 
 
@@ -171,4 +171,4 @@ def _near(key: str) -> str:
         hints += [option for option in OPTIONS if option.rpartition(".")[2] == last]
     if hints:
         near = f"did you mean {hints[0]}?"
-    return near or f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"
+    return near or f"{shell_command('ampcompare', 'run', '--help-all')} lists every key"

@@ -14,8 +14,8 @@ from ampcompare.config.publication_config import publication_sources
 from ampcompare.config.schema import OPTIONS, Config, find_option
 from ampcompare.config.validate import validate
 from ampcompare.errors import UserError, did_you_mean, reason
-from ampcompare.runtime.paths import as_typed, find_shipped, names_shipped
-from ampcompare.runtime.yaml_io import flat, read_word, read_yaml
+from ampcompare.runtime.paths import find_shipped, list_shipped, shell_command
+from ampcompare.runtime.yaml_io import flatten, parse_yaml_value, read_yaml
 
 DEFAULT_CONFIG = "reference"
 RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
@@ -69,7 +69,7 @@ def parse_override(word: str) -> tuple[str, Any]:
         example = "such as backend=native or optimizer.lr=0.05"
         raise UserError(f"{word!r}: expected key=value, {example}{near and '; ' + near}")
     option = find_option(key)
-    return key, read_word(key, value) if option and option[0].is_free_form else value
+    return key, parse_yaml_value(key, value) if option and option[0].is_free_form else value
 
 
 def split_override(word: str) -> tuple[str, str, str]:
@@ -134,13 +134,13 @@ def _read_file(name: str | None) -> list[Source]:
     except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
         raise UserError(f"--config {name!r}: cannot be read ({reason(problem)})") from None
     if not path:
-        known = ", ".join(names_shipped("configs"))
+        known = ", ".join(list_shipped("configs"))
         raise UserError(f"--config {name!r}: no such file; expected a path or one of {known}")
     content = read_yaml(path) or {}
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:
-        todo = f"run it with: {as_typed('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
+        todo = f"run it with: {shell_command('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
         raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
     return [Source(content, path.name)]
 
@@ -150,7 +150,7 @@ def check_option(key: str, value: Any) -> None:
     compose(Source({key: value}))
 
 
-def check_chosen(config: Config) -> None:
+def check_sweep_values(config: Config) -> None:
     """Raise UserError if the config of a run differs from what W&B's agent chose for it.
 
     W&B shows the sweep's values in the run's config, whatever the program was given. A command without
@@ -173,7 +173,7 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     def read(key: str, value: Any) -> Any:
         return compose(recorded, Source({key: value})).value(key)
 
-    for key, value in flat({key: read_mapping(key, value) for key, value in chosen.items()}):
+    for key, value in flatten({key: read_mapping(key, value) for key, value in chosen.items()}):
         if not find_option(key) or (actual := config.value(key)) == (expected := read(key, value)):
             continue
         if actual != read(*parse_override(f"{key}={value}")):  # a word in a free-form mapping has YAML's type

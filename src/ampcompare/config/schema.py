@@ -72,7 +72,7 @@ class TaskConfig:
         task_spec.CROSS_ENTROPY,
         "what is minimised: a built-in loss, or fn(outputs, targets) that gives the mean as a 0-d tensor (a "
         "class is called without arguments first)",
-        choices=task_spec.OF_LOSS,
+        choices=task_spec.DEFAULT_METRICS,
         hints=task_spec.HINTS,
         plugin=LOSSES,
     )

@@ -13,8 +13,8 @@ from ampcompare.errors import UserError, did_you_mean
 
 CROSS_ENTROPY, LOSS = "cross_entropy", "loss"
 # The built-in losses, each with the metrics that are taken where none are named, the compared one first.
-OF_LOSS = {CROSS_ENTROPY: ("accuracy", "top5_accuracy"), "mse": ("mse", "mae"), "mae": ("mae", "mse")}
-IN_WORDS = ", ".join(f"{' and '.join(names)} for {loss}" for loss, names in OF_LOSS.items())
+DEFAULT_METRICS = {CROSS_ENTROPY: ("accuracy", "top5_accuracy"), "mse": ("mse", "mae"), "mae": ("mae", "mse")}
+IN_WORDS = ", ".join(f"{' and '.join(names)} for {loss}" for loss, names in DEFAULT_METRICS.items())
 HINTS = {"crossentropy": CROSS_ENTROPY, "ce": CROSS_ENTROPY, "l2": "mse", "l1": "mae"}
 SCORES = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
 
@@ -23,7 +23,7 @@ def metrics_of(loss: Any, given: Any) -> tuple[str, ...]:
     """The metrics as they are named: those given, else those of the loss; of one from outside none."""
     if isinstance(given, list | tuple):
         return tuple(text for text in given if isinstance(text, str))
-    return OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
+    return DEFAULT_METRICS.get(loss, ()) if isinstance(loss, str) else ()
 
 
 def name_of(text: str) -> str:
@@ -57,7 +57,7 @@ def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
     return frozenset(keys | {metrics.best_of(compared_key(loss, given, metric))})
 
 
-def is_of_task(key: str) -> bool:
+def is_task_metric(key: str) -> bool:
     """Whether a listed metric is logged by some tasks and not by others."""
     scores = [key_of(name) for name in SCORES]
     return key in (*scores, *map(metrics.best_of, (*scores, key_of(LOSS))))

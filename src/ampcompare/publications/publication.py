@@ -34,9 +34,9 @@ from pydantic import (
 
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.publications.printed_value import Printed
-from ampcompare.runtime.paths import find_shipped, names_shipped
+from ampcompare.runtime.paths import find_shipped, list_shipped
 from ampcompare.runtime.strict_model import Above0, Checked, checked, refused
-from ampcompare.runtime.yaml_io import flat, read_yaml
+from ampcompare.runtime.yaml_io import flatten, read_yaml
 
 FOLDER = "configs/published"
 MOST_ARMS = 20
@@ -89,11 +89,11 @@ def _name(name: str) -> str:
 
 Words = Annotated[str, PlainValidator(_words)]
 Name = Annotated[str, AfterValidator(_name)]
-# Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it.
+# Options of a run by dotted key, of a nested or flatten tree; whether there are such is for who runs it.
 Options = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
-    AfterValidator(lambda tree: dict(flat(tree))),
+    AfterValidator(lambda tree: dict(flatten(tree))),
 ]
 Count = Annotated[int, Field(ge=1)]
 
@@ -185,7 +185,7 @@ class Publication(Checked):
 
 def names() -> list[str]:
     """The publications that come with the tool."""
-    return names_shipped(FOLDER)
+    return list_shipped(FOLDER)
 
 
 def load(name: str) -> Publication:

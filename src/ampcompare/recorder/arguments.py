@@ -16,9 +16,9 @@ from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
 from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.system.device import numerics_now
-from ampcompare.system.distributed import World
-from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.system.device import current_numerics
+from ampcompare.system.distributed import DistributedContext
+from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_init import Start, begin, lend
 
@@ -78,9 +78,9 @@ def environment_of(
 ) -> dict[str, Any]:
     """What the record says of the machine and of the settings in force."""
     settings: dict[str, Any] = {
-        **numerics_now(),
+        **current_numerics(),
         "processes": processes,
-        **arithmetic_of(device, without_units=metrics.EMULATED),
+        **describe_arithmetic(device, without_units=metrics.EMULATED),
     }
     if optimizer is not None:
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
@@ -89,7 +89,7 @@ def environment_of(
     if isinstance(scaler, Precision):
         settings |= scaler.metadata.record()
         settings |= {} if scaler.tf32 is None else {"tf32": scaler.tf32}  # which it switches in training
-    return describe_environment(device, **settings, machine=name_machine(device, World()))
+    return describe_environment(device, **settings, machine=name_machine(device, DistributedContext()))
 
 
 def compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:

@@ -36,9 +36,9 @@ from ampcompare.recorder.shutdown import Ending, exit_code
 from ampcompare.runtime.messages import hidden_messages
 from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
-from ampcompare.system.distributed import this_world
+from ampcompare.system.distributed import find_distributed_context
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MOST_TAG_CHARS, Start
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start
 from ampcompare.training.interval import StepResult
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
@@ -116,7 +116,7 @@ class Recorder:
         diagnostics = self._diagnostics = check_count("diagnostics", diagnostics, 1, optional=True)
         processes = check_count("processes", processes, 1, optional=True)
         test_samples = check_count("test_samples", test_samples, 1, optional=True)
-        world = this_world()
+        world = find_distributed_context()
         self.rank, self._alone = world.rank, world.size == 1
         self.processes = processes or world.size
         self._optimizer = bare(optimizer)
@@ -139,7 +139,7 @@ class Recorder:
         environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
         environment |= compared_metric(metric, better)
         self._facts: Row = {metrics.ENVIRONMENT: environment}
-        tags, own_name = [backend[:MOST_TAG_CHARS]], name or run_name(backend)
+        tags, own_name = [backend[:MAX_TAG_CHARS]], name or run_name(backend)
         logged = {**config, **own, **self._facts}
         goes_on = self.steps > 0
         self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)

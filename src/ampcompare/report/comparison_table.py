@@ -98,7 +98,9 @@ class Column:
         low, high = map(form.shown, found.span)
         least = min(map(form.digits, (number, low, high)))
         apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
-        digits = formatting.precision_apart((low, high), apart, form.show, max(least, form.digits(number)))
+        digits = formatting.digits_to_distinguish(
+            (low, high), apart, form.show, max(least, form.digits(number))
+        )
         return formatting.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:

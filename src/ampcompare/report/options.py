@@ -145,7 +145,7 @@ class Request:
             arms: Sources with names, in place of those of the request; empty where these stay.
             arguments: Options and their values, in turn.
         """
-        from ampcompare.runtime.paths import as_typed
+        from ampcompare.runtime.paths import shell_command
 
         added = dict(zip(arguments[::2], arguments[1::2], strict=True))
         given: list[str] = []
@@ -157,7 +157,7 @@ class Request:
             values = value if isinstance(value, list) else [value]
             given += [option] if value is True else [word for one in values for word in (option, str(one))]
         new = [word for pair in added.items() for word in pair]
-        return as_typed("ampcompare", "report", *(arms or self.sources), *given, *new)
+        return shell_command("ampcompare", "report", *(arms or self.sources), *given, *new)
 
 
 def names_in(words: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ampcompare.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.errors import UserError, reason
 from ampcompare.report.page.render import render_page
 from ampcompare.report.text_renderer import to_markdown
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.wandb_client.client import api_errors, api_reason
 
 TITLE = "AMP Compare"
@@ -101,7 +101,7 @@ def save(
             report.blocks = [wr.MarkdownBlock(text=to_markdown(analysis)), grid]
             urls[REPORT] = report.save().url
     except refusals as problem:
-        what = f"{api_reason(problem)}; check the name and `{as_typed('wandb', 'login')}`"
+        what = f"{api_reason(problem)}; check the name and `{shell_command('wandb', 'login')}`"
         raise UserError(f"{entity}/{project}: W&B does not take it: {what}") from None
     for name, url in urls.items():
         say(f"{name}: {url}")

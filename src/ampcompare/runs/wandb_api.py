@@ -12,7 +12,7 @@ from ampcompare.runs.nested import flatten, with_floats
 from ampcompare.runs.run_record import RunRecord, columns_of
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.system_metrics import facts_of
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
 API_PREFIX = "wandb:"
@@ -82,7 +82,7 @@ def _asking(source: str) -> Iterator[None]:
             f"{source}: {reason(problem)}, or name a folder of runs (wandb.mode=offline)"
         ) from None
     except wandb.errors.AuthenticationError as problem:
-        todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
+        todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
         raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {todo}") from None
     except known as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None

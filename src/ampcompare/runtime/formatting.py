@@ -55,7 +55,7 @@ def signed(value: float, decimals: int = 2) -> str:
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
 
 
-def precision_apart(
+def digits_to_distinguish(
     ends: Sequence[float | None], marks: Sequence[float], show: Callable[[float, int], str], least: int
 ) -> int:
     """The digits, `least` or more, at which `show` tells each of the ends from each of the marks, so that an
@@ -106,7 +106,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def of_all(share: float) -> str:
+def whole_percent(share: float) -> str:
     """Return a share in whole percent: `36 %`, and `below 1 %` where that would be 0 and the share is not."""
     whole = f"{100 * share:.0f}"
     return "below 1 %" if share > 0 and whole == "0" else f"{whole} %"
@@ -151,7 +151,7 @@ def some(names: Sequence[str], limit: int = 5) -> str:
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
-def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[str, str]]:
+def group_by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[str, str]]:
     """Of (name, reason) those of one reason together: `("seed 1 and seed 2", "failed: exit code 1")`."""
     found: dict[str, list[str]] = {}
     for name, why in pairs:
@@ -159,7 +159,7 @@ def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[st
     return [(some(names, limit), why) for why, names in found.items()]
 
 
-def by_size(value: str) -> tuple[int, float, str]:
+def numeric_sort_key(value: str) -> tuple[int, float, str]:
     """What sorts numbers by their size, before everything else in the order of the alphabet."""
     try:
         return 0, float(value), ""

@@ -21,12 +21,12 @@ def find_shipped(name: str, folder: str) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
-def names_shipped(folder: str) -> list[str]:
+def list_shipped(folder: str) -> list[str]:
     """What can be named there."""
     return sorted(path.stem for path in shipped(folder).glob("*.yaml"))
 
 
-def as_typed(program: str, *words: object) -> str:
+def shell_command(program: str, *words: object) -> str:
     """A command of this environment (`ampcompare`, `wandb`) that works where it is pasted into a shell.
 
     The program is named by its path, from here if it lies below: the environment need not be activated. Where

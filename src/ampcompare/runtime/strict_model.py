@@ -76,10 +76,10 @@ def checked(model: type[Model], content: Any, path: Path) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as problem:
-        raise wrong_file(path, [_line(error) for error in problem.errors()]) from None
+        raise file_error(path, [_line(error) for error in problem.errors()]) from None
 
 
-def wrong_file(path: Path, lines: Sequence[str]) -> UserError:
+def file_error(path: Path, lines: Sequence[str]) -> UserError:
     """The error of a file in which these things are wrong, each as `parameters.seed.values[0]=nan: ...`."""
     if len(lines) == 1:
         return UserError(f"{path}: {lines[0]}")

@@ -12,9 +12,9 @@ from typing import Any
 
 from ampcompare.errors import UserError, reason
 
-DEEPEST = 50
+MAX_DEPTH = 50
 NULL_WORDS = ("", "~", "null", "Null", "NULL", "None")  # YAML's, and what W&B's agent writes
-MOST_SAID = 100  # characters of a value in a message
+MAX_SHOWN_CHARS = 100  # characters of a value in a message
 
 
 def read_yaml(path: Path) -> Any:
@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read as YAML: {reason(problem)}") from None
 
 
-def read_word(key: str, text: str) -> Any:
+def parse_yaml_value(key: str, text: str) -> Any:
     """A word of a command line as YAML types it, or as W&B's agent writes Python's lists and mappings.
 
     `64` is a number, `"64"` a text, `[1, 2]` a list, `{'a': None}` a tree. Raises UserError.
@@ -48,16 +48,16 @@ def read_word(key: str, text: str) -> Any:
     except (ValueError, yaml.YAMLError) as problem:
         why = getattr(problem, "problem", None) or getattr(problem, "context", None) or reason(problem)
         todo = f"write it as YAML does, a text in quotes: {key}='\"...\"'"
-        raise UserError(f"{key}={text[:MOST_SAID]!r}: not YAML ({why}); {todo}") from None
+        raise UserError(f"{key}={text[:MAX_SHOWN_CHARS]!r}: not YAML ({why}); {todo}") from None
     return text if value is None else value  # `#ff0000` is a comment
 
 
-def flat(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and values of a tree, an empty one inside it as a value, nothing of an empty one."""
     for name, value in tree.items():
         inner = f"{key}.{name}" if key else name
         if isinstance(value, Mapping) and value:
-            yield from flat(value, inner)
+            yield from flatten(value, inner)
         else:
             yield inner, value
 
@@ -71,8 +71,8 @@ def _plain(text: str) -> Any:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):  # OmegaConf's loader would end the process
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"nested deeper than {DEEPEST} levels")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     try:
         found: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"x={text}"]), resolve=False)
     except OmegaConfBaseException as problem:

@@ -7,7 +7,7 @@ import typer
 
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 
 SEEDS = 3  # of each arm of a publication
 
@@ -137,7 +137,7 @@ def reproduce(
                 written.write(text)
         except (OSError, ValueError) as problem:
             raise UserError(f"--write-sweep {write_sweep}: {reason(problem)}; name a new file") from None
-        ways = (as_typed(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
+        ways = (shell_command(program, "sweep", write_sweep) for program in ("ampcompare", "wandb"))
         typer.echo(f"{write_sweep}: {', or '.join(ways)}")
         return
     from ampcompare.sweeps.pipeline import run_sweep

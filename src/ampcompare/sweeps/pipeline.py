@@ -11,7 +11,7 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import changed_code_dates, changed_files, note_code_version
 from ampcompare.sweeps.definition import continued_sweep, definition
 from ampcompare.sweeps.driver import SweepDriver, recover_local_runs
@@ -172,7 +172,9 @@ def finish(prepared: PreparedSweep, journal: Journal, console: Console) -> int:
     print_failed(console, state, sweep.total() or len(state.runs), folder)
     status = 0
     if sweep.on_server:  # this folder has only the runs that were made here
-        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', prepared.file)}"))
+        print_line(
+            console, one_line(f"compare them with: {shell_command('ampcompare', 'report', prepared.file)}")
+        )
     elif prepared.options.report:
         from ampcompare.sweeps.sweep_report import report
 
@@ -218,7 +220,7 @@ def _check_code(prepared: PreparedSweep, journal: Journal) -> None:
 def code_changed(files: Sequence[str], prepared: PreparedSweep, when: str) -> UserError:
     """Return the refusal to continue a sweep with other code."""
     own = [word for word in prepared.given if not word.startswith("output_dir=")]
-    new = as_typed("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
+    new = shell_command("ampcompare", "sweep", prepared.file, *own, f"output_dir={prepared.output}-2")
     todo = f"for a new sweep: {new}; to mix the versions knowingly: {prepared.command('--changed-code')}"
     return UserError(f"{', '.join(files)}: changed {when}; {todo}")
 

@@ -10,7 +10,7 @@ from ampcompare.config.load import parse_override
 from ampcompare.config.schema import PlanConfig
 from ampcompare.errors import UserError
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.sweeps.code_version import code_files
 from ampcompare.sweeps.run_process import RunLauncher, offline_environment
 from ampcompare.sweeps.sweep import Sweep
@@ -118,7 +118,7 @@ class PreparedSweep:
         }
         words = [*dict.fromkeys([*flags, *(flag for flag, is_given in given_flags.items() if is_given)])]
         words += [f"{key}={value}" for key, value in values.items() if value is not None]
-        return as_typed("ampcompare", "sweep", self.file, *words, *self.given)
+        return shell_command("ampcompare", "sweep", self.file, *words, *self.given)
 
     def launcher(self, folder: Path) -> RunLauncher:
         """Return what starts the runs, into this folder.

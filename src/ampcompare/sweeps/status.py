@@ -30,7 +30,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import plural
-from ampcompare.runtime.yaml_io import read_word
+from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.definition import continued_sweep, definition, seed_of
 from ampcompare.sweeps.executors.options import split_cluster_words
 from ampcompare.sweeps.journal import LOCK_FILE, Journal, SweepRun, SweepState, read_journal
@@ -399,7 +399,7 @@ def _normalized(text: str) -> str:
     with suppress(ValueError):
         return f"{float(text):.{DIGITS}g}"  # before YAML, to which 010 is 8
     try:
-        value = read_word("", text)
+        value = parse_yaml_value("", text)
     except UserError:
         return text
     if isinstance(value, list | tuple):

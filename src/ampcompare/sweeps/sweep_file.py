@@ -24,9 +24,9 @@ from pydantic import (
 from ampcompare.config.load import split_override
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
-from ampcompare.runtime.paths import as_typed, find_shipped, names_shipped
+from ampcompare.runtime.paths import find_shipped, list_shipped, shell_command
 from ampcompare.runtime.strict_model import Checked, Text, checked, refused
-from ampcompare.runtime.yaml_io import read_word, read_yaml
+from ampcompare.runtime.yaml_io import parse_yaml_value, read_yaml
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.sweep import Count, Hyperband, Objective, Sweep, count_of
@@ -175,11 +175,11 @@ def read_sweep(path: str | Path, words: Sequence[str] = ()) -> Sweep:
     with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
         file = find_shipped(str(path), "sweeps")  # a pipe is none: it would never end
     if file is None:
-        known = ", ".join(names_shipped("sweeps"))
+        known = ", ".join(list_shipped("sweeps"))
         raise UserError(f"{path}: no such file; expected a path or one of {known}")
     content = read_yaml(file)
     if isinstance(content, dict) and content and not {"method", "parameters"} & content.keys():
-        todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', file)}"
+        todo = f"a config is run with: {shell_command('ampcompare', 'run', '--config', file)}"
         raise UserError(f"{file}: not a sweep, it has neither method nor parameters; {todo}")
     sweep, changed = sweep_of(file, content), copy.deepcopy(content)
     is_ours = trains_here(sweep)
@@ -231,7 +231,9 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
     has_brackets = text.startswith(("[", "{"))
     if takes_names and not has_brackets:
         return {"value": text}
-    value = read_word(key, text) if has_brackets or takes_list or "," not in text else _split(key, text)
+    value = (
+        parse_yaml_value(key, text) if has_brackets or takes_list or "," not in text else _split(key, text)
+    )
     is_one = not isinstance(value, list)
     if takes_list and not takes_names:
         is_one = is_one or not any(isinstance(part, list) for part in value)
@@ -243,7 +245,7 @@ def _spec_of_word(word: str, parameter: Parameter, is_ours: bool) -> dict[str, A
 def _split(key: str, text: str) -> Any:
     """Return the values between commas, or the text itself if all of it is in quotes."""
     try:
-        values = read_word(key, f"[{text}]")
+        values = parse_yaml_value(key, f"[{text}]")
     except UserError as problem:
         raise UserError(str(problem).replace(repr(f"[{text}]"), repr(text), 1)) from None
     return values[0] if isinstance(values, list) and len(values) == 1 else values

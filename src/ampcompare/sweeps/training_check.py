@@ -22,7 +22,7 @@ from ampcompare.config.load import check_option, check_parameters, config_from_c
 from ampcompare.config.schema import OPTIONS, Config, PlanConfig
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runtime.formatting import plural, some
-from ampcompare.runtime.strict_model import wrong_file
+from ampcompare.runtime.strict_model import file_error
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.sweep import BACKEND, Cells, Sweep, count_of
@@ -66,7 +66,7 @@ def check(sweep: Sweep, words: Sequence[str]) -> tuple[PlanConfig, Cells | None,
     if not here:
         return _plan_of_others(sweep, words), None, unused
     if lines := [*_wrong_options(sweep)]:
-        raise wrong_file(sweep.path, lines)
+        raise file_error(sweep.path, lines)
     telling = _telling(sweep)
     configs: dict[Numbers, Config] = {}
     refusals: dict[Numbers, UserError] = {}
@@ -155,7 +155,7 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
         return
     name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
     metric = metrics.find(name)
-    known = {key for key in metrics.METRICS if not task_spec.is_of_task(key)}
+    known = {key for key in metrics.METRICS if not task_spec.is_task_metric(key)}
     known |= task_spec.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
     is_last = metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
     if name not in known and (metric is None or metric.key not in known):

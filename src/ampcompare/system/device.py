@@ -22,7 +22,7 @@ from ampcompare.errors import UserError
 
 MIB = 2**20
 TF32_CAPABILITY = (8, 0)  # the lowest with TF32 tensor cores. Source: NVIDIA's CUDA C++ Programming Guide
-Mark = torch.cuda.Event | float
+TimingEvent = torch.cuda.Event | float
 
 
 def resolve_device(name: str) -> torch.device:
@@ -99,24 +99,24 @@ def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return pinned, arrived
 
 
-def marker(device: torch.device) -> Callable[[], Mark]:
+def event_recorder(device: torch.device) -> Callable[[], TimingEvent]:
     """What tells this place in the device's queue of work, looked up once, as it is asked twice a step: an
     event on a GPU, the time (s) where the work is done.
     """
 
-    def event() -> Mark:
+    def event() -> TimingEvent:
         found = torch.cuda.Event(enable_timing=True)
         found.record(torch.cuda.current_stream(device))
         return found
 
-    def waited() -> Mark:
+    def waited() -> TimingEvent:
         torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
         return time.perf_counter()
 
     return event if is_cuda(device) else time.perf_counter if is_host(device) else waited
 
 
-def between_ms(began: Mark, ended: Mark) -> float:
+def elapsed_ms(began: TimingEvent, ended: TimingEvent) -> float:
     """Milliseconds between two places that the device has come past."""
     if isinstance(began, float):
         return (ended - began) * 1e3  # type: ignore[operator]
@@ -148,7 +148,7 @@ def peak_mib(device: torch.device) -> float | None:
     """
     if is_cuda(device):
         return torch.cuda.max_memory_allocated(device) / MIB
-    return peak_of_process() if is_host(device) else None
+    return process_peak_mib() if is_host(device) else None
 
 
 def reserved_mib(device: torch.device) -> float | None:
@@ -250,7 +250,7 @@ def is_channels_last(memory_format: str, device: torch.device) -> bool:
     return is_cuda(device) if memory_format == "auto" else memory_format == "channels_last"
 
 
-def numerics_now() -> dict[str, object]:
+def current_numerics() -> dict[str, object]:
     """PyTorch's switches as they stand in this process, for the record."""
     return {
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
@@ -259,7 +259,7 @@ def numerics_now() -> dict[str, object]:
     }
 
 
-def peak_of_process() -> float:
+def process_peak_mib() -> float:
     """Return the peak resident set of this process in MiB."""
     if _inherits_maxrss(os.getpid()):
         return _peak_from_status() or 0.0

@@ -1,8 +1,9 @@
-"""Several processes train one model: who is who, and the few things they say to each other.
+"""The processes that train one model together: their ranks, devices and collectives.
 
-Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has a device of its own.
-`batch_size` is that of all together; each takes every N-th image of a batch, so that a run on N devices sees
-the batches of a run on one. Process 0 alone writes: the record, the console.
+`torchrun --nproc-per-node=N run_experiment.py ...` starts one process for each device. `batch_size` counts
+the samples of all processes together. Each process takes every N-th image of a batch, so a run on N devices
+sees the same batches as a run on one device. Only the main process (rank 0) writes the record and the
+console.
 """
 
 import operator
@@ -21,77 +22,101 @@ from torch import Tensor, nn
 from ampcompare.errors import UserError, reason
 from ampcompare.system.device import is_cuda, resolve_device
 
-RUNS = count()  # of this process
+_RUN_NUMBERS = count()  # numbers the runs of this process
 
 
 @dataclass(frozen=True)
-class World:
-    """This process among `size`. Alone, everything here is nothing."""
+class DistributedContext:
+    """This process among the processes of a run. In a run of one process every collective does nothing.
+
+    Attributes:
+        rank: The number of this process among all processes, from 0.
+        size: The number of processes.
+        local_rank: The number of this process among the processes of this machine.
+        local_size: The number of processes of this machine.
+        device: The device of this process.
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    local_size: int = 1  # on this machine
-    device: torch.device = torch.device("cpu")  # its own
+    local_size: int = 1
+    device: torch.device = torch.device("cpu")
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
+        """Return whether this process writes the record and the console."""
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place, queued on the device."""
+        """Sum the tensor over all processes in place, queued on the device, and return it."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def mean_(self, tensor: Tensor) -> Tensor:
-        """The mean over all processes, in place; inf and nan of any one are in it."""
+        """Average the tensor over all processes in place; inf and nan of any process stay in the mean."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
 
-    def begin_max_(self, tensor: Tensor) -> Any:
-        """Begin to take the maximum over all processes, in place. Returns the work, whose `wait` ends it."""
+    def start_max_(self, tensor: Tensor) -> Any:
+        """Start to take the maximum over all processes in place.
+
+        Returns:
+            The work of torch.distributed. The tensor has the maximum after its `wait()`.
+        """
         return dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
 
-    def share(self, words: list[Any]) -> list[Any]:
-        """What process 0 has to say, in all processes."""
+    def broadcast(self, values: list[Any]) -> list[Any]:
+        """Replace the values by those of the main process, and return them."""
         if self.size > 1:
-            dist.broadcast_object_list(words)
-        return words
+            dist.broadcast_object_list(values)
+        return values
 
-    def gather(self, word: Any) -> list[Any]:
-        """What each process has to say, in all of them, by rank."""
-        words: list[Any] = [word]
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value of each process, by rank, in all processes."""
+        values: list[Any] = [value]
         if self.size > 1:
-            words = [None] * self.size
-            dist.all_gather_object(words, word)
-        return words
+            values = [None] * self.size
+            dist.all_gather_object(values, value)
+        return values
 
-    def any(self, *said: bool) -> list[bool]:
-        """Of each whether any process says so: a signal reaches one of them, and clocks differ. Called in all
-        at the same places; hosts wait for each other, none for its device.
+    def any_rank(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether it is true in any process.
+
+        A signal reaches one process only, and clocks differ between machines. Call it in all processes at the
+        same points. The hosts wait for each other, not for their devices.
         """
-        return [*said] if self.size == 1 else self.sum_(torch.tensor(said).int()).bool().tolist()
+        return [*flags] if self.size == 1 else self.sum_(torch.tensor(flags).int()).bool().tolist()
 
-    def share_buffers(self, model: nn.Module) -> None:
-        """Give all processes the buffers of process 0: each has BatchNorm statistics of its own images."""
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        """Copy the buffers of the main process to all processes.
+
+        Otherwise each process keeps the BatchNorm statistics of its own images.
+        """
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     @contextmanager
-    def leader_first(self) -> Iterator[None]:
-        """What is inside is done by process 0, then by the others: a download, a cache."""
-        if self.size > 1 and not self.leads:
+    def main_process_first(self) -> Iterator[None]:
+        """Run the body in the main process first, then in the others, for example to fill a cache."""
+        if self.size > 1 and not self.is_main_process:
             dist.barrier()
         try:
             yield
         finally:
-            if self.size > 1 and self.leads:
+            if self.size > 1 and self.is_main_process:
                 dist.barrier()
 
     @contextmanager
-    def agree(self) -> Iterator[None]:
-        """What raises UserError inside in one process, where nobody waits for another, raises it in all."""
+    def raise_on_all_ranks(self) -> Iterator[None]:
+        """Raise a UserError of the body in all processes, whichever process it came from.
+
+        The body must have no collectives: a process that has raised would leave the others waiting.
+
+        Raises:
+            UserError: The error of this process, or else that of the lowest rank with one.
+        """
         own = None
         try:
             yield
@@ -104,28 +129,35 @@ class World:
 
 
 class Polling:
-    """Requests of any process (to stop, to save), agreed by all at one step without a wait in each step.
+    """Shares requests (to stop, to save) between processes, without a wait in each step.
 
-    Each poll begins an asynchronous all-reduce of the requests, and reads that of the poll before, which has
-    come meanwhile. All processes so learn of a request one step later. Where a step takes longer than `SLOW`
-    the all-reduce is read at once: a wait costs nothing there, and a batch system that takes the machine
-    away gives no time for another step. What is read is the same in all processes, and so they agree on how
-    to go on, too.
+    Each poll starts an asynchronous all-reduce of the requests and reads the result of the previous one,
+    which has arrived meanwhile. All processes therefore learn of a request one step later. Where a step takes
+    longer than `SLOW`, the all-reduce is read at once: the wait costs little there, and a batch system that
+    takes the machine away may not allow another step. All processes read the same result, so they also agree
+    on whether steps are slow.
+
+    Args:
+        world: The processes of the run.
     """
 
     SLOW = 0.25  # seconds
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: DistributedContext) -> None:
         self.world = world
         self._is_slow = True  # until the first step is timed
         self._polled_at = time.monotonic()
         self._exchange: tuple[Any, Tensor] | None = None
 
     def poll(self, *requests: bool, blocking: bool = False) -> list[bool]:
-        """Return for each request whether any process makes it: in this poll or in one before.
+        """Return for each request whether any process makes it, in this poll or in an earlier one.
 
-        Called in all processes at the same places, with the same `blocking`: whether to wait for the requests
-        of this very poll. Hosts wait for each other, none for its device.
+        Call it in all processes at the same points and with the same `blocking`. The hosts wait for each
+        other, not for their devices.
+
+        Args:
+            requests: The requests of this process.
+            blocking: Whether to wait for the requests of this poll.
         """
         if self.world.size == 1:
             return [*requests]
@@ -133,7 +165,7 @@ class Polling:
         now = time.monotonic()
         mine = torch.tensor([*requests, now - self._polled_at], dtype=torch.float64)
         self._polled_at = now
-        self._exchange = self.world.begin_max_(mine), mine
+        self._exchange = self.world.start_max_(mine), mine
         if not (blocking or self._is_slow):
             return before
         return [*map(operator.or_, before, self._read(len(requests)))]
@@ -143,38 +175,45 @@ class Polling:
             return [False] * count
         work, values = self._exchange
         self._exchange = None
-        work.wait()  # of hosts
+        work.wait()  # sync: of the hosts, not of their devices
         *requests, seconds = values.tolist()
         self._is_slow = seconds > self.SLOW
         return [request > 0 for request in requests]
 
 
-def is_loss_of_another(problem: Exception) -> bool:
-    """Whether it is what PyTorch raises where another process has ended."""
+def is_peer_failure(problem: Exception) -> bool:
+    """Return whether PyTorch raised this because another process of the run has ended."""
     return isinstance(problem, RuntimeError) and (
         isinstance(problem, dist.DistError) or "gloo" in str(problem).lower()
     )
 
 
-def this_world() -> World:
-    """This process among those that were started together: as torch.distributed has it where it is up, in
-    somebody's own loop, else by torchrun's variables. Without device.
+def find_distributed_context() -> DistributedContext:
+    """Return ranks and size of the processes that were started together, without a device.
+
+    They come from torch.distributed if it is initialized (in a user's own loop), else from the environment
+    variables of torchrun.
     """
     if dist.is_available() and dist.is_initialized():
-        return World(dist.get_rank(), dist.get_world_size())
+        return DistributedContext(dist.get_rank(), dist.get_world_size())
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     texts = (os.environ.get(name) or default for name, default in zip(names, "0101", strict=True))
     rank, size, local_rank, local_size = map(int, texts)
-    return World(rank, size, local_rank, local_size) if size > 1 else World()
+    return DistributedContext(rank, size, local_rank, local_size) if size > 1 else DistributedContext()
 
 
 @contextmanager
-def join(device: str) -> Iterator[World]:
-    """The world of this process, with its device (by the option's name), its processes connected. Raises
-    UserError.
+def connect_processes(device: str) -> Iterator[DistributedContext]:
+    """Yield the context of this process, with the processes connected while the body runs.
+
+    Args:
+        device: The option `device`, such as `auto` or `cuda`.
+
+    Raises:
+        UserError: The device does not exist, or torchrun's variables are incomplete.
     """
-    world = this_world()
-    world = replace(world, device=resolve_device(device_name(device, world)))
+    world = find_distributed_context()
+    world = replace(world, device=resolve_device(local_device_name(device, world)))
     if world.size == 1:
         yield world
         return
@@ -183,10 +222,10 @@ def join(device: str) -> Iterator[World]:
     except ValueError as problem:  # a variable that torchrun sets is missing, or is no number
         todo = "start the processes by torchrun, or unset WORLD_SIZE for one alone"
         raise UserError(f"WORLD_SIZE={world.size}: {reason(problem)}; {todo}") from None
-    # torchrun keeps its store when it starts the processes of a machine again, with the addresses of those
-    # that died: taken for those of now, the connection is refused or never answered (PyTorch 2.14; issue
-    # 135712 there). So each start has a corner of its own in it, and each run of a start.
-    store = dist.PrefixStore(f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(RUNS)}", store)
+    # torchrun keeps its store when it restarts the processes of a machine, with the addresses of the dead
+    # processes. A new process would connect to such an address and be refused or wait forever (PyTorch 2.14;
+    # pytorch issue 135712). So each restart, and each run within it, has its own prefix in the store.
+    store = dist.PrefixStore(f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_RUN_NUMBERS)}", store)
     backend = "cpu:gloo,cuda:nccl" if is_cuda(world.device) else "gloo"
     dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
     try:
@@ -195,8 +234,12 @@ def join(device: str) -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def device_name(name: str, world: World) -> str:
-    """The device of this process: its own GPU where there are any."""
+def local_device_name(name: str, world: DistributedContext) -> str:
+    """Return the name of this process's device: with several processes, its own GPU if there are GPUs.
+
+    Raises:
+        UserError: The processes cannot have a device each.
+    """
     if world.size == 1 or name == "cpu":
         return name
     if name not in ("auto", "cuda"):
@@ -206,12 +249,12 @@ def device_name(name: str, world: World) -> str:
     if count == 0 and name == "auto":
         return "cpu"
     if max(world.local_size, world.local_rank + 1) > count:
-        seen, most = f"PyTorch sees {count} GPUs of this machine", max(count, 1)
-        raise UserError(f"--nproc-per-node={world.local_size}: {seen}; start {most}, or use device=cpu")
+        visible, limit = f"PyTorch sees {count} GPUs of this machine", max(count, 1)
+        raise UserError(f"--nproc-per-node={world.local_size}: {visible}; start {limit}, or use device=cpu")
     return f"cuda:{world.local_rank}"
 
 
-def check_last_batch(count: int, batch_size: int, world: World) -> None:
+def check_last_batch(count: int, batch_size: int, world: DistributedContext) -> None:
     """Raise UserError if the short last batch of an epoch has fewer images than there are processes."""
     rest = count % batch_size
     if 0 < rest < world.size:

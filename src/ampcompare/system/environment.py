@@ -25,7 +25,7 @@ from ampcompare import __version__
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, UNKNOWN
 from ampcompare.runtime.paths import CHECKOUT
 from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_name
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 
 SALT = "ampcompare: which machine, not what it is called\n"
 MOST_EARLIER = 16  # machines of earlier parts of a run
@@ -120,7 +120,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def name_machine(device: torch.device, world: World) -> dict[str, Any]:
+def name_machine(device: torch.device, world: DistributedContext) -> dict[str, Any]:
     """Hashes of the host's name and of the GPU's UUID (None: no NVIDIA GPU), those of this process.
 
     Of several processes all ask together, and process 0 has the others' under `others`.
@@ -136,7 +136,7 @@ def hashed(name: str) -> str:
     return hashlib.sha256((SALT + name).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
-def with_earlier(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def add_earlier_machines(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The machine of a run that goes on; under `earlier` those of its earlier parts that were others."""
     earlier: list[Any] = []
     for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
@@ -154,7 +154,7 @@ def isa_limit() -> str | None:
     return None
 
 
-def arithmetic_of(device: torch.device, *, without_units: str = COMPUTED_IN_FP32) -> dict[str, Any]:
+def describe_arithmetic(device: torch.device, *, without_units: str = COMPUTED_IN_FP32) -> dict[str, Any]:
     """Return what each 16-bit dtype's convolutions and matrix products run on, for the record.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 from ampcompare import metrics
 
 
-class LentRows:
+class ExternalRunBuffer:
     """Hands rows on by `log(row, commit=)`, in the thread that trains: between two calls of the owner's."""
 
     def __init__(self, run: Any, log: Callable[..., object]) -> None:

@@ -11,7 +11,7 @@ from ampcompare.wandb_client.client import api_reason, end_service
 SECONDS = 15.0
 
 
-def record_refusal(problem: UserError) -> None:
+def record_rejected_run(problem: UserError) -> None:
     """Have W&B's sweep show a run that was refused before it began as failed, with the reason in its notes.
 
     The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.

@@ -17,19 +17,19 @@ from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_tracker import WandbRun
+from ampcompare.tracking.wandb_tracker import WandbTracker
 from ampcompare.wandb_client.client import (
     api_reason,
     end_service,
     has_account,
-    waiting_said,
+    warn_if_slow,
 )
 
 log = logging.getLogger(__name__)
 
-MOST_TAG_CHARS = 64  # W&B's limit
+MAX_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
@@ -79,7 +79,7 @@ def begin(
         is_online = mode == "online"
         # Offline the client would warn; parts are put together when they are read.
         resume = "allow" if is_online and (resumed or start.goes_on) else None
-        with waiting_said("W&B's server, to begin the run") if is_online else nullcontext():
+        with warn_if_slow("W&B's server, to begin the run") if is_online else nullcontext():
             run = _init(start, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
@@ -96,7 +96,7 @@ def begin(
         return Tracker(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    return WandbRun(run, run_id, on_lost, resumed["record"] if resumed else None)
+    return WandbTracker(run, run_id, on_lost, resumed["record"] if resumed else None)
 
 
 def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
@@ -123,7 +123,7 @@ def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) ->
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    return WandbRun(run, run.id, on_lost, lent=True)
+    return WandbTracker(run, run.id, on_lost, lent=True)
 
 
 def _mode(asked: str) -> str:
@@ -136,7 +136,7 @@ def _mode(asked: str) -> str:
         return asked
     if has_account():
         return "online"
-    login = as_typed("wandb", "login")
+    login = shell_command("wandb", "login")
     log.warning(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
     return "offline"
 

@@ -13,12 +13,12 @@ from typing import Any
 import wandb
 
 from ampcompare import metrics
-from ampcompare.runtime.paths import as_typed
+from ampcompare.runtime.paths import shell_command
 from ampcompare.runtime.signals import is_preemption, is_stopped
-from ampcompare.tracking.external_run_buffer import LentRows
+from ampcompare.tracking.external_run_buffer import ExternalRunBuffer
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.write_monitor import RecordFile
-from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, waiting_said
+from ampcompare.tracking.write_monitor import WriteMonitor
+from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, warn_if_slow
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ FRESH_SECONDS = 10.0  # what is so much older than the file's last growth is on 
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 
 
-class WandbRun(Tracker):
+class WandbTracker(Tracker):
     """The record of a started W&B run, online or offline; `state` is the `state_dict` of its earlier part.
 
     One that is `lent` is somebody else's: its rows and summary are added to, and it is not ended. `on_lost`
@@ -47,13 +47,13 @@ class WandbRun(Tracker):
     ) -> None:
         self._run, self.run_id, self._lent = run, run_id, lent
         self.record = Path(run.dir).parent
-        self._file = RecordFile(Path(run.settings.sync_file))
+        self._file = WriteMonitor(Path(run.settings.sync_file))
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._on_lost = on_lost
         self._thread = Worker()
         self._sent: deque[Future[None]] = deque()
-        self._lent_rows = LentRows(run, self._log) if lent else None
+        self._lent_rows = ExternalRunBuffer(run, self._log) if lent else None
         self._count = 0  # rows so far, in the parts of the run before this one too
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
@@ -63,13 +63,15 @@ class WandbRun(Tracker):
     def where(self, output_dir: Path) -> list[str]:
         """As `Tracker.where`."""
         folder = Path(self._run.dir).parent
-        sync, page = as_typed("wandb", "sync", folder), []
+        sync, page = shell_command("wandb", "sync", folder), []
         if not self._run.offline and self._run.url:  # in this order: the client warns of a URL offline
-            sync = f"{as_typed('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
+            sync = (
+                f"{shell_command('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
+            )
             page = [f"page:   {self._run.url}"]
-        see = as_typed("ampcompare", "report", output_dir, "--out", "report")
+        see = shell_command("ampcompare", "report", output_dir, "--out", "report")
         lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
-        return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
+        return [*lines, f"        {shell_command('wandb', 'leet', folder.parent)}"]
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
@@ -133,7 +135,7 @@ class WandbRun(Tracker):
                 log.warning(
                     f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
                     f"the folders *run-*-{self.run_id} beside {self.record}; each is sent by: "
-                    f"{as_typed('wandb', 'sync', '--include-online')} FOLDER"
+                    f"{shell_command('wandb', 'sync', '--include-online')} FOLDER"
                 )
             self._count = rows - len(again)
         for _, _, row in again:
@@ -168,7 +170,7 @@ class WandbRun(Tracker):
         ended = self._thread.submit(lambda: self._end(summary, exit_code))
         self._thread.close()
         try:
-            with waiting_said("W&B's client, to send the rest of the record"):
+            with warn_if_slow("W&B's client, to send the rest of the record"):
                 ended.result(STOPPED_SECONDS if stopped else None)
         except TimeoutError:
             return f"the record {self._file.path} is on the disk, but was not sent whole in time"

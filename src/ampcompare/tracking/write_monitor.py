@@ -18,7 +18,7 @@ LOOK_SECONDS = 5.0  # between two looks at the file; the client writes each seco
 PROBE_BYTES = 65_536
 
 
-class RecordFile:
+class WriteMonitor:
     """The file of one run. Rows are handed over in one thread; the others only read."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from ampcompare.data.batch import Batch
 from ampcompare.precision.base import Precision
 from ampcompare.system.device import widest_float
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.errors import note_batch
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.task import Task
@@ -41,7 +41,7 @@ class Evaluation:
 
     @torch.no_grad()
     def run(
-        self, should_stop: Callable[[], bool] = lambda: False, world: World | None = None
+        self, should_stop: Callable[[], bool] = lambda: False, world: DistributedContext | None = None
     ) -> dict[str, float] | None:
         """Every score under its key (`eval/loss`, ...); None if `should_stop` says so between batches.
 
@@ -49,7 +49,7 @@ class Evaluation:
         share has fewer batches goes on asking when it has none left. But for that it waits for the device
         once. Raises TrainingError for a metric's values of a wrong shape.
         """
-        world = world or World()
+        world = world or DistributedContext()
         self.model.eval()
         self._totals.zero_()
         with self.precision.training_context() if self.autocast else nullcontext():

@@ -23,7 +23,7 @@ from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.keep_fp32 import CannotKeep
 from ampcompare.system import device as machine
 from ampcompare.system.device import is_channels_last, is_cuda
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import steps_per_epoch
 from ampcompare.training.preflight import try_out
@@ -49,7 +49,7 @@ def build_trainer(
     data: Dataset,
     train: Any,
     device: torch.device,
-    world: World | None = None,
+    world: DistributedContext | None = None,
     *,
     test: Any = None,
 ) -> Trainer:
@@ -76,7 +76,7 @@ def build_trainer(
     model, optimizer = prepared
     task = build_task(config, device)
     if test is not None and not is_known(config):
-        with (world or World()).agree():
+        with (world or DistributedContext()).raise_on_all_ranks():
             try_out(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):

@@ -17,7 +17,7 @@ from ampcompare.data.host_loaders import BatchLoader, SampleLoader
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.system.device import is_channels_last, is_cuda
-from ampcompare.system.distributed import World, check_last_batch
+from ampcompare.system.distributed import DistributedContext, check_last_batch
 from ampcompare.system.environment import count_cores
 from ampcompare.training.torch_compile import captures, compiles
 
@@ -26,7 +26,12 @@ UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where
 
 
 def make_loader(
-    config: Config, split: Split, device: torch.device, *, training: bool, world: World | None = None
+    config: Config,
+    split: Split,
+    device: torch.device,
+    *,
+    training: bool,
+    world: DistributedContext | None = None,
 ) -> Any:
     """The loader of the training or the test split as the config says: of images and tensors one that makes
     its batches on the device (`TensorLoader`), else a SampleLoader or BatchLoader.
@@ -50,7 +55,7 @@ def make_loader(
     return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **how)
 
 
-def count_workers(config: Config, world: World | None = None) -> int:
+def count_workers(config: Config, world: DistributedContext | None = None) -> int:
     """Processes that make batches, for each process that trains on this machine."""
     if config.data.workers is not None:
         return config.data.workers
@@ -71,9 +76,9 @@ def check_processes(config: Config, processes: int) -> None:
         raise UserError(f"batch_size={size}: {what} each needs an image; use at least {processes}")
 
 
-def check_data(config: Config, data: Dataset, world: World) -> None:
+def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Raise UserError, in each process, for options that these data cannot have."""
-    with world.agree():
+    with world.raise_on_all_ranks():
         for line in _unfit(config, data):
             raise UserError(line)
     if world.size > 1:
@@ -108,7 +113,7 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
         yield f"data.workers={workers}: {why}; leave it out"
 
 
-def _check_alike(config: Config, data: Dataset, world: World) -> None:
+def _check_alike(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Each process has to have the same data: which samples are its share goes by their numbers."""
     given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
     seen = world.gather([content_of(split.sample) for split in given])

@@ -15,7 +15,7 @@ from ampcompare.data.host_loaders import BatchLoader
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.signals import StopRequest
 from ampcompare.system.device import is_cuda, random_states, set_random_states
-from ampcompare.system.distributed import Polling, World
+from ampcompare.system.distributed import DistributedContext, Polling
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.training.checkpoint.manager import CheckpointManager
 from ampcompare.training.evaluation import Evaluation
@@ -95,13 +95,13 @@ class TrainingLoop:
         display: Display | None = None,
         stop: StopRequest | None = None,
         checkpoints: CheckpointManager | None = None,
-        world: World | None = None,
+        world: DistributedContext | None = None,
         lag: bool | None = None,
     ) -> None:
         self.trainer, self.train, self.config = trainer, train, config
         tracker, display = tracker or Tracker(), display or NoDisplay()
         self.display, self.stop = display, stop or StopRequest()
-        self.checkpoints, self.world = checkpoints, world or World()
+        self.checkpoints, self.world = checkpoints, world or DistributedContext()
         self.precision, self.device = trainer.precision, trainer.precision.device
 
         def log_row(row: Row) -> None:
@@ -215,8 +215,8 @@ class TrainingLoop:
         self.stop.agree_on(next(code for code in codes if code is not None))
 
     def _evaluate(self) -> None:
-        self.world.share_buffers(self.trainer.model)
-        values = self.evaluation.run(lambda: self.world.any(self.stop.is_made())[0], self.world)
+        self.world.broadcast_buffers(self.trainer.model)
+        values = self.evaluation.run(lambda: self.world.any_rank(self.stop.is_made())[0], self.world)
         if values is None:
             self._end_early()
             return

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ampcompare import metrics
 from ampcompare.system.device import is_cuda, is_host
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.anomalies import AnomalyMonitor
 from ampcompare.training.diagnostics.gradients import exponent_histogram
 from ampcompare.training.interval import HostCopy, Interval, StepResult
@@ -56,14 +56,14 @@ class MetricsLogger:
         *,
         every: int,
         on_nan: str | None = None,
-        world: World | None = None,
+        world: DistributedContext | None = None,
         buffers: BufferMonitor | None = None,
         overflows: OverflowDetector | None = None,
         start: int = 0,
         lag: bool | None = None,
     ) -> None:
         self.loss_scale, self.timing, self.on_row, self.every = loss_scale, timing, on_row, every
-        self.device, self.world = loss_scale.device, world or World()
+        self.device, self.world = loss_scale.device, world or DistributedContext()
         self.buffers, self._overflows = buffers, overflows
         self.anomalies = AnomalyMonitor(
             on_nan,

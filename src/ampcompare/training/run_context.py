@@ -7,7 +7,7 @@ from itertools import chain, count, islice
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.config.load import Config, check_chosen, config_from_cli
+from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.validate import resolve_backend
 from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import BatchSet, SampleSet
@@ -18,27 +18,27 @@ from ampcompare.precision import backend_of
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
-from ampcompare.system.distributed import World
-from ampcompare.system.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.system.distributed import DistributedContext
+from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.training.factory import allows_tf32, build_trainer, is_fused, load_data
 from ampcompare.training.loaders import check_data, count_workers, make_loader
 from ampcompare.training.torch_compile import check_execution
 from ampcompare.training.trainer import Trainer
 
 
-def configured(words: Sequence[str], **instead: Any) -> Config:
+def make_config(words: Sequence[str], **instead: Any) -> Config:
     """The config that the words of a run name, each option in `instead` (`backend="none"`) put in its place.
     Of strict fp32 in place of another backend the words' `tf32=true` is not taken over. Raises UserError.
     """
     if instead.get("backend") == PLAIN:
         instead = {"tf32": False, **instead}
     config = config_from_cli([*words, *(f"{key}={value}" for key, value in instead.items())])
-    check_chosen(config)
+    check_sweep_values(config)
     resolve_backend(config)
     return config
 
 
-def made_up(config: Config) -> Config:
+def with_synthetic_data(config: Config) -> Config:
     """The same with made-up images for data of ours of a known size, so that nothing has to be downloaded:
     what a step costs is the same.
     """
@@ -53,42 +53,45 @@ def made_up(config: Config) -> Config:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunContext:
     """Data and loaders of a config, from which trainers are built under any backend."""
 
     config: Config
-    world: World
+    world: DistributedContext
     data: Dataset
     train: Any  # as `make_loader` has them
     test: Any
 
-    def trainer(self, config: Config | None = None) -> Trainer:
+    def build_trainer(self, config: Config | None = None) -> Trainer:
         """A new trainer with the first weights of the config's seed. Raises UserError in each process."""
         world = self.world
         return build_trainer(
             config or self.config, self.data, self.train, world.device, world, test=self.test
         )
 
-    def steps(self, steps: int, *, few: int | None = None) -> list[list[Batch]]:
+    def first_steps(self, steps: int, *, samples: int | None = None) -> list[list[Batch]]:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
-        parts = ((each(x, lambda t: t[:few].clone()), each(y, lambda t: t[:few].clone())) for x, y in endless)
+        parts = (
+            (each(x, lambda t: t[:samples].clone()), each(y, lambda t: t[:samples].clone()))
+            for x, y in endless
+        )
         return [[*islice(parts, each_step)] for _ in range(steps)]
 
-    def environment(self, trainer: Trainer) -> dict[str, Any]:
+    def describe_environment(self, trainer: Trainer) -> dict[str, Any]:
         """What a record says of the machine, the settings in force and what is not ours; all ask."""
         config, device, precision = self.config, self.world.device, trainer.precision
         in_fp32 = operations_in_fp32(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
         settings = {
-            **machine.numerics_now(),
+            **machine.current_numerics(),
             "memory_format": "channels_last" if last else "contiguous",
             "execution": config.execution,
             "fused": is_fused(config, device),
             "processes": self.world.size,
             metrics.PRECISION_DTYPE: precision.metadata.dtype,
-            **arithmetic_of(device),
+            **describe_arithmetic(device),
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.metadata.record(),
             **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
@@ -100,7 +103,7 @@ class Setting:
             settings["data_workers"] = count_workers(config, self.world)
         return describe_environment(device, **settings, machine=name_machine(device, self.world))
 
-    def facts(self) -> dict[str, Any]:
+    def describe_data(self) -> dict[str, Any]:
         """What the summary of a run says of its data."""
         test, classes = self.data.test, self.data.classes
         samples = test.samples if isinstance(test, BatchSet) else len(test)
@@ -109,10 +112,10 @@ class Setting:
         return {key: value for key, value in facts.items() if value is not None}
 
 
-def set_up(config: Config, world: World | None = None) -> Setting:
+def prepare_run(config: Config, world: DistributedContext | None = None) -> RunContext:
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
-    world = world or World(device=machine.resolve_device(config.device))
-    with world.agree():
+    world = world or DistributedContext(device=machine.resolve_device(config.device))
+    with world.raise_on_all_ranks():
         if backend_of(config.backend).uses_tf32:
             machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
@@ -121,11 +124,11 @@ def set_up(config: Config, world: World | None = None) -> Setting:
             deterministic=config.deterministic,
         )
         check_execution(config, world.device)
-    with world.agree(), world.leader_first():
+    with world.raise_on_all_ranks(), world.main_process_first():
         data = load_data(config)
     check_data(config, data, world)
     train, test = (
         make_loader(config, split, world.device, training=split is data.train, world=world)
         for split in (data.train, data.test)
     )
-    return Setting(config, world, data, train, test)
+    return RunContext(config, world, data, train, test)

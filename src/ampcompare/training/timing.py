@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ampcompare import metrics
-from ampcompare.system.device import Mark, between_ms, is_host, marker, wait_for
+from ampcompare.system.device import TimingEvent, elapsed_ms, event_recorder, is_host, wait_for
 from ampcompare.training.resources import EnergyCounter, PeakMemory
 
 Row = dict[str, Any]
@@ -21,9 +21,9 @@ FIRST_STEPS = 3
 class StepMarks(NamedTuple):
     """Places of one step in the device's queue of work, and the samples of the step."""
 
-    start: Mark
-    batch_ready: Mark | None  # None: nobody told when the batch was there
-    end: Mark
+    start: TimingEvent
+    batch_ready: TimingEvent | None  # None: nobody told when the batch was there
+    end: TimingEvent
     samples: int
 
 
@@ -58,13 +58,13 @@ class Timing:
         self.memory = PeakMemory(device) if memory is None else memory
         clock = time.perf_counter if clock is None else clock
         self._clock, self._on_host = clock, is_host(device)
-        self._mark: Callable[[], Mark] = clock if self._on_host else marker(device)
+        self._mark: Callable[[], TimingEvent] = clock if self._on_host else event_recorder(device)
         self._steps, self._peak_starts = 0, min(warmup_steps, FIRST_STEPS)
         self._started = self._since = clock()
         self._train_seconds = 0.0
         self.is_paused = True
-        self._step_start: Mark = self._mark()
-        self._batch_ready: Mark | None = None
+        self._step_start: TimingEvent = self._mark()
+        self._batch_ready: TimingEvent | None = None
         self._marks: list[StepMarks] = []
         self._energy_samples = 0
         # Arrays of numbers: a run of two million steps must not keep as many Python floats.
@@ -144,10 +144,10 @@ class Timing:
         """Return throughput (samples/s) and times (ms) of steps that the device has finished."""
         if not marks:
             return {}
-        times = [between_ms(mark.start, mark.end) for mark in marks]
+        times = [elapsed_ms(mark.start, mark.end) for mark in marks]
         throughput = sum([mark.samples for mark in marks]) / sum(times) * 1e3
         row = {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
-        loading = [between_ms(mark.start, mark.batch_ready) for mark in marks if mark.batch_ready is not None]
+        loading = [elapsed_ms(mark.start, mark.batch_ready) for mark in marks if mark.batch_ready is not None]
         if loading:
             row[metrics.DATA_TIME] = sum(loading) / len(times)
         self._throughputs.append(throughput)

@@ -24,7 +24,7 @@ from ampcompare.data.batch import Batch, count_samples
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import as_real
 from ampcompare.system.device import is_cuda
-from ampcompare.system.distributed import World
+from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.diagnostics.activations import Activations
 from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
 from ampcompare.training.diagnostics.updates import lost_updates, sampled
@@ -59,10 +59,10 @@ class Trainer:
         task: Task,
         *,
         compiled: bool = False,
-        world: World | None = None,
+        world: DistributedContext | None = None,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.precision, self.config, self.world = precision, config, world or World()
+        self.precision, self.config, self.world = precision, config, world or DistributedContext()
         self._may_skip = type(precision).step is not Precision.step
         # The optimizer's parameters are the model's in their order, masters in their place or not.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
@@ -265,10 +265,11 @@ def name_unused(model: nn.Module, problem: Exception) -> str:
 
 
 def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
-    """The model in DDP, which adds up the gradients of all processes while they are computed: before they
-    are unscaled and looked at, so that inf and nan of one process are in all, and all skip the same steps.
+    """Return the model in DDP, which averages the gradients of all processes during the backward pass.
 
-    Buffers are not sent at each step: BatchNorm's statistics count in evaluations alone (`share_buffers`).
+    This happens before gradients are unscaled and checked, so inf and nan of one process reach all, and all
+    processes skip the same steps. Buffers are not sent at each step: the statistics of BatchNorm matter in
+    evaluations only (`DistributedContext.broadcast_buffers`).
     """
     device = next(model.parameters()).device
     known = inspect.signature(DistributedDataParallel).parameters

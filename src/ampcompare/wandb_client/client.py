@@ -65,7 +65,7 @@ def end_service(seconds: float = SERVICE_SECONDS) -> bool:
 
 
 @contextlib.contextmanager
-def waiting_said(what: str) -> Iterator[None]:
+def warn_if_slow(what: str) -> Iterator[None]:
     """While entered, what is waited for is said once where it takes long: the client retries in silence."""
     timer = threading.Timer(SILENT_SECONDS, log.warning, [f"waiting for {what} ..."])
     timer.daemon = True
@@ -110,7 +110,7 @@ def _status(problem: BaseException) -> int:
     return number if isinstance(number, int) else 0
 
 
-def leave_pandas_out() -> None:
+def skip_pandas_import() -> None:
     """Tell tables of pandas by the name of their type, as the client does where pandas is not installed.
 
     For a value that is a list or None it loads pandas otherwise (wandb 0.31: `util.is_pandas_data_frame`),

@@ -21,7 +21,7 @@ from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import printable, some
 from ampcompare.system.device import allow_tf32
-from ampcompare.training.run_context import configured, set_up
+from ampcompare.training.run_context import make_config, prepare_run
 from ampcompare.why.fp32_reference import Error, beside_twins, compared
 from ampcompare.why.step_capture import Call, Step, floats, observe
 
@@ -84,20 +84,20 @@ class Difference:
 
 def difference(words: Sequence[str]) -> Difference:
     """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
-    config = configured(words)
-    fp32 = configured(words, backend=PLAIN)
+    config = make_config(words)
+    fp32 = make_config(words, backend=PLAIN)
     if backend_of(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"
         )
     random = torch.get_rng_state()
     try:
-        setting = set_up(config)
+        setting = prepare_run(config)
         allow_tf32(False)  # the fp32 that the backend is compared with is strict
         named = any(word.lstrip("-+").startswith("batch_size=") for word in words)
-        (batches,) = setting.steps(1, few=None if named else FEW)
-        reference, trainer = setting.trainer(fp32), setting.trainer(config)
-        twins = setting.trainer(fp32).model
+        (batches,) = setting.first_steps(1, samples=None if named else FEW)
+        reference, trainer = setting.build_trainer(fp32), setting.build_trainer(config)
+        twins = setting.build_trainer(fp32).model
         truth = observe(reference, batches, config.seed)
         seen = observe(trainer, batches, config.seed)
         lines = _lines(truth, seen, twins)

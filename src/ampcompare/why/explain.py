@@ -18,9 +18,9 @@ from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import backend_of
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
-from ampcompare.runtime.formatting import of_all
-from ampcompare.system.environment import arithmetic_of
-from ampcompare.training.run_context import configured, made_up, set_up
+from ampcompare.runtime.formatting import whole_percent
+from ampcompare.system.environment import describe_arithmetic
+from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
 from ampcompare.why import memory_estimate
 from ampcompare.why.memory_estimate import MIB, Memory, memory_of
 from ampcompare.why.op_dtypes import Watched, watch_forward
@@ -56,15 +56,15 @@ def run_explain(
     words: Sequence[str], against: str, seconds: float, file: Path | None, console: Console
 ) -> None:
     """Explain a step. Raises UserError."""
-    other = configured(words)
+    other = make_config(words)
     if other.backend == against:
-        other = configured(words, backend=EXPLAINED)
+        other = make_config(words, backend=EXPLAINED)
     if other.backend == against:
         raise UserError(f"--against {against}: the same backend; name another one, as backend=apex_o1")
-    configs = [made_up(config) for config in (configured(words, backend=against), other)]
-    setting = set_up(configs[0])
-    device, batches = setting.world.device, setting.steps(1)[0]
-    trainers = [setting.trainer(config) for config in configs]
+    configs = [with_synthetic_data(config) for config in (make_config(words, backend=against), other)]
+    setting = prepare_run(configs[0])
+    device, batches = setting.world.device, setting.first_steps(1)[0]
+    trainers = [setting.build_trainer(config) for config in configs]
     seen = [watch_forward(trainer, batches[0]) for trainer in trainers]
     shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
@@ -97,7 +97,7 @@ def sentences(base: Side, other: Side, device: torch.device) -> Iterator[str]:
     if other.seen.casts:
         took = ""
         if other.times and (share := other.times.share(CASTS)) >= MUCH_CAST:
-            took = f"; all casts of a step take {of_all(share)} of it"
+            took = f"; all casts of a step take {whole_percent(share)} of it"
         size = other.seen.cast_bytes / MIB
         yield f"{other.name} casts {other.seen.casts} tensors in a forward, to {size:,.1f} MiB{took}."
     yield memory_estimate.sentence(base.memory, other.memory)
@@ -116,7 +116,7 @@ def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.devi
         yield _cause(one, two, other.dtype, device)
     if (share := two.share(IDLE)) >= MUCH_IDLE:
         yield (
-            f"In {of_all(share)} of a step no op runs: it waits for Python and for launching, "
+            f"In {whole_percent(share)} of a step no op runs: it waits for Python and for launching, "
             "which no type makes faster. A larger batch_size, execution=compile or cuda_graph do."
         )
 
@@ -127,7 +127,7 @@ def _cause(one: Times, two: Times, dtype: str, device: torch.device) -> str:
     kinds = [kind for kind in {**one.kinds, **two.kinds} if kind != IDLE]
     kind = max(kinds, key=lambda kind: sign * (two.kinds.get(kind, 0.0) - one.kinds.get(kind, 0.0)))
     cause = f"{kind}, {_ms(one.kinds.get(kind, 0.0))} > {_ms(two.kinds.get(kind, 0.0))} ms"
-    if sign > 0 and arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == COMPUTED_IN_FP32:
+    if sign > 0 and describe_arithmetic(device).get(ARITHMETIC, {}).get(dtype) == COMPUTED_IN_FP32:
         return f"This CPU computes {dtype} in fp32: {cause}."
     return f"Most of the difference is {cause}."
 
@@ -187,7 +187,7 @@ def _costs(base: Side, other: Side) -> Table:
 
 
 def _share(one: float, two: float) -> str:
-    return of_all(two / one) if one else "-"
+    return whole_percent(two / one) if one else "-"
 
 
 def _as_json(side: Side) -> dict[str, Any]:

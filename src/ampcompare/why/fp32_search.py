@@ -21,7 +21,7 @@ from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.training.losses_and_metrics import call
-from ampcompare.training.run_context import Setting, configured, set_up
+from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.op_profile import in_turns, ratio
 
@@ -135,14 +135,14 @@ def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def called_by(setting: Setting, config: Config) -> list[str]:
+def called_by(setting: RunContext, config: Config) -> list[str]:
     """The names of the modules that a forward calls, in the order of their first call, without those that
     are kept anyway. Raises UserError for a name to be kept that there is not.
     """
-    model = setting.trainer(config).model
+    model = setting.build_trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = each(setting.steps(1)[0][0][0], lambda tensor: tensor[:2])
+    inputs = each(setting.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:
@@ -169,16 +169,16 @@ def run_guard(
     """
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
-    config = configured(words)
+    config = make_config(words)
     if backend_of(config.backend).is_fp32:
         is_strict = backend_of(config.backend).is_strict_fp32
         why = "is fp32 here" if is_strict else "has TF32 on or off for all modules, none can be kept in fp32"
         raise UserError(f"backend={config.backend}: {why}; name another backend, such as backend=fp16")
-    setting = set_up(config)
+    setting = prepare_run(config)
     called = called_by(setting, dataclasses.replace(config, backend=PLAIN))
     if not called:
         raise UserError(f"model.name={config.model.name!r}: calls no modules to choose from")
-    batches = setting.steps(steps)
+    batches = setting.first_steps(steps)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
@@ -192,7 +192,7 @@ def run_guard(
     def train(backend: str, kept: Kept) -> Trial:
         losses = []
         try:
-            trainer = setting.trainer(with_kept(backend, kept))
+            trainer = setting.build_trainer(with_kept(backend, kept))
             with trainer.precision.training_context():
                 for number, one in enumerate(batches):
                     torch.manual_seed(config.seed + number)
@@ -214,11 +214,13 @@ def run_guard(
     elif WHOLE in found:
         told["outcome"] = "no set of modules"
         say("no set of modules helps: only the whole network in fp32 does")
-        if outside := parameters_outside(setting.trainer(dataclasses.replace(config, backend=PLAIN)), called):
+        if outside := parameters_outside(
+            setting.build_trainer(dataclasses.replace(config, backend=PLAIN)), called
+        ):
             say(f"parameters outside of the modules that the forward calls: {some_of(outside, 'parameters')}")
     else:
         use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *found])}"
-        trainers = [setting.trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
+        trainers = [setting.build_trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
         plain, slower = in_turns(trainers, batches[0], setting.world.device, COST_SECONDS)
         value, how = ratio(slower, plain)
         told |= {"outcome": "found", "kept": found, "use": use, "cost": value}

@@ -12,7 +12,7 @@ from support import training
 from support.refusals import line_of
 
 from ampcompare import load_runs
-from ampcompare.training.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import CheckpointStore
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, begun
 
 
 def test_a_run_that_is_still_going_on_is_left_alone(play, begun: Path):
-    store = Store(begun)
+    store = CheckpointStore(begun)
     assert store.lock()
     assert f"new run; run {begun.name} is going on in another process" in play("resume=auto", "max_steps=1")
     store.unlock()
@@ -93,7 +93,9 @@ def test_a_run_that_is_still_going_on_is_left_alone(play, begun: Path):
 
 def test_damaged_checkpoints_cost_what_came_after_the_one_before_or_all(play, tmp_path: Path):
     play("epochs=3", until=11)
-    newest, before = (file for path in (tmp_path / "checkpoints").iterdir() for file in Store(path).files())
+    newest, before = (
+        file for path in (tmp_path / "checkpoints").iterdir() for file in CheckpointStore(path).files()
+    )
     newest.write_bytes(newest.read_bytes()[:5000])
     said = play("epochs=3", "resume=auto", until=7)
     assert f"checkpoint {newest.name} is damaged" in said
@@ -105,7 +107,7 @@ def test_damaged_checkpoints_cost_what_came_after_the_one_before_or_all(play, tm
 
 
 def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path):
-    store = Store(begun)
+    store = CheckpointStore(begun)
     state = store.load()
     assert state
     del state["optimizer"]
@@ -114,7 +116,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, begun: Path)
 
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_machine_of_before(play, begun: Path, tmp_path: Path):
-    store = Store(begun)
+    store = CheckpointStore(begun)
     state = store.load()
     assert state
     machine, elsewhere = state["machine"], {"host": "0123456789ab", "gpu": None}

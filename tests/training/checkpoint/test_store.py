@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.same_run import assert_same_state
 
-from ampcompare.training.checkpoint.store import CheckpointError, Store, read
+from ampcompare.training.checkpoint.store import CheckpointError, CheckpointStore, read
 
 STATE: dict[str, Any] = {
     "step": 3,
@@ -25,12 +25,12 @@ STATE: dict[str, Any] = {
 
 def saved(folder: Path, step: int = 3) -> Path:
     """A checkpoint of this step in a run's folder."""
-    Store(folder).save(STATE | {"step": step}, {"seed": 1})
-    return Store(folder).files()[0]
+    CheckpointStore(folder).save(STATE | {"step": step}, {"seed": 1})
+    return CheckpointStore(folder).files()[0]
 
 
 def names(folder: Path) -> list[str]:
-    return [path.name for path in Store(folder).files()]
+    return [path.name for path in CheckpointStore(folder).files()]
 
 
 def test_what_was_saved_comes_back_and_pytorch_reads_it_too(tmp_path: Path):
@@ -71,7 +71,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path, monkeyp
 def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the_best(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     for step, best in ((1, True), (2, True), (3, False), (4, False), (5, False)):
         store.save(STATE | {"step": step}, {}, best=best)
     assert names(tmp_path) == ["step-000000005.pt", "step-000000004.pt", "step-000000002.best.pt"]
@@ -80,7 +80,7 @@ def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the
     store.save(STATE | {"step": 6}, {}, best=True)  # with more steps
     store.end(6)
     assert names(tmp_path) == ["step-000000006.best.pt"]
-    Store(tmp_path).save(STATE, {})  # a new run of this name
+    CheckpointStore(tmp_path).save(STATE, {})  # a new run of this name
     assert names(tmp_path) == ["step-000000003.pt"]
     assert not caplog.messages
 
@@ -100,15 +100,15 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "step-000000001.pt"]
-    assert_same_state(Store(tmp_path).load(), STATE | {"step": 1})
+    assert_same_state(CheckpointStore(tmp_path).load(), STATE | {"step": 1})
 
 
 def test_one_process_has_a_folder_until_it_ends_however(tmp_path: Path):
     code = f"""
 import signal
 from pathlib import Path
-from ampcompare.training.checkpoint.store import Store
-store = Store(Path({str(tmp_path)!r}))
+from ampcompare.training.checkpoint.store import CheckpointStore
+store = CheckpointStore(Path({str(tmp_path)!r}))
 assert store.lock()
 print("locked", flush=True)
 signal.pause()
@@ -116,7 +116,7 @@ signal.pause()
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert other.stdout
     other.stdout.readline()
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     assert not store.lock()
     (tmp_path / "step-000000001.pt.1234.tmp").write_bytes(b"half")
     other.kill()

@@ -52,8 +52,8 @@ def test_gradient_norm_is_that_of_all_elements_in_fp32():
 @pytest.mark.slow
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
-        "import torch; from ampcompare.system.device import peak_of_process; before = peak_of_process(); "
-        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
+        "import torch; from ampcompare.system.device import process_peak_mib; before = process_peak_mib(); "
+        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, process_peak_mib())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(float, done.stdout.split())

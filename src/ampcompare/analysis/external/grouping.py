@@ -16,7 +16,7 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
 from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten
-from ampcompare.runtime.formatting import by_size, printable, short, some
+from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
 BASELINE = "none"  # of our own runs
 SEED = "seed"  # the key of a seed that needs no option
@@ -169,7 +169,7 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
         if named in values or alike:
             return named if named in values else alike[0]
         near = did_you_mean(named, values, 0.5)
-        there = some([short(printable(value)) for value in sorted(values, key=by_size)], MAX_KEYS)
+        there = some([short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS)
         what = f"no run has this value of {key}; {near and near + ' '}there is {there}"
         raise UserError(f"--baseline {named!r}: {what}")
     swept = [as_text(value) for value in runs[0].swept.get(key, ())]
@@ -182,7 +182,7 @@ def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence
 
 
 def _is_same(value: str, named: str) -> bool:
-    return by_size(value) == by_size(named) or {value, named} == NULLS
+    return numeric_sort_key(value) == numeric_sort_key(named) or {value, named} == NULLS
 
 
 def _differences(columns: Columns, keys: Sequence[str]) -> list[str]:

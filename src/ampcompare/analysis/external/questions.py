@@ -13,7 +13,7 @@ from ampcompare.analysis.grouping.compared_metric import GOALS, MINIMIZE
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runtime import formatting
-from ampcompare.runtime.formatting import by_size, printable, short, some
+from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
 MAX_CANDIDATES, MAX_VALUES, MAX_ARMS = 8, 4, 6
 NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
@@ -112,7 +112,7 @@ def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 def values_in(column: Sequence[str]) -> str:
     """Return the values of a setting: `32-true and bf16-mixed`, or how many there are."""
-    values = sorted({*column}, key=by_size)
+    values = sorted({*column}, key=numeric_sort_key)
     return (
         some([short(printable(value), 24) for value in values])
         if len(values) <= MAX_VALUES

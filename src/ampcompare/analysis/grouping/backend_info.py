@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from ampcompare import metrics
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
-from ampcompare.runtime.formatting import by_size, printable, short
+from ampcompare.runtime.formatting import numeric_sort_key, printable, short
 
 AGAIN = " again (A/A)"  # ends the name of the baseline's control
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
@@ -29,7 +29,7 @@ def ordered(values: Iterable[str]) -> list[str]:
     """Return each value once: built-in backends in their order, then the others by name, numbers by size."""
     wanted = set(values)
     known = [label for label in REGISTRY if label in wanted]
-    return known + sorted(sorted(wanted - set(known)), key=by_size)
+    return known + sorted(sorted(wanted - set(known)), key=numeric_sort_key)
 
 
 def dtype_of(run: RunRecord) -> str:
@@ -46,7 +46,7 @@ def half_of(run: RunRecord) -> str:
     return SHORT.get(dtype_of(run), "")
 
 
-def arithmetic_of(run: RunRecord) -> str:
+def describe_arithmetic(run: RunRecord) -> str:
     """Return what computed the run's dtype on a CPU.
 
     Returns:

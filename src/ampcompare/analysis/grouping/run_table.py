@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.backend_info import arithmetic_of, dtype_of, half_of
+from ampcompare.analysis.grouping.backend_info import describe_arithmetic, dtype_of, half_of
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.contention import at_work
 from ampcompare.analysis.grouping.outcome import outcome_of
@@ -65,7 +65,7 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
         ON_CPU: "cpu" in (kind, run.option("device")),
         HALF: half_of(run),
         DTYPE: dtype_of(run),
-        ARITHMETIC: arithmetic_of(run),
+        ARITHMETIC: describe_arithmetic(run),
         ROWS: run.rows,
         STARTED: _started(run),
         JUMPS: jumps,

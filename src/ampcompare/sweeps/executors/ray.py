@@ -24,7 +24,7 @@ from ampcompare.errors import UserError, did_you_mean, one_line, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.signals import preserved_handlers
-from ampcompare.runtime.yaml_io import read_word
+from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.code_version import changed_code_dates, read_code_version
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.ray_task import (
@@ -278,7 +278,7 @@ def task_options(words: Mapping[str, str]) -> dict[str, Any]:
         if name not in WORDS:
             allowed = did_you_mean(name, WORDS) or f"expected one of {', '.join(WORDS)}"
             raise UserError(f"{word}: no such option; {allowed}")
-        value = read_word(PREFIX + name, text)
+        value = parse_yaml_value(PREFIX + name, text)
         if not _is_valid(name, value):
             raise UserError(f"{word}: expected {WORDS[name]}")
         options[name] = value

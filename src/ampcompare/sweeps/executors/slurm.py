@@ -26,7 +26,7 @@ from typing import Any
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.atomic_files import make_folder
-from ampcompare.runtime.yaml_io import read_word
+from ampcompare.runtime.yaml_io import parse_yaml_value
 from ampcompare.sweeps.code_version import changed_code_dates
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import SlurmTask, make_report, read_end
@@ -361,7 +361,7 @@ def submitit_parameters(given: Mapping[str, str], workers: int | None = None) ->
             raise UserError(f"{word}: expected a printable word")
         # All else is a text, as sbatch has it: an account may begin with 0, a node be called 1e3.
         parameters[name] = (
-            read_word(word, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
+            parse_yaml_value(word, text) if name in PARAMETER_TYPES or text in ("true", "false") else text
         )
         if not isinstance(parameters[name], PARAMETER_TYPES.get(name, object)):
             todo = """such as slurm.setup='["module load cuda"]' or additional_parameters='{"wckey": "me"}'"""

@@ -9,7 +9,7 @@ from typing import Any
 from ampcompare.config.schema import Config
 from ampcompare.errors import reason
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.training.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import CheckpointStore
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class CheckpointManager:
     """
 
     tracker: Tracker
-    store: Store
+    store: CheckpointStore
     config: Config
     identity: Mapping[str, Any]
     machine: Mapping[str, Any]

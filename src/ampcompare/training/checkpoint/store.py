@@ -56,7 +56,7 @@ def read(path: Path) -> dict[str, Any]:
     raise CheckpointError(f"the checksum of {damaged} does not match")
 
 
-class Store:
+class CheckpointStore:
     """The folder of one run."""
 
     def __init__(self, folder: Path) -> None:
@@ -173,7 +173,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 def find(
     config: Config, identity: Mapping[str, Any], total_steps: int
-) -> tuple[Store, dict[str, Any]] | None:
+) -> tuple[CheckpointStore, dict[str, Any]] | None:
     """The run to go on with, taken by this process, and its state; None to start a new one.
 
     Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run; it has no state if it has ended.
@@ -184,7 +184,7 @@ def find(
     named, auto = os.environ.get("WANDB_RUN_ID"), config.resume == "auto"
     top = Path(config.output_dir) / FOLDER
     passed_over: list[str] = []
-    for store in map(Store, _newest_first(top) if not named else [top / named] if auto else []):
+    for store in map(CheckpointStore, _newest_first(top) if not named else [top / named] if auto else []):
         about: dict[str, Any] = {"format": FORMAT}
         try:
             about = store.about()
@@ -216,7 +216,9 @@ def find(
     return None
 
 
-def _obstacle(store: Store, about: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, str] | None:
+def _obstacle(
+    store: CheckpointStore, about: Mapping[str, Any], identity: Mapping[str, Any]
+) -> tuple[str, str] | None:
     """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
     if about["format"] != FORMAT:
         told = about["format"]
