@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Self
 
 EXIT_BAD_INPUT = 2
-ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
-MOST_SAID = 300  # characters of what somebody else's exception says
-LONGEST = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
+RELAYING_PACKAGES = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
+MAX_EXCEPTION_CHARS = 300  # characters of what somebody else's exception says
+MAX_LINE_CHARS = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
 # How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
-FROM_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
+WORKER_ERROR = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 
 
 class UserError(Exception):
@@ -23,21 +23,21 @@ class UserError(Exception):
     had begun.
     """
 
-    theirs: BaseException | None = None
+    cause: BaseException | None = None
     exit_code = EXIT_BAD_INPUT
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
         lines = map(one_line, (message, *details))
-        half = LONGEST // 2
-        self.lines = [x if len(x) <= LONGEST else f"{x[:half]} ... {x[-half:]}" for x in lines]
+        half = MAX_LINE_CHARS // 2
+        self.lines = [x if len(x) <= MAX_LINE_CHARS else f"{x[:half]} ... {x[-half:]}" for x in lines]
         super().__init__("\n  ".join(self.lines))
 
-    def showing(self, problem: BaseException) -> Self:
+    def with_cause(self, problem: BaseException) -> Self:
         """The same, below what somebody else's code raised: its traceback from that one's own line on."""
         step = problem.__traceback__
-        while step and step.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ON_THE_WAY:
+        while step and step.tb_frame.f_globals.get("__name__", "").partition(".")[0] in RELAYING_PACKAGES:
             step = step.tb_next
-        self.theirs = problem.with_traceback(step)
+        self.cause = problem.with_traceback(step)
         return self
 
 
@@ -53,21 +53,21 @@ def reason(problem: BaseException) -> str:
     return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
 
 
-def what_happened(problem: BaseException, path: Path | None = None) -> str:
+def describe_exception(problem: BaseException, path: Path | None = None) -> str:
     """`line 3: ValueError: no such width`: what it is, and the last line of its author's file there."""
     if isinstance(problem, SyntaxError) and problem.filename == str(path):
         return f"line {problem.lineno}: {problem.msg}"
     said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0]
     own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
-    if FROM_WORKER.match(str(problem)):
+    if WORKER_ERROR.match(str(problem)):
         own += re.findall(rf'File "{re.escape(str(path))}", line (\d+)', str(problem))
         lines = str(problem).rpartition("Traceback (most recent call last):\n")[2].splitlines()
         said = next((line for line in lines if line.strip() and not line.startswith(" ")), said)
-    said = said[:MOST_SAID].rstrip(": ")
+    said = said[:MAX_EXCEPTION_CHARS].rstrip(": ")
     return f"line {own[-1]}: {said}" if own else said
 
 
-def kind_of(value: object) -> str:
+def describe_type(value: object) -> str:
     """What a value is, with its article: `an int`, `a list`."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

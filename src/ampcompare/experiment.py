@@ -17,7 +17,7 @@ from ampcompare.data.sources import SOURCES as DATA
 from ampcompare.data.sources import source_of
 from ampcompare.data.worker_signals import is_loss_of_worker
 from ampcompare.errors import UserError, reason
-from ampcompare.plugins import short
+from ampcompare.plugins import shorten_name
 from ampcompare.precision import backend_of
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.messages import silent
@@ -176,7 +176,7 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
 def run_name(config: Config) -> str:
     """`native_resnet50_cifar` and the like: backend, model, data."""
     data = source_of(config.data.source).short
-    return f"{backend_of(config.backend).label}_{short(config.model.name)}_{data}"
+    return f"{backend_of(config.backend).label}_{shorten_name(config.model.name)}_{data}"
 
 
 def start_tracker(

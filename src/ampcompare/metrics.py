@@ -18,7 +18,7 @@ EVALUATION = "evaluation"
 END = "summary"  # alone; the summary also has the last value of each metric of the rows
 
 HIGHER, LOWER = "higher", "lower"
-SHARE = "0..1"
+FRACTION = "0..1"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Metric:
     @property
     def title(self) -> str:
         """The words as a heading: `Throughput, images/s`."""
-        unit = f", {self.unit}" if self.unit not in ("", SHARE) else ""
+        unit = f", {self.unit}" if self.unit not in ("", FRACTION) else ""
         return f"{self.words[0].upper()}{self.words[1:]}{unit}"
 
 
@@ -70,45 +70,45 @@ def find(key: str) -> Metric | None:
 
 
 # What a metric that nobody declared is judged by: parts of its name, and whole words in it.
-_FALLS = re.compile(
+_LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|seconds|joules|miss_rate|bits_per|false_(posi|nega)tive|negative_log_likelihood"
     r"|(?<![^_])(time|mib|err|r?mse|mae|mape|ppl|nll|bp[bcp]|[wct]er|[fk]id|ece|brier|ce|xent|entropy|kl|cost"
     r"|divergence|distance|regret|residual|lpips|f[pn]r|far|frr|eer)(?![^_])"
 )
-_RISES = re.compile(
+_HIGHER_IS_BETTER = re.compile(
     r"accuracy|precision|recall|score|reward|auroc|auprc|bleu|rouge|true_(posi|nega)tive"
     r"|(?<![^_])(acc[15]?|top[15]|f1|auc|m?ap|map\d\d|m?iou|t[pn]r|dice|r2|psnr|ssim|mcc|kappa|em|ndcg|mrr|pearson"
     r"|spearman|corr(elation)?|return|success|win|hits?|meteor|cider|chrf|specificity|sensitivity|jaccard)(?![^_])"
 )
-_NEGATED = {"neg", "negative", "negated"}  # turns round what it stands by
-_UNTURNED = {"rate", "log", "likelihood", "nll", "true", "false"}  # false negatives; -log p
+_NEGATIONS = {"neg", "negative", "negated"}  # turns round what it stands by
+_NOT_NEGATED_WITH = {"rate", "log", "likelihood", "nll", "true", "false"}  # false negatives; -log p
 
 
-def direction_of(key: str) -> str:
+def guess_direction(key: str) -> str:
     """HIGHER or LOWER, as the name of a metric says it: `word_error`, `val_acc`, `neg_mean_squared_error`;
     else nothing.
     """
     for text in (re.split(r"[/.]", key)[-1], key):  # `accuracy/loss` is a loss
-        words = parts_of(text)
-        turned = bool(_NEGATED & {*words}) and not _UNTURNED & {*words}
-        name = "_".join(word for word in words if not turned or word not in _NEGATED)
-        if _FALLS.search(name):
+        words = split_words(text)
+        turned = bool(_NEGATIONS & {*words}) and not _NOT_NEGATED_WITH & {*words}
+        name = "_".join(word for word in words if not turned or word not in _NEGATIONS)
+        if _LOWER_IS_BETTER.search(name):
             return HIGHER if turned else LOWER
-        if _RISES.search(name):
+        if _HIGHER_IS_BETTER.search(name):
             return LOWER if turned else HIGHER
     return ""
 
 
-def parts_of(key: str) -> list[str]:
+def split_words(key: str) -> list[str]:
     """The words that a name is made of: of `valAcc` and `val_acc` the same."""
     joined = re.sub(r"(?<![a-zA-Z])m(?=(?:IoU|AP)(?![a-z]))", "M", key).replace("IoU", "IOU")
     return re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", joined).lower())
 
 
-EVAL = "eval/"  # and the name of a score: what an evaluation logs of it
+EVAL_PREFIX = "eval/"  # and the name of a score: what an evaluation logs of it
 
 
-def best_of(key: str) -> str:
+def make_best_key(key: str) -> str:
     """Under which key the summary has the best of a metric's evaluations: `best/eval_accuracy`."""
     return f"best/{key.replace('/', '_')}"
 
@@ -119,7 +119,7 @@ ELAPSED = declare("time/elapsed_seconds", "elapsed time", ALWAYS, "s", better=LO
 TRAIN_SECONDS = declare("time/train_seconds", "training time", ALWAYS, "s", better=LOWER)
 
 LOSS = declare("train/loss", "training loss", INTERVAL, better=LOWER)
-ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, SHARE, better=HIGHER)
+ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, FRACTION, better=HIGHER)
 LEARNING_RATE = declare("train/learning_rate", "learning rate", INTERVAL)
 SCALE = declare("amp/scale_factor", "loss scale factor", INTERVAL)
 SKIPPED = declare("amp/skipped_steps", "skipped steps", INTERVAL, "steps", better=LOWER)
@@ -141,37 +141,37 @@ RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "M
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
 
 # Shares of the gradients' elements, in all and in each layer group.
-_PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
-UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **_PART)
+_FRACTION: dict[str, Any] = {"when": DIAGNOSIS, "unit": FRACTION, "better": LOWER, "by_group": True}
+UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **_FRACTION)
 UNDERFLOW_UNSCALED = declare(
-    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **_PART
+    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **_FRACTION
 )
-OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **_PART)
-ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_PART)
+OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **_FRACTION)
+ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_FRACTION)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
 # Of the weights that an optimizer updates in half precision, likewise.
 LOST_UPDATES = declare(
-    "update/lost_fraction", "weights whose update is lost to rounding", **_PART, needs=HALF_UPDATES
+    "update/lost_fraction", "weights whose update is lost to rounding", **_FRACTION, needs=HALF_UPDATES
 )
 
 # Of what the network's modules return, likewise.
-_SEEN: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
-ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_SEEN, better=LOWER, by_group=True)
+_ACTIVATION: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
+ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_ACTIVATION, better=LOWER, by_group=True)
 ACTIVATION_SUBNORMAL = declare(
-    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_PART, needs=EAGER
+    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_FRACTION, needs=EAGER
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
-EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, SHARE, better=HIGHER)
-EVAL_TOP5 = declare("eval/top5_accuracy", "eval top5 accuracy", EVALUATION, SHARE, better=HIGHER)
+EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, FRACTION, better=HIGHER)
+EVAL_TOP5 = declare("eval/top5_accuracy", "eval top5 accuracy", EVALUATION, FRACTION, better=HIGHER)
 EVAL_MSE = declare("eval/mse", "eval MSE", EVALUATION, better=LOWER, needs=OF_TASK)
 EVAL_MAE = declare("eval/mae", "eval MAE", EVALUATION, better=LOWER, needs=OF_TASK)
 ENERGY = declare("energy/joules_per_image", "energy", EPOCH_END, "J/image", better=LOWER, needs=GPU)
 
-BEST_ACCURACY = declare(best_of(EVAL_ACCURACY), "best eval accuracy", END, SHARE, better=HIGHER)
+BEST_ACCURACY = declare(make_best_key(EVAL_ACCURACY), "best eval accuracy", END, FRACTION, better=HIGHER)
 for _key in (EVAL_LOSS, EVAL_TOP5, EVAL_MSE, EVAL_MAE):  # where it is the one that is compared
     _of = METRICS[_key]
-    declare(best_of(_key), f"best {_of.words}", END, _of.unit, better=_of.better, needs=OF_TASK)
+    declare(make_best_key(_key), f"best {_of.words}", END, _of.unit, better=_of.better, needs=OF_TASK)
 BEST_EPOCH = declare("best/epoch", "epoch of the best evaluation", END, "epochs")
 THROUGHPUT_MEDIAN = declare(
     "throughput/images_per_second_median", "median throughput", END, "images/s", better=HIGHER
@@ -180,17 +180,17 @@ STEP_TIME_P50 = declare("throughput/step_time_ms_p50", "median step time", END, 
 STEP_TIME_P95 = declare(
     "throughput/step_time_ms_p95", "95th percentile of the step time", END, "ms", better=LOWER
 )
-_OF_SCALE: dict[str, Any] = {"when": END, "unit": "steps", "needs": "a dynamic loss scale"}
+_SCALE_EVENT: dict[str, Any] = {"when": END, "unit": "steps", "needs": "a dynamic loss scale"}
 SCALE_COLLAPSED = declare(
     "amp/scale_collapsed_at_step",
     "step at which the loss scale collapsed",
-    **_OF_SCALE,
+    **_SCALE_EVENT,
     no_goal="null in every run whose loss scale holds",
 )
 NONFINITE_AT = declare(
     "amp/nonfinite_buffers_at_step",
     "step at which buffers became non-finite",
-    **_OF_SCALE,
+    **_SCALE_EVENT,
     no_goal="null in every run whose buffers stay finite",
 )
 NONFINITE_MODULES = declare(

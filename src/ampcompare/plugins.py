@@ -21,13 +21,13 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ampcompare.errors import UserError, did_you_mean, what_happened
+from ampcompare.errors import UserError, did_you_mean, describe_exception
 
-FORMS = "pkg.mod:Name or ./file.py:Name"
+NAME_FORMS = "pkg.mod:Name or ./file.py:Name"
 
 
 @dataclass(frozen=True)
-class Door:
+class PluginKind:
     """Where one kind of part comes in.
 
     Attributes:
@@ -42,8 +42,8 @@ class Door:
     libraries: tuple[str, ...] = ()
     renamed: str = ""
 
-    def unknown(self, text: str, built_in: Collection[str]) -> UserError:
-        return self.refusal(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
+    def make_unknown_error(self, text: str, built_in: Collection[str]) -> UserError:
+        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
 
     def names(self, built_in: Collection[str]) -> list[str]:
         """What may be asked for beside what is built in, in words: what is installed, and the forms."""
@@ -51,37 +51,37 @@ class Door:
         ours = (f"{library}:NAME" for library in self.libraries)
         return [*installed, *ours, "pkg.mod:Name", "./file.py:Name"]
 
-    def takes(self, text: str) -> bool:
+    def accepts(self, text: str) -> bool:
         """Whether the text names something from outside. Raises UserError for one that cannot be right, as
         far as that can be told without importing it.
         """
         left, _, name = text.partition(":")
-        if not is_object(text) or left in self.libraries:
-            return is_object(text) or text in entry_points(group=self.group).names
+        if not is_object_path(text) or left in self.libraries:
+            return is_object_path(text) or text in entry_points(group=self.group).names
         is_file = left.endswith(".py")
-        if not (is_file or _is_dotted(left)) or not _is_dotted(name):
-            raise self.refusal(text, f"expected {FORMS}, with one colon")
+        if not (is_file or _is_dotted_path(left)) or not _is_dotted_path(name):
+            raise self.make_error(text, f"expected {NAME_FORMS}, with one colon")
         if is_file and not os.path.isfile(left):
-            raise self.refusal(text, f"{left} is not there (looked for from {Path.cwd()}); expected {FORMS}")
+            raise self.make_error(text, f"{left} is not there (looked for from {Path.cwd()}); expected {NAME_FORMS}")
         return True
 
-    def refusal(self, text: str, why: str) -> UserError:
+    def make_error(self, text: str, why: str) -> UserError:
         return UserError(f"{self.option}={text!r}: {why}")
 
 
-BACKENDS = Door(
+BACKENDS = PluginKind(
     "backend",
     "ampcompare.backends",
     renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
     "ampcompare.precision.registry",
 )
-DATA = Door("data.source", "ampcompare.data")
-MODELS = Door("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
-LOSSES = Door("task.loss", "ampcompare.losses")
-METRICS = Door("task.metrics", "ampcompare.metrics")
+DATA = PluginKind("data.source", "ampcompare.data")
+MODELS = PluginKind("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
+LOSSES = PluginKind("task.loss", "ampcompare.losses")
+METRICS = PluginKind("task.metrics", "ampcompare.metrics")
 
 
-class Unfit(ValueError):
+class InvalidPluginOutput(ValueError):
     """What somebody's part gave and cannot be used; the message is the rest of a line that names the part."""
 
 
@@ -96,76 +96,76 @@ class Plugin:
     file: Path
 
 
-_SOURCES: dict[type, str] = {}  # of a loaded class, the hash of its file
-_LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
+_SOURCE_HASHES: dict[type, str] = {}  # of a loaded class, the hash of its file
+_NAMES_BY_FILE: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
 
 
-def left_out(door: Door, built_in: Collection[str]) -> list[str]:
+def describe_shadowed_plugins(door: PluginKind, built_in: Collection[str]) -> list[str]:
     """A line for what is installed and cannot be had, as it has the name of a built-in part."""
     taken = (entry for entry in entry_points(group=door.group) if entry.name in built_in)
-    return [f"{door.option}={e.name} is the built-in one; that of {_origin(e)} is left out" for e in taken]
+    return [f"{door.option}={e.name} is the built-in one; that of {_describe_origin(e)} is left out" for e in taken]
 
 
-def is_object(text: str) -> bool:
+def is_object_path(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text
 
 
-def short(text: str) -> str:
+def shorten_name(text: str) -> str:
     """The last part of the name, as a word that may stand in names of runs: `mine-py-build`."""
     return re.sub(r"\W+", "-", text.rpartition("/")[2])
 
 
-def _is_dotted(name: str) -> bool:
+def _is_dotted_path(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def load(door: Door, text: str) -> Plugin:
+def load(door: PluginKind, text: str) -> Plugin:
     """Import what the text names. Raises UserError for whatever goes wrong in that."""
     target, origin, path = text, "", None
-    if is_object(text):
-        door.takes(text)
+    if is_object_path(text):
+        door.accepts(text)
         left = text.partition(":")[0]
         path = Path(left).resolve() if left.endswith(".py") else None
     else:
-        entry = _entry_of(door, text)
-        target, origin = entry.value.partition("[")[0].strip(), f"entry point of {_origin(entry)}: "
+        entry = _find_entry_point(door, text)
+        target, origin = entry.value.partition("[")[0].strip(), f"entry point of {_describe_origin(entry)}: "
     left, _, name = target.partition(":")
-    with blame(door, text, f"{origin}cannot be imported", path):
+    with wrap_plugin_errors(door, text, f"{origin}cannot be imported", path):
         content = path.read_bytes() if path else b""
-        module = _module_of_file(path, content) if path else resolve_name(f"{left}:")
+        module = _import_file(path, content) if path else resolve_name(f"{left}:")
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
             near = did_you_mean(name, vars(module))
-            raise door.refusal(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
+            raise door.make_error(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
-        _LOADED[str(file)] = f"{door.option}={text!r}"
+        _NAMES_BY_FILE[str(file)] = f"{door.option}={text!r}"
         source = _hash(content or file.read_bytes())
         if inspect.isclass(value):
-            _SOURCES[value] = source
+            _SOURCE_HASHES[value] = source
         return Plugin(value, source, file)
 
 
-def source_of(cls: type) -> str:
+def get_source_hash(cls: type) -> str:
     """Return the hash of a loaded class's file; "" for a class that was not loaded by a name."""
-    return _SOURCES.get(cls, "")
+    return _SOURCE_HASHES.get(cls, "")
 
 
-def _entry_of(door: Door, text: str) -> EntryPoint:
+def _find_entry_point(door: PluginKind, text: str) -> EntryPoint:
     entries = [*entry_points(group=door.group, name=text)]
     if len(entries) != 1:
-        found = " and ".join(sorted(map(_origin, entries))) or "none is installed"
-        raise door.refusal(text, f"expected one entry point in {door.group}, {found}; or name it as {FORMS}")
+        found = " and ".join(sorted(map(_describe_origin, entries))) or "none is installed"
+        raise door.make_error(text, f"expected one entry point in {door.group}, {found}; or name it as {NAME_FORMS}")
     return entries[0]
 
 
-def _origin(entry: EntryPoint) -> str:
+def _describe_origin(entry: EntryPoint) -> str:
     return f"{entry.dist and entry.dist.name} ({entry.value})"
 
 
-def _module_of_file(path: Path, content: bytes) -> ModuleType:
+def _import_file(path: Path, content: bytes) -> ModuleType:
     """The file as a module, one for each content. No bytecode is read: it may be of an earlier content, and
     the hash in a record is of what ran.
     """
@@ -186,7 +186,7 @@ def _hash(content: bytes) -> str:
 
 
 @contextmanager
-def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterator[None]:
+def wrap_plugin_errors(door: PluginKind, text: str, what: str, path: Path | None = None) -> Iterator[None]:
     """Whatever somebody else's code raises as a UserError that begins with `what`, such as `no network`, and
     shows where it was; of what is Unfit the reason alone.
     """
@@ -194,23 +194,23 @@ def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterato
         yield
     except (UserError, KeyboardInterrupt):
         raise
-    except Unfit as problem:
-        raise door.refusal(
+    except InvalidPluginOutput as problem:
+        raise door.make_error(
             text, f"{what.removeprefix('no ')}: {str(problem).rpartition('Unfit: ')[2]}"
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
         hint = f"; {door.renamed}" if is_renamed and door.renamed else ""
-        error = door.refusal(text, f"{what} ({what_happened(problem, path)}){hint}")
-        raise error.showing(problem) from None
+        error = door.make_error(text, f"{what} ({describe_exception(problem, path)}){hint}")
+        raise error.with_cause(problem) from None
 
 
-def fault_of(problem: BaseException) -> UserError | None:
+def find_plugin_error(problem: BaseException) -> UserError | None:
     """The error for what a part raised while it was used, None for what was raised elsewhere."""
     for step in extract_tb(problem.__traceback__):
-        if step.filename in _LOADED:
-            why = what_happened(problem, Path(step.filename))
-            return UserError(f"{_LOADED[step.filename]}: {why}").showing(problem)
+        if step.filename in _NAMES_BY_FILE:
+            why = describe_exception(problem, Path(step.filename))
+            return UserError(f"{_NAMES_BY_FILE[step.filename]}: {why}").with_cause(problem)
     return None
 
 
@@ -223,8 +223,8 @@ def call(
     does not set them. Raises UserError for an argument that its signature does not take, or lacks; what the
     function raises goes on.
     """
-    signature = signature_of(function)
-    arguments = {k: v for k, v in ours.items() if takes(signature, k)} | dict(given)
+    signature = get_signature(function)
+    arguments = {k: v for k, v in ours.items() if accepts_argument(signature, k)} | dict(given)
     try:
         signature.bind(**arguments)
     except TypeError as problem:
@@ -232,7 +232,7 @@ def call(
     return function(**arguments)
 
 
-def signature_of(function: Callable[..., Any]) -> Signature:
+def get_signature(function: Callable[..., Any]) -> Signature:
     """Its signature; where it has none that can be read (some in C), one that takes anything."""
     try:
         return inspect.signature(function)
@@ -240,7 +240,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         return Signature([Parameter("anything", Parameter.VAR_KEYWORD)])
 
 
-def takes(signature: Signature, name: str) -> bool:
+def accepts_argument(signature: Signature, name: str) -> bool:
     """Whether an argument may be given by this name."""
     try:
         signature.bind_partial(**{name: None})

@@ -174,8 +174,8 @@ def test_metric_keys(tmp_path: Path):
     names = {
         "keys of environment": [getattr(metrics, name) for name in inside],
         "words for arithmetic": [metrics.EMULATED, metrics.UNKNOWN],
-        "what an evaluation logs": f"{metrics.EVAL}NAME",
-        "best of the evaluations": metrics.best_of("eval/NAME"),
+        "what an evaluation logs": f"{metrics.EVAL_PREFIX}NAME",
+        "best of the evaluations": metrics.make_best_key("eval/NAME"),
     }
     freezes("metrics", {"rows": rows, "summary alone": at_end, **names}, tmp_path)
 

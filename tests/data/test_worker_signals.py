@@ -18,7 +18,7 @@ from ampcompare.data.dataset import SampleSet
 from ampcompare.data.host_loaders import SampleLoader
 from ampcompare.data.seeding import read
 from ampcompare.data.worker_signals import begin
-from ampcompare.errors import UserError, what_happened
+from ampcompare.errors import UserError, describe_exception
 
 SIZE = 16
 
@@ -130,10 +130,10 @@ def test_a_connection_to_a_worker_that_breaks_is_a_lost_worker_and_no_mistake_in
 def test_what_a_worker_raises_is_told_as_it_was_there():
     with pytest.raises(ValueError, match="Caught ") as caught:
         next(iter(DataLoader(Broken(), num_workers=1)))
-    assert what_happened(caught.value) == "ValueError: no such image"
+    assert describe_exception(caught.value) == "ValueError: no such image"
     line = Broken.__getitem__.__code__.co_firstlineno + 4
-    assert what_happened(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
-    assert what_happened(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
+    assert describe_exception(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
+    assert describe_exception(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
 
 
 DATA = """

@@ -15,10 +15,10 @@ from support.refusals import line_of
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, call, load
+from ampcompare.plugins import BACKENDS, PluginKind, call, load
 from ampcompare.precision import REGISTRY, backend_of, build_precision
 
-DOOR = Door("part", "ampcompare.tests")
+DOOR = PluginKind("part", "ampcompare.tests")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def refusal(text: str, door: Door = DOOR) -> str:
+def refusal(text: str, door: PluginKind = DOOR) -> str:
     begin = f"{door.option}={text!r}: "
     said = line_of(load, door, text)
     assert said.startswith(begin)

@@ -10,7 +10,7 @@ from ampcompare.config.canonical import TF32, has_no_effect
 from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
-from ampcompare.plugins import left_out
+from ampcompare.plugins import describe_shadowed_plugins
 from ampcompare.precision import backend_of
 from ampcompare.precision.registry import CANNOT_KEEP, REGISTRY, BackendInfo
 
@@ -119,7 +119,7 @@ def resolve_backend(config: Config) -> None:
     """
     if os.environ.get("RANK", "0") == "0":
         for spec in OPTIONS.values():
-            for line in left_out(spec.plugin, spec.choices) if spec.plugin else ():
+            for line in describe_shadowed_plugins(spec.plugin, spec.choices) if spec.plugin else ():
                 sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.errors import kind_of
-from ampcompare.plugins import Unfit
+from ampcompare.errors import describe_type
+from ampcompare.plugins import InvalidPluginOutput
 
 Field: TypeAlias = Tensor | Mapping[str, Tensor]
 Batch: TypeAlias = tuple[Field, Field]
@@ -61,7 +61,7 @@ def as_batch(found: Any) -> Batch:
     counts = [len(tensor) for tensor in (*tensors(inputs), *tensors(targets))]
     if len({*counts}) > 1 or not counts[0]:
         said = f"the tensors have {', '.join(map(str, counts))} samples"
-        raise Unfit(f"{said}; expected as many everywhere, and at least one")
+        raise InvalidPluginOutput(f"{said}; expected as many everywhere, and at least one")
     return inputs, targets
 
 
@@ -69,7 +69,7 @@ def pair_of(found: Any) -> tuple[Any, Any]:
     """Inputs and targets of what is to be both. Raises Unfit."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-        raise Unfit(f"{kind_of(found)}{size}; {EXPECTED}")
+        raise InvalidPluginOutput(f"{describe_type(found)}{size}; {EXPECTED}")
     return found[0], found[1]
 
 
@@ -78,7 +78,7 @@ def _as_field(field: Any, what: str) -> Field:
         return _as_tensor(field, what)
     if not field or not all(isinstance(name, str) for name in field):
         said = f"{what} are a dict with the keys {[*field]}"
-        raise Unfit(f"{said}; expected names, which the model takes as arguments")
+        raise InvalidPluginOutput(f"{said}; expected names, which the model takes as arguments")
     return {name: _as_tensor(value, f"{what}[{name!r}]") for name, value in field.items()}
 
 
@@ -87,7 +87,7 @@ def _as_tensor(value: Any, what: str) -> Tensor:
         value = torch.from_numpy(np.require(value, requirements=["C", "W"]))  # it takes no negative strides
     if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.ndim:
         kind = f" of {value.dtype}" if isinstance(value, np.ndarray | Tensor) else ""
-        raise Unfit(f"{what} are {kind_of(value)}{kind}; {EXPECTED}, of numbers, dense")
+        raise InvalidPluginOutput(f"{what} are {describe_type(value)}{kind}; {EXPECTED}, of numbers, dense")
     value = value.detach()
     return value.to(torch.float32) if value.dtype == torch.float64 else value
 

@@ -29,8 +29,8 @@ from ampcompare.data.batch import (
     pair_of,
 )
 from ampcompare.data.seeding import Apart, mix, read, seed_all
-from ampcompare.errors import kind_of
-from ampcompare.plugins import Unfit
+from ampcompare.errors import describe_type
+from ampcompare.plugins import InvalidPluginOutput
 
 MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
 LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
@@ -149,7 +149,7 @@ class SampleSet(_Split):
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
             todo = "have the function return a DataLoader with a collate_fn for them"
-            raise Unfit(f"its samples do not make one tensor ({problem}); {todo}") from None
+            raise InvalidPluginOutput(f"its samples do not make one tensor ({problem}); {todo}") from None
         return as_batch(found)
 
 
@@ -173,7 +173,7 @@ class BatchSet(_Split):
     def look(self) -> Batch:
         first = next(read(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
-            raise Unfit(f"{kind_of(self.loader)} that gave no batch; it has to begin anew each time")
+            raise InvalidPluginOutput(f"{describe_type(self.loader)} that gave no batch; it has to begin anew each time")
         return first
 
     @cached_property

@@ -74,7 +74,7 @@ def _given(
                 split.content  # noqa: B018 - it is kept
         classes = user_data.classes_of(train, test)
     except ValueError as problem:
-        raise plugins.DATA.refusal(source, str(problem)) from None
+        raise plugins.DATA.make_error(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
     of_train = train.fingerprint(classes)
     names = [f"{len(train)} {train.counts}", test.fingerprint(classes), *([] if is_seeded else [of_train])]

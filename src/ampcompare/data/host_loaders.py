@@ -95,13 +95,13 @@ class BatchLoader(_FromHost):
             if (whole := next(batches, None)) is None:
                 why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
                 todo = "it has to begin anew each time, and to tell its length"
-                raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
+                raise plugins.DATA.make_error(self.name, f"the loader {why}; {todo}")
             if number < start:
                 continue
             size = count_samples(whole[0])
             if self.trains and size < self.processes:
                 why = f"has {size} samples, fewer than the {self.processes} processes"
-                raise plugins.DATA.refusal(self.name, f"batch {number} of epoch {epoch} {why}")
+                raise plugins.DATA.make_error(self.name, f"batch {number} of epoch {epoch} {why}")
             inputs, targets = (each(field, lambda t: t[self.rank :: self.processes]) for field in whole)
             if count_samples(inputs):
                 yield self.put((inputs, targets)), size

@@ -19,7 +19,7 @@ import torch
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, as_batch
 from ampcompare.data.worker_signals import begin, is_loss_of_worker
-from ampcompare.errors import FROM_WORKER, reason
+from ampcompare.errors import WORKER_ERROR, reason
 
 END = object()
 
@@ -36,12 +36,12 @@ def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator
         if is_loss_of_worker(problem):
             cause = problem.__cause__  # of two words the one that says of what it died
             raise (cause if cause and is_loss_of_worker(cause) else problem) from None
-        is_from_worker = FROM_WORKER.match(str(problem))
+        is_from_worker = WORKER_ERROR.match(str(problem))
         if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
             # A worker died while it sent a batch, and PyTorch has not been told yet.
             what = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
             raise RuntimeError(what) from None
-        with plugins.blame(plugins.DATA, name, f"no {what}", file):
+        with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {what}", file):
             raise
 
 

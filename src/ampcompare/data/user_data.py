@@ -14,8 +14,8 @@ from ampcompare import plugins
 from ampcompare.data.batch import as_batch, names_of
 from ampcompare.data.dataset import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
 from ampcompare.data.seeding import asked
-from ampcompare.errors import UserError, kind_of
-from ampcompare.plugins import DATA, Plugin, Unfit
+from ampcompare.errors import UserError, describe_type
+from ampcompare.plugins import DATA, Plugin, InvalidPluginOutput
 
 KWARGS = "data.kwargs"
 FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
@@ -35,11 +35,11 @@ def load(
     found, splits = plugins.load(DATA, name), []
     if "train" in kwargs:
         raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
-    signature = plugins.signature_of(found.value)
+    signature = plugins.get_signature(found.value)
     for train, size in zip((True, False), batch_sizes, strict=True):
         function, common = found.value, {"batch_size": size, "seed": seed}
         ours: dict[str, Any] = {key: value for key, value in common.items() if key in signature.parameters}
-        if plugins.takes(signature, "train"):
+        if plugins.accepts_argument(signature, "train"):
             ours["train"] = train
         else:  # the first argument, called otherwise
             function = partial(function, train)
@@ -58,9 +58,9 @@ def _form_of(found: Any, name: str, file: Path) -> Split:
         return TensorSet(*as_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in found)))
     is_map = hasattr(found, "__getitem__") and hasattr(found, "__len__")
     if isinstance(found, Mapping | str) or not (is_map or hasattr(found, "__iter__")):
-        raise Unfit(f"{kind_of(found)}; expected {FORMS}")
+        raise InvalidPluginOutput(f"{describe_type(found)}; expected {FORMS}")
     if (length := len(found)) < 1:
-        raise Unfit(f"{kind_of(found)} of {length}; expected at least one sample")
+        raise InvalidPluginOutput(f"{describe_type(found)} of {length}; expected at least one sample")
     if is_map and not isinstance(found, DataLoader | IterableDataset):
         return SampleSet(found, file)
     return BatchSet(found, name, file, _count(found, length), _batch_size(found))
@@ -99,7 +99,7 @@ def classes_of(train: Split, test: Split) -> tuple[str, ...]:
     """The classes of both splits, empty where the targets are no classes. Raises Unfit."""
     named = [names_of(split.sample) for split in (train, test)]
     if named[0] != named[1]:
-        raise Unfit(f"train=True and train=False differ in their names: {named[0]} and {named[1]}")
+        raise InvalidPluginOutput(f"train=True and train=False differ in their names: {named[0]} and {named[1]}")
     if isinstance(train, TensorSet) and isinstance(test, TensorSet):
         return _numbered(train.targets, test.targets)
     if not all(_numbered(split.sample[1]) for split in (train, test)):

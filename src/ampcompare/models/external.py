@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ampcompare import plugins
-from ampcompare.errors import UserError, did_you_mean, kind_of
+from ampcompare.errors import UserError, did_you_mean, describe_type
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.builtin import OURS, RESNETS
 from ampcompare.plugins import MODELS, Plugin
@@ -29,11 +29,11 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     weights = WEIGHTS.get(name.partition(":")[0], "")
     if asked := kwargs.get(weights):
         what += f" with the weights of model.kwargs.{weights}={asked!r}"
-    with plugins.blame(MODELS, name, what, builder.file):
+    with plugins.wrap_plugin_errors(MODELS, name, what, builder.file):
         model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, ours=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
-        raise MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")
+        raise MODELS.make_error(name, f"returned {describe_type(model)}; {expected}")
     return model
 
 
@@ -53,7 +53,7 @@ def found(name: str) -> Plugin:
     if library == "timm":
         if find_spec("timm") is None:
             todo = "install it with: pip install 'ampcompare[timm]'"
-            raise MODELS.refusal(name, f"needs timm, which is not installed; {todo}")
+            raise MODELS.make_error(name, f"needs timm, which is not installed; {todo}")
         import timm
 
         if not timm.is_model(short.partition(".")[0]):
@@ -74,4 +74,4 @@ def found(name: str) -> Plugin:
 def _unknown(name: str, known: Collection[str]) -> UserError:
     library, _, short = name.partition(":")
     said = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
-    return MODELS.refusal(name, f"{library} has no network of this name; {said}")
+    return MODELS.make_error(name, f"{library} has no network of this name; {said}")

@@ -82,7 +82,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     else:
         backend, cls, file = _plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
-        blame = plugins.blame(plugins.BACKENDS, name, what, file)
+        blame = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
         why = f"no option of a backend; expected one of {', '.join(known)}"
@@ -104,26 +104,26 @@ def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     from ampcompare.precision.base import Precision, metadata_of
 
     door = plugins.BACKENDS
-    if not door.takes(name):
-        raise ValueError(door.unknown(name, REGISTRY))
+    if not door.accepts(name):
+        raise ValueError(door.make_unknown_error(name, REGISTRY))
     found = plugins.load(door, name)
     cls = found.value
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
+        raise door.make_error(name, f"{what} is no backend; expected a class that inherits from Precision")
     if hasattr(cls, "declares"):
-        raise door.refusal(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
+        raise door.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
     if cls.prepare is not Precision.prepare:
         why = "which is final, since it also keeps modules in fp32; call it convert"
-        raise door.refusal(name, f"{cls.__name__} overrides prepare, {why}")
+        raise door.make_error(name, f"{cls.__name__} overrides prepare, {why}")
     if not isinstance(cls.metadata, BackendInfo):
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
-        raise door.refusal(name, f"{why}; expected {_EXAMPLE}")
+        raise door.make_error(name, f"{why}; expected {_EXAMPLE}")
     try:
         metadata = metadata_of(cls)
     except ValueError as problem:  # a name or a docstring that cannot be shown
-        raise door.refusal(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
+        raise door.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:
         why = f"label={metadata.label!r} is that of a built-in backend; give {cls.__name__} another"
-        raise door.refusal(name, why)
+        raise door.make_error(name, why)
     return metadata, cls, found.file

@@ -165,7 +165,7 @@ def metadata_of(cls: type[Precision]) -> BackendInfo:
     metadata = cls.metadata
     if "metadata" not in vars(cls) and metadata in REGISTRY.values():
         metadata = _default_metadata(cls)
-    source = plugins.source_of(cls)
+    source = plugins.get_source_hash(cls)
     return replace(metadata, source=source) if source else metadata
 
 

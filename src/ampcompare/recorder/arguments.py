@@ -113,7 +113,7 @@ def compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
     better = known.better if better is None and known is not None else better
     if better not in (metrics.HIGHER, metrics.LOWER):
         raise UserError(f"better={better!r}: {directions}, for metric={metric!r}")
-    words = metric.removeprefix(metrics.EVAL)
+    words = metric.removeprefix(metrics.EVAL_PREFIX)
     return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": words, "better": better}}}}
 
 

@@ -16,7 +16,7 @@ from ampcompare.data.dataset import ImageSet, Split, TensorSet
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import UserError, kind_of
+from ampcompare.errors import UserError, describe_type
 from ampcompare.models import OURS, RESNETS, build_model
 from ampcompare.precision import backend_of, build_precision
 from ampcompare.precision.base import UnsupportedModel
@@ -71,7 +71,7 @@ def build_trainer(
         raise UserError(problem) from None
     kinds = (nn.Module, Optimizer)
     if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
-        why = f"its convert gave {kind_of(prepared)}; expected model and optimizer"
+        why = f"its convert gave {describe_type(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
 from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import kind_of
+from ampcompare.errors import describe_type
 from ampcompare.training.errors import TrainingError
 
 TOP = 5
@@ -46,7 +46,7 @@ def tensor_of(value: Any, name: str, what: str) -> Tensor:
     if (found := find_tensor(value, name)) is not None:
         return found
     has = f" of {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
-    why = f"{what} are {kind_of(value)}{has}"
+    why = f"{what} are {describe_type(value)}{has}"
     raise TrainingError(f"{why}; the built-in losses and metrics take a tensor, or one called {name!r}")
 
 
@@ -215,7 +215,7 @@ def sum_of(score: Callable[[Any, Any], Any]) -> Callable[[Seen], Sums]:
     def add(seen: Seen) -> Sums:
         value, samples = score(seen.outputs, seen.targets), count_samples(seen.targets)
         if not isinstance(value, Tensor):
-            raise TrainingError(f"gave {kind_of(value)}; {expected}")
+            raise TrainingError(f"gave {describe_type(value)}; {expected}")
         if value.ndim == 0:
             return value * samples, samples
         targets = find_tensor(seen.targets, "labels")

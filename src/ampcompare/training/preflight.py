@@ -13,8 +13,8 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, each
 from ampcompare.data.factory import Dataset, ImageSet
 from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import UserError, kind_of, what_happened
-from ampcompare.plugins import is_object
+from ampcompare.errors import UserError, describe_type, describe_exception
+from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.training.errors import TrainingError
 from ampcompare.training.losses_and_metrics import Seen, by_class, call, find_tensor
@@ -85,7 +85,7 @@ def _look(
 def _check_loss(loss: Any) -> None:
     """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
     if not isinstance(loss, Tensor):
-        what = kind_of(loss)
+        what = describe_type(loss)
     elif loss.ndim:
         what = f"a tensor {list(loss.shape)}"
     elif not loss.requires_grad:
@@ -120,12 +120,12 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         raise UserError(f"{option}={text!r}: {problem}") from None
     except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
-        why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
+        why = describe_exception(problem, Path(left).resolve() if left.endswith(".py") else None)
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
         error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
-        raise (error.showing(problem) if is_object(text) else error) from None
+        raise (error.with_cause(problem) if is_object_path(text) else error) from None
 
 
 def _shapes(value: Any) -> str:

@@ -60,9 +60,9 @@ def source_of(name: str) -> Source:
     """The source of that name; one from elsewhere is imported when it is loaded. Raises UserError."""
     if name in SOURCES:
         return SOURCES[name]
-    if not plugins.DATA.takes(name):
-        raise plugins.DATA.unknown(name, SOURCES)
-    return Source(name, label_of(name), plugins.short(name))
+    if not plugins.DATA.accepts(name):
+        raise plugins.DATA.make_unknown_error(name, SOURCES)
+    return Source(name, label_of(name), plugins.shorten_name(name))
 
 
 def label_of(name: str) -> str:
