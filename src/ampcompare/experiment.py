@@ -18,7 +18,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.data.worker_signals import is_loss_of_worker
 from ampcompare.errors import UserError, reason
 from ampcompare.plugins import shorten_name
-from ampcompare.precision import backend_of
+from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.messages import silent
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
@@ -176,7 +176,7 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
 def run_name(config: Config) -> str:
     """`native_resnet50_cifar` and the like: backend, model, data."""
     data = source_of(config.data.source).short
-    return f"{backend_of(config.backend).label}_{shorten_name(config.model.name)}_{data}"
+    return f"{get_backend(config.backend).label}_{shorten_name(config.model.name)}_{data}"
 
 
 def start_tracker(
@@ -196,7 +196,7 @@ def start_tracker(
     leave_pandas_out()
     source, own = config.data.source, asdict(config.wandb)
     data = source if source in DATA else source_of(source).label[-MOST_TAG_CHARS:]
-    own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
+    own["tags"] = [*dict.fromkeys([get_backend(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
     return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 

@@ -16,7 +16,7 @@ from support.refusals import line_of
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.plugins import BACKENDS, PluginKind, call, load
-from ampcompare.precision import REGISTRY, backend_of, build_precision
+from ampcompare.precision import REGISTRY, get_backend, build_precision
 
 DOOR = PluginKind("part", "ampcompare.tests")
 
@@ -175,7 +175,7 @@ class MyHalf(Half):
     '''
     input_dtype = torch.bfloat16
 """)
-    plain, own, half = (backend_of(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
+    plain, own, half = (get_backend(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
     assert (plain.label, plain.description, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
     assert not plain.is_fp32  # nobody knows what it does
     assert (own.label, own.description, own.dtype, own.scales) == (
@@ -223,7 +223,7 @@ def test_an_entry_point_is_listed_without_being_imported_and_loaded_by_its_name(
     name = install(site, "good-one", "careful", "good_one:Mine", label="careful_one")
     assert load_config(None, ["backend=careful"]).backend == "careful"
     assert name not in sys.modules
-    assert backend_of("careful").label == "careful_one"
+    assert get_backend("careful").label == "careful_one"
 
 
 def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site: Path):
@@ -233,13 +233,13 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     install(site, "taker", "native", "taker_native:Mine", label="taker")
     for distribution in ("a", "b"):
         install(site, f"dist-{distribution}", "both", f"both_{distribution}:Mine", label=distribution)
-    assert backend_of("fine").label == "fine"
+    assert get_backend("fine").label == "fine"
     assert refusal("broken", BACKENDS) == (
         "entry point of bad-one (bad_broken:Mine): cannot be imported (OSError: no such library)"
     )
     assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
     assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
-    assert backend_of("native") is REGISTRY["native"]
+    assert get_backend("native") is REGISTRY["native"]
 
 
 # Functions, called with the user's arguments.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.base import Precision
-from ampcompare.precision.half_weights import Half
-from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision.half_weights import Float16
+from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
@@ -145,7 +145,7 @@ class Mixed(Precision):
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
 
-class Careless(Half):
+class Careless(Float16):
     """Half weights that are converted without regard to kept modules."""
 
     def convert(self, model, optimizer):
@@ -159,23 +159,23 @@ def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
     seen = types_in(model)
     with precision.forward_context():
         model(torch.randn(6, 4))
-    assert precision.kept == ["1"]
+    assert precision.fp32_modules == ["1"]
     assert seen["1.2"] == (torch.float32, torch.float32)
     assert seen["2"][1] is torch.bfloat16
 
 
 def test_a_backend_that_makes_a_kept_weight_half_is_refused():
     model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
-    with pytest.raises(CannotKeep, match=r"^precision.keep_fp32: .* let its convert call convert_network$"):
+    with pytest.raises(KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"):
         precision.prepare(model, torch.optim.SGD(model.parameters()))
-    assert not precision.kept
+    assert not precision.fp32_modules
 
 
 def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():
     model = net()
-    assert matching(model, "*.2") == ["1.2"]
-    assert matching(model, ["2", "1*"]) == ["1", "2"]
-    assert matching(model, "*") == [""]
+    assert match_modules(model, "*.2") == ["1.2"]
+    assert match_modules(model, ["2", "1*"]) == ["1", "2"]
+    assert match_modules(model, "*") == [""]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(patter
     rest = nn.ModuleList(nn.ModuleDict({"norm": nn.ReLU()}) for _ in range(2))
     model = nn.ModuleDict({"line": nn.Linear(1, 1), "rest": rest})
     with pytest.raises(
-        CannotKeep, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
+        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
     ):
-        matching(model, pattern)
+        match_modules(model, pattern)

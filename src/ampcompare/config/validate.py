@@ -11,8 +11,8 @@ from ampcompare.config.schema import OPTIONS, Config
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import describe_shadowed_plugins
-from ampcompare.precision import backend_of
-from ampcompare.precision.registry import CANNOT_KEEP, REGISTRY, BackendInfo
+from ampcompare.precision import get_backend
+from ampcompare.precision.registry import NO_KEEP_FP32_UNDER_TF32, REGISTRY, BackendInfo
 
 
 def validate(config: Config) -> None:
@@ -102,7 +102,7 @@ def check_backend(config: Config, backend: BackendInfo) -> None:
         raise UserError(f"backend={name!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
     keep = "precision.keep_fp32"
     if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
-        raise UserError(f"{keep}={_shown(config.value(keep))}: {CANNOT_KEEP.format(config.backend)}")
+        raise UserError(f"{keep}={_shown(config.value(keep))}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}")
     if backend.is_fp32:  # `ignored_options` reports them: a comparison gives all its runs the same overrides
         return
     for key, (needs, why) in _NEEDS.items():
@@ -121,7 +121,7 @@ def resolve_backend(config: Config) -> None:
         for spec in OPTIONS.values():
             for line in describe_shadowed_plugins(spec.plugin, spec.choices) if spec.plugin else ():
                 sys.stderr.write(f"warning: {line}\n")
-    check_backend(config, backend_of(config.backend))
+    check_backend(config, get_backend(config.backend))
 
 
 def ignored_options(config: Config) -> list[str]:

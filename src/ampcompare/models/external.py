@@ -11,19 +11,19 @@ from torch import nn
 from ampcompare import plugins
 from ampcompare.errors import UserError, did_you_mean, describe_type
 from ampcompare.metrics import MODEL_PARAMETERS
-from ampcompare.models.builtin import OURS, RESNETS
+from ampcompare.models.builtin import BUILT_IN, RESNETS
 from ampcompare.plugins import MODELS, Plugin
 
 WEIGHTS = {"timm": "pretrained", "torchvision": "weights"}  # the argument by which a library fetches them
 
 
-def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
+def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
     """The network of that name. `num_classes` is given if it is known and the builder takes it.
 
     Raises UserError for a name that leads nowhere, for arguments that the builder does not take, and for
     whatever goes wrong as it is called.
     """
-    builder = found(name)
+    builder = find_builder(name)
     ours = {} if num_classes is None else {"num_classes": num_classes}
     what = f"no network for num_classes={num_classes}" if ours else "no network"
     weights = WEIGHTS.get(name.partition(":")[0], "")
@@ -37,17 +37,17 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
     return model
 
 
-def record_of(name: str, model: nn.Module) -> dict[str, Any]:
+def describe_source(name: str, model: nn.Module) -> dict[str, Any]:
     """What a record says of a network from elsewhere: which version it is, and how many parameters it has.
     Nothing of one of ours.
     """
-    if name in OURS or name in RESNETS:
+    if name in BUILT_IN or name in RESNETS:
         return {}
     count = sum(p.numel() for p in model.parameters())
-    return {"model_source": found(name).source, MODEL_PARAMETERS: count}
+    return {"model_source": find_builder(name).source, MODEL_PARAMETERS: count}
 
 
-def found(name: str) -> Plugin:
+def find_builder(name: str) -> Plugin:
     """What makes the network of that name; of a library's `source` is its version. Raises UserError."""
     library, _, short = name.partition(":")
     if library == "timm":
@@ -57,21 +57,21 @@ def found(name: str) -> Plugin:
         import timm
 
         if not timm.is_model(short.partition(".")[0]):
-            raise _unknown(name, timm.list_models())
+            raise _make_unknown_error(name, timm.list_models())
         return Plugin(partial(timm.create_model, short), f"timm {timm.__version__}", Path(timm.__file__))
     if library == "torchvision":
         import torchvision
         from torchvision import models
 
         if short not in (known := models.list_models()):
-            raise _unknown(name, known)
+            raise _make_unknown_error(name, known)
         version = torchvision.__version__.partition("+")[0]
         builder = models.get_model_builder(short)
         return Plugin(builder, f"torchvision {version}", Path(torchvision.__file__))
     return plugins.load(MODELS, name)
 
 
-def _unknown(name: str, known: Collection[str]) -> UserError:
+def _make_unknown_error(name: str, known: Collection[str]) -> UserError:
     library, _, short = name.partition(":")
     said = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
     return MODELS.make_error(name, f"{library} has no network of this name; {said}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
 from ampcompare.precision.registry import (
-    CANNOT_KEEP,
+    NO_KEEP_FP32_UNDER_TF32,
     PLAIN,
     REGISTRY,
     BackendInfo,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _EXAMPLE = 'metadata = BackendInfo(label="...", description="...")'
 
 
-def backend_of(name: str) -> BackendInfo:
+def get_backend(name: str) -> BackendInfo:
     """Return the metadata of the backend `name`; a plug-in is imported for it.
 
     Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
@@ -72,7 +72,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.keep_fp32 import CannotKeep
+    from ampcompare.precision.keep_fp32 import KeepFp32Error
     from ampcompare.system.device import check_tf32
 
     blame: AbstractContextManager[None] = nullcontext()
@@ -92,7 +92,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         other = PLAIN if backend.uses_tf32 else "tf32"
         raise ValueError(f"tf32={settings.tf32}: not what backend={name} is; use backend={other}")
     if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
-        raise CannotKeep(f"precision.keep_fp32={settings.keep_fp32}: {CANNOT_KEEP.format(name)}")
+        raise KeepFp32Error(f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}")
     if backend.uses_tf32:
         check_tf32(torch.device(device), name)
     with blame:
@@ -101,7 +101,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
 
 def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
-    from ampcompare.precision.base import Precision, metadata_of
+    from ampcompare.precision.base import Precision, get_metadata
 
     door = plugins.BACKENDS
     if not door.accepts(name):
@@ -120,7 +120,7 @@ def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
         raise door.make_error(name, f"{why}; expected {_EXAMPLE}")
     try:
-        metadata = metadata_of(cls)
+        metadata = get_metadata(cls)
     except ValueError as problem:  # a name or a docstring that cannot be shown
         raise door.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ampcompare import plugins
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
-from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
+from ampcompare.precision.keep_fp32 import cast_inputs_to_weights, keep_in_fp32
 from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 from ampcompare.system.device import tf32_as
 
@@ -39,13 +39,13 @@ class Precision:
 
     metadata: BackendInfo = REGISTRY["none"]
     input_dtype = torch.float32
-    kept: Sequence[str] = ()
+    fp32_modules: Sequence[str] = ()
     tf32: bool | None = None
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device
         self.options = PrecisionOptions() if options is None else options
-        self.metadata = metadata_of(type(self))
+        self.metadata = get_metadata(type(self))
         self.tf32 = True if self.metadata.uses_tf32 else self.options.tf32
         self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
@@ -72,8 +72,8 @@ class Precision:
         )
         prepared = self.convert(model, optimizer)
         if self.metadata.half_weights:
-            cast_to_weights(model)
-        self.kept = kept
+            cast_inputs_to_weights(model)
+        self.fp32_modules = kept
         return prepared
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -152,7 +152,7 @@ class TF32(Precision):
     metadata = REGISTRY["tf32"]
 
 
-def metadata_of(cls: type[Precision]) -> BackendInfo:
+def get_metadata(cls: type[Precision]) -> BackendInfo:
     """Return the metadata of a backend's class.
 
     A class that states none has its own name as label, the first line of its docstring as description and

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
-from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
+from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, DTYPES
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.system.device import numerics_now
 from ampcompare.system.distributed import World
@@ -53,7 +53,7 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
         raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
-    return backend, backend if backend in REGISTRY else HINTS.get(backend.lower())
+    return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
 
 
 def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
@@ -63,8 +63,8 @@ def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | N
     """
     if dtype is not None:
         name = str(dtype).removeprefix("torch.")
-        if name not in TYPES:
-            raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
+        if name not in DTYPES:
+            raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
         return name
     if isinstance(scaler, Precision):
         return scaler.metadata.dtype

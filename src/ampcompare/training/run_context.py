@@ -13,8 +13,8 @@ from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import BatchSet, SampleSet
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.models import record_of
-from ampcompare.precision import backend_of
+from ampcompare.models import describe_source
+from ampcompare.precision import get_backend
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
@@ -92,7 +92,7 @@ class Setting:
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.metadata.record(),
             **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
-            **record_of(config.model.name, trainer.model),
+            **describe_source(config.model.name, trainer.model),
             **trainer.task.record(),
             **self.data.recorded,
         }
@@ -113,7 +113,7 @@ def set_up(config: Config, world: World | None = None) -> Setting:
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
     world = world or World(device=machine.resolve_device(config.device))
     with world.agree():
-        if backend_of(config.backend).uses_tf32:
+        if get_backend(config.backend).uses_tf32:
             machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
             tf32=allows_tf32(config),

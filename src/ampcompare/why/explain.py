@@ -15,7 +15,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
-from ampcompare.precision import backend_of
+from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import of_all
@@ -49,7 +49,7 @@ class Side:
     @property
     def dtype(self) -> str:
         """Return the dtype of the backend's metadata."""
-        return backend_of(self.config.backend).dtype
+        return get_backend(self.config.backend).dtype
 
 
 def run_explain(
