@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
-from ampcompare.data.batch import Batch, count_samples, tensors
+from ampcompare.data.batch import Batch, count_samples, list_tensors
 from ampcompare.data.dataset import ImageSet
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader, draw_plan
 from ampcompare.data.factory import build_dataset
@@ -46,7 +46,7 @@ def make(name: str, workers: int = 0, **more: Any) -> Any:
 
 
 def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
-    return [[t for field in batch for t in tensors(field)] for batch in batches]
+    return [[t for field in batch for t in list_tensors(field)] for batch in batches]
 
 
 def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:

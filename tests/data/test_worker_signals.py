@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.data.dataset import SampleSet
 from ampcompare.data.host_loaders import SampleLoader
-from ampcompare.data.seeding import read
+from ampcompare.data.seeding import read_batches
 from ampcompare.data.worker_signals import begin
 from ampcompare.errors import UserError, describe_exception
 
@@ -111,7 +111,7 @@ def test_a_worker_that_wants_to_leave_is_told_of():
 @pytest.mark.slow
 def test_a_worker_of_somebodys_own_loader_that_leaves_in_silence_is_lost():
     with pytest.raises(RuntimeError, match=r"^DataLoader worker .* exited unexpectedly"):
-        next(read(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
+        next(read_batches(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
 
 
 class BrokenConnection(DataLoader[Any]):
@@ -124,7 +124,7 @@ class BrokenConnection(DataLoader[Any]):
 def test_a_connection_to_a_worker_that_breaks_is_a_lost_worker_and_no_mistake_in_the_data():
     why = r"^DataLoader worker .* exited unexpectedly: Connection reset by peer$"
     with pytest.raises(RuntimeError, match=why):
-        next(read(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
+        next(read_batches(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
 
 
 def test_what_a_worker_raises_is_told_as_it_was_there():

@@ -34,7 +34,7 @@ def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Cont
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
-                record.fetched()
+                record.mark_batch_ready()
                 record.step(loss=wrong(loss) if wrong else loss, samples=len(x), epoch=step / 24)
             seen = list(watch.contacts)
             record.evaluate(accuracy=0.5)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import TF32, has_no_effect
 from ampcompare.config.schema import OPTIONS, Config
-from ampcompare.data.sources import source_of
+from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 from ampcompare.plugins import describe_shadowed_plugins
 from ampcompare.precision import get_backend
@@ -68,7 +68,7 @@ def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    data, source = config.data, source_of(config.data.source)
+    data, source = config.data, get_source(config.data.source)
     if len(data.mean) != 3:
         yield "data.mean", "expected three numbers, one per channel"
     if len(data.std) != 3 or min(data.std) <= 0:

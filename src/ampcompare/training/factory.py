@@ -11,11 +11,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
-from ampcompare.data.batch import tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.data.dataset import ImageSet, Split, TensorSet
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.data.user_data import IGNORED
+from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_type
 from ampcompare.models import BUILT_IN, RESNETS, build_model
 from ampcompare.precision import get_backend, build_precision
@@ -118,8 +118,8 @@ def counts_alike(split: Split) -> bool:
     """
     if not isinstance(split, TensorSet):
         return isinstance(split, ImageSet)
-    whole = (t for t in tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
-    return not any(bool((t == IGNORED).any()) for t in whole)
+    whole = (t for t in list_tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
+    return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
 
 
 def is_known(config: Config) -> bool:

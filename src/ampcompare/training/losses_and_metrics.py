@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
-from ampcompare.data.user_data import IGNORED
+from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import describe_type
 from ampcompare.training.errors import TrainingError
 
@@ -80,7 +80,7 @@ def cross_entropy(
     if of_part:
         classes = find_tensor(targets, "labels")
         if classes is not None and not classes.is_floating_point():
-            targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
+            targets = torch.where((classes == IGNORED_TARGET).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
     if plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets):
@@ -96,11 +96,11 @@ def _checked_cross_entropy(logits: Tensor, classes: Tensor, **options: Any) -> T
         return F.cross_entropy(logits, classes, **options)
     except IndexError:  # on a CPU, where PyTorch looks at each class
         count = logits.shape[-1]
-        wrong = classes[(classes != IGNORED) & ((classes < 0) | (classes >= count))]
+        wrong = classes[(classes != IGNORED_TARGET) & ((classes < 0) | (classes >= count))]
         if not len(wrong):
             raise
         what = f"the network gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
-        todo = f"give the network more classes, or mark targets that do not count as {IGNORED}"
+        todo = f"give the network more classes, or mark targets that do not count as {IGNORED_TARGET}"
         raise TrainingError(f"{what}; {todo}") from None
 
 
@@ -131,7 +131,7 @@ def count_of(loss: str, targets: Any) -> Tensor:
     """
     wanted = tensor_of(targets, "labels", "the targets")
     if loss == CROSS_ENTROPY and not wanted.is_floating_point():
-        return (wanted != IGNORED).sum()
+        return (wanted != IGNORED_TARGET).sum()
     return torch.full((), wanted.numel(), device=wanted.device)
 
 
@@ -179,7 +179,7 @@ class Seen:
     @cached_property
     def count(self) -> Tensor:
         """How many count, 0-d."""
-        return (self.classes[1] != IGNORED).sum()
+        return (self.classes[1] != IGNORED_TARGET).sum()
 
 
 def _in_float(value: Any) -> Any:

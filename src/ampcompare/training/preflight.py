@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, each
+from ampcompare.data.batch import Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSet
-from ampcompare.data.user_data import IGNORED
+from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_type, describe_exception
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
@@ -55,7 +55,7 @@ def try_out(
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSet):  # images are alike in both
                     sample = tuple(
-                        each(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
+                        map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
                     _look(task, model, precision, config, sample, "the training data's ")
     finally:
@@ -67,7 +67,7 @@ def _look(
     task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
 ) -> tuple[Any, Field]:
     """Outputs and targets of the first samples of a batch. Raises UserError."""
-    inputs, targets = (each(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
+    inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     taken = f"{whose}inputs {_shapes(inputs)}"
     with _asked("model.name", config.model.name, taken), precision.forward_context():
         outputs = call(model, inputs)
@@ -105,9 +105,9 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
         labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        for wrong in labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))][:1].tolist():
+        for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():
             what = f"gives {count} classes, 0 to {count - 1}, and a target is {wrong}"
-            todo = "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED}"
+            todo = "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED_TARGET}"
             raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_chosen, config_from_cli
 from ampcompare.config.validate import resolve_backend
-from ampcompare.data.batch import Batch, each
+from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.data.dataset import BatchSet, SampleSet
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
@@ -73,7 +73,7 @@ class Setting:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
-        parts = ((each(x, lambda t: t[:few].clone()), each(y, lambda t: t[:few].clone())) for x, y in endless)
+        parts = ((map_tensors(x, lambda t: t[:few].clone()), map_tensors(y, lambda t: t[:few].clone())) for x, y in endless)
         return [[*islice(parts, each_step)] for _ in range(steps)]
 
     def environment(self, trainer: Trainer) -> dict[str, Any]:

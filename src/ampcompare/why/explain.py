@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
 from ampcompare.precision import get_backend
@@ -66,7 +66,7 @@ def run_explain(
     device, batches = setting.world.device, setting.steps(1)[0]
     trainers = [setting.trainer(config) for config in configs]
     seen = [watch_forward(trainer, batches[0]) for trainer in trainers]
-    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
+    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in list_tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
     head = f"{what}: {other.backend} beside {against}"
     print_line(console, head)

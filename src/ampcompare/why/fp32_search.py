@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import nn
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import each
+from ampcompare.data.batch import map_tensors
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.precision import get_backend
 from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
@@ -142,7 +142,7 @@ def called_by(setting: Setting, config: Config) -> list[str]:
     model = setting.trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = each(setting.steps(1)[0][0][0], lambda tensor: tensor[:2])
+    inputs = map_tensors(setting.steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:

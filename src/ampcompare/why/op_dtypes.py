@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.data.batch import Batch, tensors
+from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.training.losses_and_metrics import call
@@ -198,7 +198,7 @@ def _o1_rules() -> dict[int | str, str]:
 
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
-    return [tensor for part in batch for tensor in tensors(part)]
+    return [tensor for part in batch for tensor in list_tensors(part)]
 
 
 def _storage(tensor: Tensor) -> int:
