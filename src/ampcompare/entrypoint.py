@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, show
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error
 from ampcompare.plugins import find_plugin_error
 from ampcompare.runtime.signals import (
     EXIT_FAILED,
@@ -88,7 +88,7 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
         exit_with(problem)
     except (Exception, SystemExit) as problem:  # somebody's sys.exit(0) is no end of a training
         if fault := find_plugin_error(problem):
-            show(fault)
+            print_error(fault)
             return EXIT_FAILED
         raise
 

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Self
 
 EXIT_BAD_INPUT = 2
-RELAYING_PACKAGES = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
+RELAYING_PACKAGES = {
+    "ampcompare",
+    "contextlib",
+    "importlib",
+    "pkgutil",
+    "torch",
+}  # what calls other people's code
 MAX_EXCEPTION_CHARS = 300  # characters of what somebody else's exception says
-MAX_LINE_CHARS = 2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
+MAX_LINE_CHARS = (
+    2_000  # characters of a line; of a longer one the middle is left out, which a value of that size is
+)
 # How PyTorch begins what it raises anew of a DataLoader's worker; the worker's traceback is the message.
 WORKER_ERROR = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\n")
 
@@ -81,10 +89,10 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
     return f"did you mean {near[0]}?" if near else ""
 
 
-def show(error: UserError) -> None:
+def print_error(error: UserError) -> None:
     """Print the error on stderr, a line for each detail below it, and above it the traceback of `theirs`."""
     lines = [f"error: {error}\n"]
-    if error.theirs:
-        lines = [*traceback.format_exception(error.theirs), *lines]
+    if error.cause:
+        lines = [*traceback.format_exception(error.cause), *lines]
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))

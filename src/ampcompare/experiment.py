@@ -99,7 +99,7 @@ def _run(
     environment, total_steps = setting.environment(trainer), count_steps(config, setting.train)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
+        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.unit}"
         what = f"{config.model.name} on {get_source(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):

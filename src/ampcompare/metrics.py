@@ -34,7 +34,7 @@ class Metric:
     """What everything else needs to know of a logged value."""
 
     key: str
-    words: str  # in sentences and titles
+    label: str  # in sentences and titles
     when: str
     unit: str = ""
     better: str = ""  # HIGHER or LOWER; empty: neither
@@ -46,7 +46,7 @@ class Metric:
     def title(self) -> str:
         """The words as a heading: `Throughput, images/s`."""
         unit = f", {self.unit}" if self.unit not in ("", FRACTION) else ""
-        return f"{self.words[0].upper()}{self.words[1:]}{unit}"
+        return f"{self.label[0].upper()}{self.label[1:]}{unit}"
 
 
 METRICS: dict[str, Metric] = {}
@@ -57,9 +57,9 @@ EAGER = "a forward that is not compiled"
 HALF_UPDATES = "weights that are updated in half precision"
 
 
-def declare(key: str, words: str, when: str, unit: str = "", **more: Any) -> str:
+def declare(key: str, label: str, when: str, unit: str = "", **more: Any) -> str:
     """Put a metric into the list; returns its key. `more` are the further fields of Metric."""
-    METRICS[key] = Metric(key, words, when, unit, **more)
+    METRICS[key] = Metric(key, label, when, unit, **more)
     return key
 
 
@@ -156,9 +156,14 @@ LOST_UPDATES = declare(
 
 # Of what the network's modules return, likewise.
 _ACTIVATION: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
-ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_ACTIVATION, better=LOWER, by_group=True)
+ACTIVATION_LARGEST = declare(
+    "activation/max_abs", "largest activation", **_ACTIVATION, better=LOWER, by_group=True
+)
 ACTIVATION_SUBNORMAL = declare(
-    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_FRACTION, needs=EAGER
+    "activation/subnormal_fraction",
+    "activations below fp16's smallest normal number",
+    **_FRACTION,
+    needs=EAGER,
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
@@ -171,7 +176,7 @@ ENERGY = declare("energy/joules_per_image", "energy", EPOCH_END, "J/image", bett
 BEST_ACCURACY = declare(make_best_key(EVAL_ACCURACY), "best eval accuracy", END, FRACTION, better=HIGHER)
 for _key in (EVAL_LOSS, EVAL_TOP5, EVAL_MSE, EVAL_MAE):  # where it is the one that is compared
     _of = METRICS[_key]
-    declare(make_best_key(_key), f"best {_of.words}", END, _of.unit, better=_of.better, needs=OF_TASK)
+    declare(make_best_key(_key), f"best {_of.label}", END, _of.unit, better=_of.better, needs=OF_TASK)
 BEST_EPOCH = declare("best/epoch", "epoch of the best evaluation", END, "epochs")
 THROUGHPUT_MEDIAN = declare(
     "throughput/images_per_second_median", "median throughput", END, "images/s", better=HIGHER

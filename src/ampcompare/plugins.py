@@ -21,7 +21,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ampcompare.errors import UserError, did_you_mean, describe_exception
+from ampcompare.errors import UserError, describe_exception, did_you_mean
 
 NAME_FORMS = "pkg.mod:Name or ./file.py:Name"
 
@@ -43,9 +43,9 @@ class PluginKind:
     renamed: str = ""
 
     def make_unknown_error(self, text: str, built_in: Collection[str]) -> UserError:
-        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
+        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.list_names(built_in)])}")
 
-    def names(self, built_in: Collection[str]) -> list[str]:
+    def list_names(self, built_in: Collection[str]) -> list[str]:
         """What may be asked for beside what is built in, in words: what is installed, and the forms."""
         installed = sorted(entry_points(group=self.group).names - set(built_in))
         ours = (f"{library}:NAME" for library in self.libraries)
@@ -62,7 +62,9 @@ class PluginKind:
         if not (is_file or _is_dotted_path(left)) or not _is_dotted_path(name):
             raise self.make_error(text, f"expected {NAME_FORMS}, with one colon")
         if is_file and not os.path.isfile(left):
-            raise self.make_error(text, f"{left} is not there (looked for from {Path.cwd()}); expected {NAME_FORMS}")
+            raise self.make_error(
+                text, f"{left} is not there (looked for from {Path.cwd()}); expected {NAME_FORMS}"
+            )
         return True
 
     def make_error(self, text: str, why: str) -> UserError:
@@ -103,7 +105,10 @@ _NAMES_BY_FILE: dict[str, str] = {}  # by its file, how a part was named: `model
 def describe_shadowed_plugins(door: PluginKind, built_in: Collection[str]) -> list[str]:
     """A line for what is installed and cannot be had, as it has the name of a built-in part."""
     taken = (entry for entry in entry_points(group=door.group) if entry.name in built_in)
-    return [f"{door.option}={e.name} is the built-in one; that of {_describe_origin(e)} is left out" for e in taken]
+    return [
+        f"{door.option}={e.name} is the built-in one; that of {_describe_origin(e)} is left out"
+        for e in taken
+    ]
 
 
 def is_object_path(text: str) -> bool:
@@ -157,7 +162,9 @@ def _find_entry_point(door: PluginKind, text: str) -> EntryPoint:
     entries = [*entry_points(group=door.group, name=text)]
     if len(entries) != 1:
         found = " and ".join(sorted(map(_describe_origin, entries))) or "none is installed"
-        raise door.make_error(text, f"expected one entry point in {door.group}, {found}; or name it as {NAME_FORMS}")
+        raise door.make_error(
+            text, f"expected one entry point in {door.group}, {found}; or name it as {NAME_FORMS}"
+        )
     return entries[0]
 
 
@@ -188,7 +195,7 @@ def _hash(content: bytes) -> str:
 @contextmanager
 def wrap_plugin_errors(door: PluginKind, text: str, what: str, path: Path | None = None) -> Iterator[None]:
     """Whatever somebody else's code raises as a UserError that begins with `what`, such as `no network`, and
-    shows where it was; of what is Unfit the reason alone.
+    shows where it was; of what is InvalidPluginOutput the reason alone.
     """
     try:
         yield
@@ -196,7 +203,7 @@ def wrap_plugin_errors(door: PluginKind, text: str, what: str, path: Path | None
         raise
     except InvalidPluginOutput as problem:
         raise door.make_error(
-            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('Unfit: ')[2]}"
+            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}"
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")

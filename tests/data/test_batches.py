@@ -106,7 +106,7 @@ def test_the_number_of_workers_changes_no_bit(name: str):
 def test_processes_share_out_the_batches_of_one(name: str):
     whole = flat(make(name).epoch(0))
     parts = [make(name, rank=rank, processes=4) for rank in range(4)]
-    shares = [list(part.shares(0)) for part in parts]
+    shares = [list(part.epoch_with_sizes(0)) for part in parts]
     assert [[size for _, size in share] for share in shares] == [[32, 32, 26]] * 4
     for number, batch in enumerate(whole):
         for rank, share in enumerate(shares):

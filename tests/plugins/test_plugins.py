@@ -16,9 +16,9 @@ from support.refusals import line_of
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.plugins import BACKENDS, PluginKind, call, load
-from ampcompare.precision import REGISTRY, get_backend, build_precision
+from ampcompare.precision import REGISTRY, build_precision, get_backend
 
-DOOR = PluginKind("part", "ampcompare.tests")
+KIND = PluginKind("part", "ampcompare.tests")
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def refusal(text: str, door: PluginKind = DOOR) -> str:
-    begin = f"{door.option}={text!r}: "
-    said = line_of(load, door, text)
+def refusal(text: str, kind: PluginKind = KIND) -> str:
+    begin = f"{kind.option}={text!r}: "
+    said = line_of(load, kind, text)
     assert said.startswith(begin)
     return said.removeprefix(begin)
 
@@ -40,7 +40,7 @@ def refusal(text: str, door: PluginKind = DOOR) -> str:
 def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
     import json.decoder
 
-    found = load(DOOR, "json:JSONDecoder")
+    found = load(KIND, "json:JSONDecoder")
     assert found.value is json.JSONDecoder
     assert found.source == hashlib.sha256(Path(json.decoder.__file__).read_bytes()).hexdigest()[:16]
 
@@ -50,7 +50,7 @@ def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeyp
     for text in ("A = 1\n", "A = 2\n"):
         (here / "mine.py").write_text(text)
         os.utime("mine.py", (1, 1))  # same size, same second: Python's own cache would not see it
-        found = load(DOOR, "./mine.py:A")
+        found = load(KIND, "./mine.py:A")
         assert found.value == int(text[4])
         assert found.source == hashlib.sha256(text.encode()).hexdigest()[:16]
 

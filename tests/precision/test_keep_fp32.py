@@ -73,7 +73,7 @@ def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
 def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
     first = {key: value.clone() for key, value in net().state_dict().items()}
     precision, model, optimizer = prepared(name, "1", net(), **static(name))
-    assert precision.kept == ["1"]
+    assert precision.fp32_modules == ["1"]
     assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
     others = {p.dtype for p in (*model[0].parameters(), *model[2].parameters())}
     assert others <= (set(LOW) if REGISTRY[name].half_weights else {torch.float32})
@@ -122,15 +122,15 @@ def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: s
 
 
 def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
-    assert prepared("fp16", "embed", Twice())[0].kept == ["embed", "head"]
-    assert prepared("native", "embed", Twice())[0].kept == ["embed"]
+    assert prepared("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
+    assert prepared("native", "embed", Twice())[0].fp32_modules == ["embed"]
 
 
 def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     for keep, kept in (("self_attn.out_proj", ["self_attn.out_proj", "self_attn"]), ("linear1", ["linear1"])):
         precision, model, _ = prepared("fp16", keep, copy.deepcopy(layer))
-        assert precision.kept == kept
+        assert precision.fp32_modules == kept
         for mode in (True, False):
             with torch.no_grad():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
@@ -166,7 +166,9 @@ def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
 
 def test_a_backend_that_makes_a_kept_weight_half_is_refused():
     model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
-    with pytest.raises(KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"):
+    with pytest.raises(
+        KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"
+    ):
         precision.prepare(model, torch.optim.SGD(model.parameters()))
     assert not precision.fp32_modules
 

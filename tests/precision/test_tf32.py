@@ -125,6 +125,8 @@ def test_the_compute_capability_is_recorded(gpu: Callable[..., None]):
 def test_no_module_can_be_kept_in_strict_fp32():
     with (
         stage(),
-        pytest.raises(KeepFp32Error, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"),
+        pytest.raises(
+            KeepFp32Error, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"
+        ),
     ):
         build_precision("tf32", "cuda", keep_fp32="fc")

@@ -170,7 +170,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         trainer.precision.training_context(),
         captures(config.execution),
         settings,
-        IMAGES if setting.data.train.counts == IMAGES else "samples",
+        IMAGES if setting.data.train.unit == IMAGES else "samples",
         _preparation(config, device),
         _fingerprint(original, setting, trainer),
         backend.source or None,

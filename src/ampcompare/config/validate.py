@@ -102,7 +102,9 @@ def check_backend(config: Config, backend: BackendInfo) -> None:
         raise UserError(f"backend={name!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
     keep = "precision.keep_fp32"
     if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
-        raise UserError(f"{keep}={_shown(config.value(keep))}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}")
+        raise UserError(
+            f"{keep}={_shown(config.value(keep))}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}"
+        )
     if backend.is_fp32:  # `ignored_options` reports them: a comparison gives all its runs the same overrides
         return
     for key, (needs, why) in _NEEDS.items():

@@ -50,9 +50,9 @@ def to_memory_format(tensor: Tensor, channels_last: bool) -> Tensor:
 def to_batch(found: Any) -> Batch:
     """The pair as tensors that all have as many samples; float64, which no backend computes in, in float32.
 
-    NumPy arrays become tensors that share their memory where they can. Raises Unfit.
+    NumPy arrays become tensors that share their memory where they can. Raises InvalidPluginOutput.
 
-    >>> inputs, targets = as_batch((np.zeros((4, 2)), {"a": torch.ones(4)}))
+    >>> inputs, targets = to_batch((np.zeros((4, 2)), {"a": torch.ones(4)}))
     >>> inputs.dtype, targets["a"].shape
     (torch.float32, torch.Size([4]))
     """
@@ -66,7 +66,7 @@ def to_batch(found: Any) -> Batch:
 
 
 def split_pair(found: Any) -> tuple[Any, Any]:
-    """Inputs and targets of what is to be both. Raises Unfit."""
+    """Inputs and targets of what is to be both. Raises InvalidPluginOutput."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
         raise InvalidPluginOutput(f"{describe_type(found)}{size}; {EXPECTED}")

@@ -20,13 +20,13 @@ from torch.utils.data import Subset, default_collate
 
 from ampcompare.data.batch import (
     Batch,
-    to_batch,
-    hash_batch,
     count_samples,
-    digest,
-    map_tensors,
     describe_structure,
+    digest,
+    hash_batch,
+    map_tensors,
     split_pair,
+    to_batch,
 )
 from ampcompare.data.seeding import SeparateRandomState, derive_seed, read_batches, seed_all
 from ampcompare.errors import describe_type
@@ -83,7 +83,7 @@ class TensorSet(_SplitBase):
     def __len__(self) -> int:
         return count_samples(self.inputs)
 
-    def look(self) -> Batch:
+    def read_first_batch(self) -> Batch:
         return self.inputs, self.targets
 
     @cached_property
@@ -99,7 +99,7 @@ class TensorSet(_SplitBase):
 class ImageSet(TensorSet):
     """Images, uint8 [N, 3, H, W], and labels, int64 [N], indices into the data set's classes."""
 
-    counts = "images"
+    unit = "images"
 
     @property
     def images(self) -> Tensor:
@@ -125,7 +125,7 @@ class SampleSet(_SplitBase):
     def __len__(self) -> int:
         return len(self.data)
 
-    def look(self) -> Batch:
+    def read_first_batch(self) -> Batch:
         return self[SampleRequest(0, 0, 0, 1, list(range(min(FINGERPRINT_SAMPLES, len(self)))))]
 
     def select(self, indices: np.ndarray) -> SampleSet:
@@ -134,7 +134,7 @@ class SampleSet(_SplitBase):
     def __getitem__(self, places: SampleRequest) -> Batch:
         """The samples, each made with the generators seeded by its place: the same ones in any process.
 
-        Raises what the data set raises, Unfit for what is no sample.
+        Raises what the data set raises, InvalidPluginOutput for what is no sample.
         """
         samples = []
         with SeparateRandomState():
@@ -165,15 +165,17 @@ class BatchSet(_SplitBase):
     file: Path
     samples: int | None
     batch_size: int | None
-    counts = "batches"
+    unit = "batches"
 
     def __len__(self) -> int:
         return len(self.loader)
 
-    def look(self) -> Batch:
+    def read_first_batch(self) -> Batch:
         first = next(read_batches(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
-            raise InvalidPluginOutput(f"{describe_type(self.loader)} that gave no batch; it has to begin anew each time")
+            raise InvalidPluginOutput(
+                f"{describe_type(self.loader)} that gave no batch; it has to begin anew each time"
+            )
         return first
 
     @cached_property

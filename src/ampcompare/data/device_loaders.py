@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
-from ampcompare.data.batch import Batch, map_tensors, to_memory_format, is_image
+from ampcompare.data.batch import Batch, is_image, map_tensors, to_memory_format
 from ampcompare.data.dataset import ImageSet, TensorSet
 
 PADDING = 4
@@ -90,10 +90,12 @@ class TensorLoader(ShardedLoader):
     """
 
     def __init__(self, data: TensorSet, **how: Any) -> None:
-        """`how`: as for `Shares`."""
+        """`how`: as for `ShardedLoader`."""
         super().__init__(sample_count=len(data), **how)
         # sync: once, before training; pageable memory to the device. On a CPU they stay where they are.
-        self.inputs, self.targets = (map_tensors(field, self._move_to_device) for field in (data.inputs, data.targets))
+        self.inputs, self.targets = (
+            map_tensors(field, self._move_to_device) for field in (data.inputs, data.targets)
+        )
 
     def _move_to_device(self, tensor: Tensor) -> Tensor:
         return to_memory_format(tensor.to(self.device), self.channels_last)
@@ -140,7 +142,7 @@ class DeviceLoader(TensorLoader):
         augment: bool = False,
         **how: Any,
     ) -> None:
-        """`how`: as for `Shares`."""
+        """`how`: as for `ShardedLoader`."""
         super().__init__(data, **how)
         self.augment = augment
         self.scale, self.shift = normalization(mean, std, self.device)

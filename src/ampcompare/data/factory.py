@@ -10,7 +10,7 @@ from ampcompare import plugins
 from ampcompare.data import user_data
 from ampcompare.data.batch import digest
 from ampcompare.data.dataset import BatchSet, Dataset, ImageSet, TensorSet
-from ampcompare.data.seeding import asked
+from ampcompare.data.seeding import wrap_data_errors
 from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 
@@ -40,7 +40,7 @@ def build_dataset(
     declared = get_source(source)  # raises for a name that is none
     kwargs = kwargs or {}
     if declared.load is None:
-        return _given(source, limits, kwargs, batch_sizes, seed)
+        return _build_user_dataset(source, limits, kwargs, batch_sizes, seed)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
     return _limit_splits(
         plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, ours=ours), limits, source
@@ -53,7 +53,7 @@ def _limit_splits(data: Dataset, limits: Mapping[str, int | None], source: str) 
     return replace(data, train=train, test=test, source=source, fingerprint=fingerprint)
 
 
-def _given(
+def _build_user_dataset(
     source: str,
     limits: Mapping[str, int | None],
     kwargs: Mapping[str, Any],
@@ -70,14 +70,14 @@ def _given(
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
         train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
-            with asked(source, f"first samples for train={split is train}", function.file):
+            with wrap_data_errors(source, f"first samples for train={split is train}", function.file):
                 split.content  # noqa: B018 - it is kept
         classes = user_data.find_classes(train, test)
     except ValueError as problem:
         raise plugins.DATA.make_error(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
     of_train = train.fingerprint(classes)
-    names = [f"{len(train)} {train.counts}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
+    names = [f"{len(train)} {train.unit}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
     fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
@@ -96,8 +96,8 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
     count = len(split)
     if limit > count:
         todo = f"give at most {count}, or null for all"
-        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.counts}; {todo}")
-    return split if limit == count else split.take(balanced_subset(user_data.get_labels(split), limit))
+        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
+    return split if limit == count else split.select(balanced_subset(user_data.get_labels(split), limit))
 
 
 def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:

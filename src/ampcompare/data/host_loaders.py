@@ -43,7 +43,7 @@ class SampleLoader(_HostLoader):
     """
 
     def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **how: Any) -> None:
-        """`how`: as for `Shares`."""
+        """`how`: as for `ShardedLoader`."""
         super().__init__(sample_count=len(data), **how)
         self.name, self.file = name, data.file
         self._places: list[SampleRequest] = []  # the sampler of a DataLoader that lives longer than an epoch
@@ -64,7 +64,8 @@ class SampleLoader(_HostLoader):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
         places = (
-            SampleRequest(self.seed, epoch, own.start, own.step, order[own].tolist()) for own in self.shard_slices(start)
+            SampleRequest(self.seed, epoch, own.start, own.step, order[own].tolist())
+            for own in self.shard_slices(start)
         )
         self._places[:] = (place for place in places if place.indices)
         yield from map(self.put, read_batches(self._loader, self.name, self.file, epoch, first=start))
@@ -78,7 +79,7 @@ class BatchLoader(_HostLoader):
     """
 
     def __init__(self, data: BatchSet, *, trains: bool = True, **how: Any) -> None:
-        """`how`: as for `Shares`, but for the batch size."""
+        """`how`: as for `ShardedLoader`, but for the batch size."""
         size = data.batch_size or count_samples(data.sample[0])
         super().__init__(sample_count=len(data) * size, batch_size=size, **how)
         self.data, self.name, self.trains = data, data.name, trains
@@ -87,9 +88,9 @@ class BatchLoader(_HostLoader):
         return len(self.data)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        yield from (batch for batch, _ in self.shares(epoch, start))
+        yield from (batch for batch, _ in self.epoch_with_sizes(epoch, start))
 
-    def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+    def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         batches = read_batches(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:
@@ -102,6 +103,8 @@ class BatchLoader(_HostLoader):
             if self.trains and size < self.processes:
                 why = f"has {size} samples, fewer than the {self.processes} processes"
                 raise plugins.DATA.make_error(self.name, f"batch {number} of epoch {epoch} {why}")
-            inputs, targets = (map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole)
+            inputs, targets = (
+                map_tensors(field, lambda t: t[self.rank :: self.processes]) for field in whole
+            )
             if count_samples(inputs):
                 yield self.put((inputs, targets)), size

@@ -18,14 +18,14 @@ import torch
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, to_batch
-from ampcompare.data.worker_signals import begin, is_worker_loss
+from ampcompare.data.worker_signals import is_worker_loss, start_iterator
 from ampcompare.errors import WORKER_ERROR, reason
 
 _END = object()
 
 
 @contextmanager
-def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
+def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
     """Somebody's code is asked for `what`. UserError as `plugins.blame` words it; RuntimeError for the loss
     of a worker, which is no mistake in the data: it may come of a signal to the whole job, or of a want of
     memory.
@@ -94,15 +94,18 @@ def read_batches(
     Of somebody's own loader (`seed`) all random choices of an epoch begin at (seed, epoch). Raises as `asked`
     does.
     """
-    workers, apart = getattr(loader, "num_workers", 0), SeparateRandomState() if seed is not None else nullcontext()
+    workers, apart = (
+        getattr(loader, "num_workers", 0),
+        SeparateRandomState() if seed is not None else nullcontext(),
+    )
     batches: Any = None
     for number in count(first):
-        with asked(name, f"batch {number} of epoch {epoch}", file, workers), apart:
+        with wrap_data_errors(name, f"batch {number} of epoch {epoch}", file, workers), apart:
             if batches is None:
                 if seed is not None:
                     seed_all(mixed := derive_seed(seed, epoch))
                     _seed(loader, mixed, epoch)
-                batches = begin(loader)
+                batches = start_iterator(loader)
             found: Any = next(batches, _END)
             batch = found if seed is None or found is _END else to_batch(found)
         if batch is _END:

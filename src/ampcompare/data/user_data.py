@@ -11,17 +11,22 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
-from ampcompare.data.batch import to_batch, get_field_names
+from ampcompare.data.batch import get_field_names, to_batch
 from ampcompare.data.dataset import MAX_CLASSES, BatchSet, SampleSet, Split, TensorSet
-from ampcompare.data.seeding import asked
+from ampcompare.data.seeding import wrap_data_errors
 from ampcompare.errors import UserError, describe_type
-from ampcompare.plugins import DATA, Plugin, InvalidPluginOutput
+from ampcompare.plugins import DATA, InvalidPluginOutput, Plugin
 
 KWARGS = "data.kwargs"
 SPLIT_FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
 IGNORED_TARGET = -100  # a target that PyTorch's losses leave out
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
-INTEGER_DTYPES = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)  # not bool: a yes or no may be of one output
+INTEGER_DTYPES = (
+    *_SIGNED,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+)  # not bool: a yes or no may be of one output
 
 
 def load(
@@ -43,7 +48,7 @@ def load(
             ours["train"] = train
         else:  # the first argument, called otherwise
             function = partial(function, train)
-        with asked(name, f"data for train={train}", found.file):
+        with wrap_data_errors(name, f"data for train={train}", found.file):
             returned = plugins.call(function, kwargs, key=KWARGS, name=name, ours=ours)
             splits.append(_to_split(returned, name, found.file))
     return splits, found, "seed" in signature.parameters
@@ -96,10 +101,12 @@ def is_image_split(split: Any) -> bool:
 
 
 def find_classes(train: Split, test: Split) -> tuple[str, ...]:
-    """The classes of both splits, empty where the targets are no classes. Raises Unfit."""
+    """The classes of both splits, empty where the targets are no classes. Raises InvalidPluginOutput."""
     named = [get_field_names(split.sample) for split in (train, test)]
     if named[0] != named[1]:
-        raise InvalidPluginOutput(f"train=True and train=False differ in their names: {named[0]} and {named[1]}")
+        raise InvalidPluginOutput(
+            f"train=True and train=False differ in their names: {named[0]} and {named[1]}"
+        )
     if isinstance(train, TensorSet) and isinstance(test, TensorSet):
         return _classes_from_targets(train.targets, test.targets)
     if not all(_classes_from_targets(split.sample[1]) for split in (train, test)):
@@ -109,7 +116,9 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
 
 def _classes_from_targets(*targets: Any) -> tuple[str, ...]:
     """The classes of whole-number targets [N], by their numbers; none where targets are something else."""
-    if not all(isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets):
+    if not all(
+        isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets
+    ):
         return ()
     numbers = torch.cat([target.long() for target in targets])  # PyTorch compares few of the unsigned ones
     count = 1 + int(numbers.max())

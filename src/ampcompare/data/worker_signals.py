@@ -21,7 +21,7 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 BLOCKED_SIGNALS = (*IGNORED_SIGNALS, signal.SIGTERM)
 
 
-def begin(loader: Any) -> Iterator[Any]:
+def start_iterator(loader: Any) -> Iterator[Any]:
     """`iter(loader)`; if it is a DataLoader with workers, these leave the signals above to the training."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)

@@ -10,7 +10,7 @@ from ampcompare.errors import UserError
 from ampcompare.models.builtin import BUILT_IN, RESNETS, resnet, resnet20, tiny, zero_init_residuals
 from ampcompare.models.external import build_external, describe_source
 
-__all__ = ["OURS", "RESNETS", "build_model", "record_of", "resnet20", "tiny"]
+__all__ = ["BUILT_IN", "RESNETS", "build_model", "describe_source", "resnet20", "tiny"]
 
 
 def build_model(

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ampcompare import plugins
-from ampcompare.errors import UserError, did_you_mean, describe_type
+from ampcompare.errors import UserError, describe_type, did_you_mean
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.builtin import BUILT_IN, RESNETS
 from ampcompare.plugins import MODELS, Plugin

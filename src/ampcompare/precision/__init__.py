@@ -55,7 +55,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     Raises:
         ValueError: An unknown name or option, or `tf32` that contradicts an fp32 backend.
         UserError: A plug-in that cannot be used, or a device without the TF32 that the backend uses.
-        CannotKeep: `keep_fp32` under a backend that uses TF32 in every module.
+        KeepFp32Error: `keep_fp32` under a backend that uses TF32 in every module.
 
     >>> import torch
     >>> from ampcompare.precision import build_precision
@@ -92,7 +92,9 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         other = PLAIN if backend.uses_tf32 else "tf32"
         raise ValueError(f"tf32={settings.tf32}: not what backend={name} is; use backend={other}")
     if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
-        raise KeepFp32Error(f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}")
+        raise KeepFp32Error(
+            f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}"
+        )
     if backend.uses_tf32:
         check_tf32(torch.device(device), name)
     with blame:

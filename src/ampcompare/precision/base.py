@@ -31,7 +31,7 @@ class Precision:
     call, `convert` and `session`, and any other method.
 
     Attributes:
-        metadata: What a class states of itself. An instance completes it: see `metadata_of`.
+        metadata: What a class states of itself. An instance completes it: see `get_metadata`.
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         kept: The modules that `precision.keep_fp32` keeps in fp32, known after `prepare`.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
@@ -57,7 +57,7 @@ class Precision:
         overrides `convert`, not this.
 
         Raises:
-            CannotKeep: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
+            KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
             UnsupportedModel: The backend cannot train this model.
         """
         patterns = self.options.keep_fp32
@@ -79,7 +79,7 @@ class Precision:
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Convert model and optimizer for the backend, in place or as new ones, and return both.
 
-        Modules that `casting.is_kept` names stay in fp32; `casting.convert_network` leaves them alone.
+        Modules that `casting.is_kept_in_fp32` names stay in fp32; `casting.convert_network` leaves them alone.
 
         Raises:
             UnsupportedModel: The backend cannot train this model.

@@ -50,7 +50,7 @@ def keep_in_fp32(
         The names of the kept modules, without those below them.
 
     Raises:
-        CannotKeep: A pattern matches no module, or a module is compiled by torch.jit.
+        KeepFp32Error: A pattern matches no module, or a module is compiled by torch.jit.
     """
     names = match_modules(model, patterns)
     by_name = dict(model.named_modules(remove_duplicate=False))
@@ -72,7 +72,7 @@ def cast_inputs_to_weights(model: nn.Module) -> None:
     """Have each module with half weights, once converted, cast its inputs to the dtype of its weights.
 
     Raises:
-        CannotKeep: The backend has made the weights of a kept module half.
+        KeepFp32Error: The backend has made the weights of a kept module half.
     """
     for module in model.modules():
         weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in SIXTEEN_BIT_DTYPES]
@@ -108,7 +108,7 @@ def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: boo
 def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     """The names of the modules that the patterns match, in the network's order; "" is the network itself.
 
-    Those below a matched one are left out. Raises CannotKeep for a pattern that matches none, with the names
+    Those below a matched one are left out. Raises KeepFp32Error for a pattern that matches none, with the names
     that are near.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))

@@ -115,7 +115,11 @@ BUILT_IN = (
     BackendInfo("fp16", "pure fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Half"),
     BackendInfo("bf16", "bf16 (weights too)", BF16, **PURE_16_BIT, target="half_weights:BFloat16"),
     BackendInfo(
-        "bf16_sr", "bf16, stochastic rounding", BF16, **PURE_16_BIT, target="stochastic_rounding:StochasticBFloat16"
+        "bf16_sr",
+        "bf16, stochastic rounding",
+        BF16,
+        **PURE_16_BIT,
+        target="stochastic_rounding:StochasticBFloat16",
     ),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}

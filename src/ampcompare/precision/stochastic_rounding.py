@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.casting import copy_to_fp32, copy_tensors, replace_parameters
+from ampcompare.precision.casting import copy_tensors, copy_to_fp32, replace_parameters
 from ampcompare.precision.half_weights import BFloat16
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 
@@ -118,6 +118,8 @@ def _list_states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[i
     }
 
 
-def _store_states(optimizer: Optimizer, parameters: list[Tensor], states: dict[tuple[int, str], Tensor]) -> None:
+def _store_states(
+    optimizer: Optimizer, parameters: list[Tensor], states: dict[tuple[int, str], Tensor]
+) -> None:
     for (index, key), value in states.items():
         optimizer.state[parameters[index]][key] = value

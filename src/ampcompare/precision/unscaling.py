@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, copy_to_fp32, copy_tensors, replace_parameters
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, copy_tensors, copy_to_fp32, replace_parameters
 from ampcompare.precision.loss_scaler import LossScaler
 
 
@@ -36,13 +36,13 @@ class OptimizerGradients:
         self._versions: list[int] = []  # of the model's parameters, when they and their masters last agreed
         self.synchronize()
 
-    def parameters(self) -> list[Tensor]:
+    def list_parameters(self) -> list[Tensor]:
         """The optimizer's; read anew each time, so that `add_param_group` needs no notice."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def has_new(self) -> bool:
         """Whether a backward left anything since gradients were set aside."""
-        return any(p.grad is not None for p in (*self.masters, *self.parameters()))
+        return any(p.grad is not None for p in (*self.masters, *self.list_parameters()))
 
     def collect(self) -> list[Tensor]:
         """What it left, where the optimizer has it: masters' in fp32, before anything is unscaled.
@@ -50,7 +50,7 @@ class OptimizerGradients:
         Until then they stay in the model, where DDP reduces the sum of a step's micro-batches.
         """
         self._collect()
-        return [p.grad for p in self.parameters() if p.grad is not None]
+        return [p.grad for p in self.list_parameters() if p.grad is not None]
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -67,7 +67,7 @@ class OptimizerGradients:
             # sync: after an edit only
             if half._version != version and not torch.equal(half, master.to(half.dtype)):
                 master.copy_(half)
-        if added := [p for p in self.parameters() if p.dtype in SIXTEEN_BIT_DTYPES]:
+        if added := [p for p in self.list_parameters() if p.dtype in SIXTEEN_BIT_DTYPES]:
             masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in added]
             replace_parameters(self.optimizer, added, masters)
             self.masters |= zip(added, masters, strict=True)
@@ -89,11 +89,11 @@ class OptimizerGradients:
         self.synchronize()
         self.scaled = self.scaled and self.has_new()  # not if zero_grad dropped them
         if not self.scaled:
-            self._stashed = [(p, p.grad) for p in self.parameters() if p.grad is not None]
+            self._stashed = [(p, p.grad) for p in self.list_parameters() if p.grad is not None]
             self.clear()
 
     def clear(self) -> None:
-        for parameter in (*self.masters, *self.parameters()):
+        for parameter in (*self.masters, *self.list_parameters()):
             parameter.grad = None
 
     @torch.no_grad()
@@ -163,7 +163,7 @@ def scaled_backward(
 def unscale(scaler: LossScaler, optimizers: Sequence[OptimizerGradients]) -> None:
     """Make the gradients true, and mark every optimizer where one overflowed."""
     # Once each: optimizers may share parameters.
-    scaler.unscale_(list({id(g): g for gradients in optimizers for g in gradients.new()}.values()))
+    scaler.unscale_(list({id(g): g for gradients in optimizers for g in gradients.collect()}.values()))
     for gradients in optimizers:
         gradients.add_stashed()
         torch.maximum(gradients.skip, scaler.found_inf, out=gradients.skip)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
-from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, DTYPES
+from ampcompare.precision.registry import DTYPES, LABELS_BY_ALIAS, REGISTRY
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.system.device import numerics_now
 from ampcompare.system.distributed import World

@@ -100,7 +100,9 @@ def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[s
             if hasattr(parameter, "device_mesh"):
                 why = "the parameters lie in parts on several processes"
                 raise UserError(f"diagnostics: {why}, and each sees its own alone; leave diagnostics out")
-            groups.setdefault(_get_top_module(names.get(id(parameter), name)) or f"group{number}", []).append(parameter)
+            groups.setdefault(_get_top_module(names.get(id(parameter), name)) or f"group{number}", []).append(
+                parameter
+            )
     return groups
 
 

@@ -111,7 +111,7 @@ class RecorderCallback(library.Callback):
 def name_metrics(keys: Iterable[str]) -> dict[str, str]:
     """Return the names of the validation's metrics in the record, without their prefix.
 
-    >>> names_of(["val_acc", "f1", "val_f1"])
+    >>> name_metrics(["val_acc", "f1", "val_f1"])
     {'val_acc': 'accuracy', 'f1': 'f1', 'val_f1': 'val_f1'}
     """
     names: dict[str, str] = {}

@@ -18,19 +18,19 @@ from ampcompare import metrics
 from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.recorder.arguments import (
+    build_environment,
     check_config,
     check_count,
     check_parts,
     describe_compared_metric,
     find_device,
-    build_environment,
-    name_backend,
-    to_number,
-    make_run_name,
-    start_record,
     find_dtype,
+    make_run_name,
+    name_backend,
+    start_record,
+    to_number,
 )
-from ampcompare.recorder.gradient_hooks import GradientDiagnostics, unwrap_optimizer, group_parameters
+from ampcompare.recorder.gradient_hooks import GradientDiagnostics, group_parameters, unwrap_optimizer
 from ampcompare.recorder.scaler_adapter import make_scale_reader
 from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
 from ampcompare.runtime.messages import hidden_messages
@@ -189,7 +189,9 @@ class Recorder:
         self._tracker.note(self._recorded_facts)
         if self._diagnostics is not None:
             scale = self._scale_reader.scale_factor
-            self._gradient_diagnostics = GradientDiagnostics(self._optimizer, groups, self._diagnostics, scale, self.steps)
+            self._gradient_diagnostics = GradientDiagnostics(
+                self._optimizer, groups, self._diagnostics, scale, self.steps
+            )
         energy = EnergyCounter(self.device) if is_cuda(self.device) and self._is_single_process else None
         self._logger = MetricsLogger(
             self._scale_reader,
@@ -234,7 +236,7 @@ class Recorder:
     def mark_batch_ready(self) -> None:
         """The batch of the next step is there: what came before was making it. It may be left out."""
         if not self.rank:
-            self._get_logger("fetched").timing.mark_batch_ready()
+            self._get_logger("mark_batch_ready").timing.mark_batch_ready()
 
     def log(self, **values: Any) -> None:
         """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
@@ -326,7 +328,11 @@ class Recorder:
 
     def _close_at_exit(self) -> None:
         """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
-        asked = None if self._shutdown.asked is None else SystemExit(128 + self._shutdown.asked)
+        asked = (
+            None
+            if self._shutdown.requested_signal is None
+            else SystemExit(128 + self._shutdown.requested_signal)
+        )
         with suppress(SystemExit):  # Python ends already, and would show it
             last = getattr(sys, "last_value", None)
             self.close(asked or last or RuntimeError("the program ended within the loop"))

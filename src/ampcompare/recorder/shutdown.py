@@ -36,7 +36,7 @@ class ShutdownHandler:
     def __init__(self) -> None:
         self._listener = SignalListener(self._on_signal, only_unhandled=True)
         self.is_busy = False
-        self.asked: int | None = None
+        self.requested_signal: int | None = None
 
     def listen(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
         """Handle these signals until `close`."""
@@ -55,12 +55,12 @@ class ShutdownHandler:
 
     def exit_if_requested(self) -> None:
         """Exit, if that was asked for meanwhile."""
-        if self.asked is not None:
+        if self.requested_signal is not None:
             # Not `raise SystemExit`: W&B's client watches this call for the exit code of a run that is open.
-            sys.exit(128 + self.asked)
+            sys.exit(128 + self.requested_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = _LAST_SIGNALS[os.getpid()] = number
+        self.requested_signal = _LAST_SIGNALS[os.getpid()] = number
         if not self.is_busy:
             self.exit_if_requested()
 

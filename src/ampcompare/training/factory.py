@@ -18,7 +18,7 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import UserError, describe_type
 from ampcompare.models import BUILT_IN, RESNETS, build_model
-from ampcompare.precision import get_backend, build_precision
+from ampcompare.precision import build_precision, get_backend
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.keep_fp32 import KeepFp32Error
 from ampcompare.system import device as machine

@@ -9,7 +9,7 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, hash_batch, count_samples
+from ampcompare.data.batch import Field, count_samples, hash_batch
 from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset

@@ -13,7 +13,7 @@ from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSet
 from ampcompare.data.user_data import IGNORED_TARGET
-from ampcompare.errors import UserError, describe_type, describe_exception
+from ampcompare.errors import UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.training.errors import TrainingError
@@ -107,7 +107,9 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
             continue
         for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():
             what = f"gives {count} classes, 0 to {count - 1}, and a target is {wrong}"
-            todo = "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED_TARGET}"
+            todo = (
+                "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED_TARGET}"
+            )
             raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
 
 

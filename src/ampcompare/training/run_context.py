@@ -43,7 +43,7 @@ def made_up(config: Config) -> Config:
     what a step costs is the same.
     """
     source = SOURCES.get(config.data.source)
-    if source is None or not source.classes or source.is_made_up:
+    if source is None or not source.classes or source.is_synthetic:
         return config
     few = config.batch_size * config.training.accumulate
     data = dataclasses.replace(
@@ -73,7 +73,10 @@ class Setting:
         """The micro-batches of the first steps, of each the first `few` samples."""
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
-        parts = ((map_tensors(x, lambda t: t[:few].clone()), map_tensors(y, lambda t: t[:few].clone())) for x, y in endless)
+        parts = (
+            (map_tensors(x, lambda t: t[:few].clone()), map_tensors(y, lambda t: t[:few].clone()))
+            for x, y in endless
+        )
         return [[*islice(parts, each_step)] for _ in range(steps)]
 
     def environment(self, trainer: Trainer) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class Setting:
             **arithmetic_of(device),
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.metadata.record(),
-            **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
+            **({metrics.KEPT_FP32: [*precision.fp32_modules]} if precision.fp32_modules else {}),
             **describe_source(config.model.name, trainer.model),
             **trainer.task.record(),
             **self.data.recorded,

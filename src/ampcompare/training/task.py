@@ -34,7 +34,7 @@ class Score:
     """What an evaluation is scored by: a mean over all that counts, of a sum and a number for each batch."""
 
     key: str
-    words: str
+    label: str
     better: str
     sums: Callable[[Seen], Sums]
     option: tuple[str, str]  # and the value of it that names this one
@@ -102,7 +102,7 @@ class Task:
 
     def record(self) -> dict[str, Any]:
         """What a record says of it, so that a reader needs none of its functions."""
-        told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
+        told = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
     def weighed(self) -> Self:
@@ -143,7 +143,7 @@ def build_task(config: Config, device: torch.device) -> Task:
 
 def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:
     listed = metrics.METRICS[key]
-    return Score(key, listed.words, listed.better, sums, (option, text))
+    return Score(key, listed.label, listed.better, sums, (option, text))
 
 
 def _score(text: str, device: torch.device) -> tuple[Score, str]:
@@ -161,25 +161,27 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
         if better != known:
             why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
             raise plugins.METRICS.make_error(text, why)
-        words = listed.words
+        words = listed.label
     else:
         words = getattr(function, "words", "") or names.display_name_of(text)
     return Score(key, str(words), better, losses_and_metrics.sum_of(function), (METRICS, text)), source
 
 
-def _function(door: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
+def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """What the text names, as a function of outputs and targets, and the hash of its file."""
-    found = plugins.load(door, text)
+    found = plugins.load(kind, text)
     value = found.value
     if isinstance(value, type):
-        with plugins.wrap_plugin_errors(door, text, "cannot be made without arguments", found.file):
+        with plugins.wrap_plugin_errors(kind, text, "cannot be made without arguments", found.file):
             value = value()
     if isinstance(value, nn.Module):
         if any(True for _ in value.parameters()):
-            raise door.refusal(text, "has parameters, which nothing would train; put them into the network")
+            raise kind.make_error(
+                text, "has parameters, which nothing would train; put them into the network"
+            )
         value = value.to(device)
     if not callable(value):
-        raise door.refusal(text, f"is {describe_type(value)}; expected a function of outputs and targets")
+        raise kind.make_error(text, f"is {describe_type(value)}; expected a function of outputs and targets")
     return _looked_up(value), found.source
 
 

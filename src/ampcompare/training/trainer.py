@@ -82,7 +82,7 @@ class Trainer:
 
         With several processes each batch comes with the samples that all of them have together.
         """
-        return loader.epoch(epoch, start) if self.world.size == 1 else loader.shares(epoch, start)
+        return loader.epoch(epoch, start) if self.world.size == 1 else loader.epoch_with_sizes(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Take one optimizer step on the micro-batches, as if they were one batch. Waits for nothing.

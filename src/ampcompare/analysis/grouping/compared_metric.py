@@ -53,7 +53,7 @@ class ComparedMetric:
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        name = listed.words if listed else self.words or self.key
+        name = listed.label if listed else self.words or self.key
         best = "best " if self.is_best else ""
         self.name = f"{best}{name}"
         self.falls = self.goal == MINIMIZE

@@ -181,7 +181,7 @@ def describe(rows: pd.DataFrame) -> Setting:
             break
     devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
     named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}
-    is_synthetic = any(sources.SOURCES[name].is_made_up for name in named & {*sources.SOURCES})
+    is_synthetic = any(sources.SOURCES[name].is_synthetic for name in named & {*sources.SOURCES})
     return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
 
 

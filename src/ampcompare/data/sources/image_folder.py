@@ -113,7 +113,9 @@ def _read(path: Path) -> Dataset:
     with _open_folder(path) as folder:
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
         if apart := sorted({*train.classes} ^ {*test.classes}):
-            raise UnusableFolder(f"class folder {apart[0]!r} is in one of train and test: each needs all classes")
+            raise UnusableFolder(
+                f"class folder {apart[0]!r} is in one of train and test: each needs all classes"
+            )
         log.info("decoding %s images, this once", f"{len(train) + len(test):,}")
         size = _decode(train.samples[0][0], folder).shape[:2]
         pairs = []
@@ -124,7 +126,9 @@ def _read(path: Path) -> Dataset:
                 if pixels.shape[:2] != size:
                     (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
                     what = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
-                    raise UnusableFolder(f"{what} but the first one is {first}: resize them to one size first")
+                    raise UnusableFolder(
+                        f"{what} but the first one is {first}: resize them to one size first"
+                    )
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))
         return Dataset.from_images(pairs[0], pairs[1], tuple(train.classes))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.opt_levels import to_list, check_model, resolve_properties
+from ampcompare.precision.apex.opt_levels import check_model, resolve_properties, to_list
 from ampcompare.precision.casting import (
     SIXTEEN_BIT_DTYPES,
     convert_network,
@@ -187,7 +187,7 @@ def scale_loss(
         raise RuntimeError(f"{what}; initialize it first.")
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale) as moves:
-        yield scaler.scaled(loss)
+        yield scaler.scale_loss(loss)
     if moves and not delay_overflow_check:
         scaler.update()
     STATE.copies.clear()
@@ -196,7 +196,9 @@ def scale_loss(
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """The parameters that the optimizer updates: fp32 masters under O2, the model's own otherwise."""
     if optimizer in _state.optimizers:
-        vars(optimizer)["_amp"].ready()  # a parameter group may have been added since, a checkpoint loaded
+        vars(optimizer)[
+            "_amp"
+        ].synchronize()  # a parameter group may have been added since, a checkpoint loaded
     for group in optimizer.param_groups:
         yield from group["params"]
 

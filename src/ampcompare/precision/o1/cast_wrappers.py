@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ampcompare.precision.o1.cast_cache import STATE, copy_to_flat_buffer, cast_weight
+from ampcompare.precision.o1.cast_cache import STATE, cast_weight, copy_to_flat_buffer
 
 Function = Callable[..., Any]
 Cast = Callable[[Tensor], Tensor]
@@ -37,7 +37,7 @@ def _list_floating(x: Any) -> list[Tensor]:
     return found
 
 
-def _given(args: Args, kwargs: Kwargs) -> list[Tensor]:
+def _list_arguments(args: Args, kwargs: Kwargs) -> list[Tensor]:
     values = (*args, *(x for key, x in kwargs.items() if key != "out"))
     return [tensor for x in values for tensor in _list_floating(x)]
 
@@ -57,7 +57,8 @@ def _cast_nested(cast: Cast, x: Any) -> Any:
 def _cast_arguments(cast: Cast, args: Args, kwargs: Kwargs) -> Arguments:
     # Most are tensors or numbers: those are not worth a call.
     new_args = [
-        cast(x) if isinstance(x, Tensor) else _cast_nested(cast, x) if isinstance(x, SEQUENCES) else x for x in args
+        cast(x) if isinstance(x, Tensor) else _cast_nested(cast, x) if isinstance(x, SEQUENCES) else x
+        for x in args
     ]
     if kwargs:
         kwargs = {k: v if k == "out" else _cast_nested(cast, v) for k, v in kwargs.items()}
@@ -122,12 +123,14 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     Types count, not dimensions: a 0-d fp32 tensor promotes.
     """
-    given = _given(args, kwargs)
+    given = _list_arguments(args, kwargs)
     found = {x.dtype for x in given}
     if len(found) < 2 or not any(map(_is_cast_target, given)):
         return args, kwargs
     if found != {STATE.half, FLOAT}:
-        what = f"apex O1 does not know how to promote {{{', '.join(sorted(map(_name_dtype, found)))}}} in {name}"
+        what = (
+            f"apex O1 does not know how to promote {{{', '.join(sorted(map(_name_dtype, found)))}}} in {name}"
+        )
         why = f"only a mix of {_name_dtype(STATE.half)} and float32 is defined"
         raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
     return _cast_arguments(to_float, args, kwargs)
@@ -169,7 +172,7 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse half arguments, unless banned functions are allowed: then run in fp32."""
     if STATE.allow_banned:
         return _cast_arguments(to_float, args, kwargs)
-    if any(x.dtype is STATE.half and _is_cast_target(x) for x in _given(args, kwargs)):
+    if any(x.dtype is STATE.half and _is_cast_target(x) for x in _list_arguments(args, kwargs)):
         what = f"apex O1 does not run {name} on {_name_dtype(STATE.half)}"
         why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
         use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
@@ -198,7 +201,9 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     place = 0 if name == "baddbmm" else 3
     args = [bounded(x) if index == place else x for index, x in enumerate(args)]
-    return _cast_arguments(to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
+    return _cast_arguments(
+        to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()}
+    )
 
 
 def slow(function: Function) -> Function:
@@ -215,7 +220,9 @@ def recurrent(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     Source: `apex/amp/{rnn_compat,wrap}.py` at the last commit that had them.
     """
-    return _cast_arguments(to_half, [copy_to_flat_buffer(x) if isinstance(x, list) else x for x in args], kwargs)
+    return _cast_arguments(
+        to_half, [copy_to_flat_buffer(x) if isinstance(x, list) else x for x in args], kwargs
+    )
 
 
 @make_rule
@@ -227,5 +234,5 @@ def recurrent_input(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return (network, x, *others), kwargs
 
 
-LISTED = (half, float_, promote, match, refuse, banned, attention, slow, recurrent, recurrent_input)
-RULES: dict[str, Callable[[Function], Function]] = {f.__name__.rstrip("_"): f for f in LISTED}
+_RULE_FUNCTIONS = (half, float_, promote, match, refuse, banned, attention, slow, recurrent, recurrent_input)
+RULES: dict[str, Callable[[Function], Function]] = {f.__name__.rstrip("_"): f for f in _RULE_FUNCTIONS}

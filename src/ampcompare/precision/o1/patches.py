@@ -47,7 +47,10 @@ def casts(
     if is_outermost:
         STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        with install_wrappers(), _override_state(on=True, **{k: v for k, v in asked.items() if v is not None}):
+        with (
+            install_wrappers(),
+            _override_state(on=True, **{k: v for k, v in asked.items() if v is not None}),
+        ):
             yield
     finally:
         if is_outermost:
