@@ -160,16 +160,16 @@ CLASSES = {
 def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
-from ampcompare.precision.half_weights import Half
-from ampcompare.precision.scaled_backend import Scaled
+from ampcompare.precision.half_weights import Float16
+from ampcompare.precision.scaled_backend import ScaledPrecision
 
 class Plain(Precision):
     pass
 
-class Own(Scaled):
+class Own(ScaledPrecision):
     '''Round everything.\n\n    At length.'''
 
-class MyHalf(Half):
+class MyHalf(Float16):
     '''
     fp16 with a twist that takes more words than fit into the legend of a chart {"and more " * 4}
     '''
@@ -252,7 +252,7 @@ def without_classes(width: int) -> dict[str, int]:
 
 
 def use(function: Any, **given: Any) -> Any:
-    return call(function, given, key="model.kwargs", name="it", ours={"num_classes": 10})
+    return call(function, given, key="model.kwargs", name="it", defaults={"num_classes": 10})
 
 
 def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtests: pytest.Subtests):

@@ -43,7 +43,9 @@ def build_dataset(
         return _build_user_dataset(source, limits, kwargs, batch_sizes, seed)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
     return _limit_splits(
-        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, ours=ours), limits, source
+        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=ours),
+        limits,
+        source,
     )
 
 

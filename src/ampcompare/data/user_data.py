@@ -49,7 +49,7 @@ def load(
         else:  # the first argument, called otherwise
             function = partial(function, train)
         with wrap_data_errors(name, f"data for train={train}", found.file):
-            returned = plugins.call(function, kwargs, key=KWARGS, name=name, ours=ours)
+            returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=ours)
             splits.append(_to_split(returned, name, found.file))
     return splits, found, "seed" in signature.parameters
 

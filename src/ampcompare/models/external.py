@@ -30,7 +30,7 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
     if asked := kwargs.get(weights):
         what += f" with the weights of model.kwargs.{weights}={asked!r}"
     with plugins.wrap_plugin_errors(MODELS, name, what, builder.file):
-        model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, ours=ours)
+        model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=ours)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
         raise MODELS.make_error(name, f"returned {describe_type(model)}; {expected}")

@@ -112,7 +112,7 @@ BUILT_IN = (
     BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
     BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
     BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="half_weights:ApexO2"),
-    BackendInfo("fp16", "pure fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Half"),
+    BackendInfo("fp16", "pure fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Float16"),
     BackendInfo("bf16", "bf16 (weights too)", BF16, **PURE_16_BIT, target="half_weights:BFloat16"),
     BackendInfo(
         "bf16_sr",
