@@ -49,7 +49,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
         absent |= {metrics.SCALE_COLLAPSED, metrics.NONFINITE_AT}
         assert not REGISTRY[backend].scales
     if not REGISTRY[backend].updates_half:
-        absent |= {m.key for m in listed if m.needs == metrics.HALF_UPDATES}
+        absent |= {m.key for m in listed if m.needs == metrics.SIXTEEN_BIT_UPDATES}
     if not record.summary.keys() & {metrics.NONFINITE_MODULES}:
         absent |= {m.key for m in listed if m.needs == metrics.SKIPPED_STEP}
         assert not any(rows(record, metrics.SKIPPED))

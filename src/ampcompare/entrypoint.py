@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, show
-from ampcompare.plugins import fault_of
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, print_error
+from ampcompare.plugins import find_plugin_error
 from ampcompare.runtime.signals import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -87,8 +87,8 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
             record_rejected_run(problem)
         exit_with(problem)
     except (Exception, SystemExit) as problem:  # somebody's sys.exit(0) is no end of a training
-        if fault := fault_of(problem):
-            show(fault)
+        if fault := find_plugin_error(problem):
+            print_error(fault)
             return EXIT_FAILED
         raise
 

@@ -14,11 +14,11 @@ from ampcompare.config.load import Config, check_sweep_values
 from ampcompare.config.validate import ignored_options, resolve_backend
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES as DATA
-from ampcompare.data.sources import source_of
-from ampcompare.data.worker_signals import is_loss_of_worker
+from ampcompare.data.sources import get_source
+from ampcompare.data.worker_signals import is_worker_loss
 from ampcompare.errors import UserError, reason
-from ampcompare.plugins import short
-from ampcompare.precision import backend_of
+from ampcompare.plugins import shorten_name
+from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.messages import silent
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
@@ -107,8 +107,8 @@ def _run(
     environment, total_steps = context.describe_environment(trainer), count_steps(config, context.train)
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, total_steps, name, trainer.task.compared) as display:
-        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
-        what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
+        label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.unit}"
+        what = f"{config.model.name} on {get_source(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
         for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
@@ -183,8 +183,8 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
 
 def run_name(config: Config) -> str:
     """`native_resnet50_cifar` and the like: backend, model, data."""
-    data = source_of(config.data.source).short
-    return f"{backend_of(config.backend).label}_{short(config.model.name)}_{data}"
+    data = get_source(config.data.source).short_name
+    return f"{get_backend(config.backend).label}_{shorten_name(config.model.name)}_{data}"
 
 
 def start_tracker(
@@ -203,8 +203,8 @@ def start_tracker(
         logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
     skip_pandas_import()
     source, own = config.data.source, asdict(config.wandb)
-    data = source if source in DATA else source_of(source).label[-MAX_TAG_CHARS:]
-    own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
+    data = source if source in DATA else get_source(source).label[-MAX_TAG_CHARS:]
+    own["tags"] = [*dict.fromkeys([get_backend(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
     return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 
@@ -292,7 +292,7 @@ def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
 
 def _lost(problem: Exception) -> str | None:
     """Which process that the training needs has gone, None for anything else."""
-    if is_loss_of_worker(problem):
+    if is_worker_loss(problem):
         return reason(problem)
     if not is_peer_failure(problem):
         return None

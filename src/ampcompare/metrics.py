@@ -1,7 +1,7 @@
-"""Everything that a run logs, declared once: training, sweeps, report, docs and tests ask this list.
+"""The declarations of all metrics that a run logs, used by training, sweeps, report, docs and tests.
 
-A new metric is one `declare` here and the line that logs it under the constant. Only what a run keeps of
-itself is declared; metrics of other people's runs are read by their names.
+A new metric needs one `declare` here and a line that logs it under the constant. Metrics of other programs
+are not declared; they are read by their names.
 """
 
 import re
@@ -15,15 +15,20 @@ SKIP = "skipped step"
 DIAGNOSIS = "look"  # every `diagnostics.every` steps
 EPOCH_END = "epoch"
 EVALUATION = "evaluation"
-END = "summary"  # alone; the summary also has the last value of each metric of the rows
+END = "summary"  # in the summary only; the summary also has the last value of every other metric
 
 HIGHER, LOWER = "higher", "lower"
-SHARE = "0..1"
+FRACTION = "0..1"
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts of values between edges; there is one edge more than counts."""
+    """A histogram of values.
+
+    Attributes:
+        counts: The number of values in each bin.
+        edges: The edges of the bins, one more than there are counts.
+    """
 
     counts: list[int]
     edges: list[float]
@@ -31,22 +36,33 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Metric:
-    """What everything else needs to know of a logged value."""
+    """The declaration of a metric.
+
+    Attributes:
+        key: The key of rows and summaries.
+        label: The metric's name in sentences and titles.
+        when: When it is logged: ALWAYS, INTERVAL, SKIP, DIAGNOSIS, EPOCH_END, EVALUATION or END.
+        unit: The unit, FRACTION for a fraction.
+        better: HIGHER, LOWER, or "" for neither.
+        by_group: Whether it is also logged for each layer group, as KEY/GROUP.
+        needs: A condition without which it is not logged.
+        no_goal: Why a sweep cannot optimise it.
+    """
 
     key: str
-    words: str  # in sentences and titles
+    label: str
     when: str
     unit: str = ""
-    better: str = ""  # HIGHER or LOWER; empty: neither
-    by_group: bool = False  # also for each layer group, as KEY/GROUP
-    needs: str = ""  # without it there is no such value
-    no_goal: str = ""  # why nothing can be optimised by it
+    better: str = ""
+    by_group: bool = False
+    needs: str = ""
+    no_goal: str = ""
 
     @property
     def title(self) -> str:
-        """The words as a heading: `Throughput, images/s`."""
-        unit = f", {self.unit}" if self.unit not in ("", SHARE) else ""
-        return f"{self.words[0].upper()}{self.words[1:]}{unit}"
+        """Return the label as a heading: `Throughput, images/s`."""
+        unit = f", {self.unit}" if self.unit not in ("", FRACTION) else ""
+        return f"{self.label[0].upper()}{self.label[1:]}{unit}"
 
 
 METRICS: dict[str, Metric] = {}
@@ -54,62 +70,86 @@ GPU = "a GPU"
 SKIPPED_STEP = "a skipped step"
 OF_TASK = "a task that is scored by it"
 EAGER = "a forward that is not compiled"
-HALF_UPDATES = "weights that are updated in half precision"
+SIXTEEN_BIT_UPDATES = "weights that are updated in half precision"
 
 
-def declare(key: str, words: str, when: str, unit: str = "", **more: Any) -> str:
-    """Put a metric into the list; returns its key. `more` are the further fields of Metric."""
-    METRICS[key] = Metric(key, words, when, unit, **more)
+def declare(key: str, label: str, when: str, unit: str = "", **more: Any) -> str:
+    """Add a metric to METRICS and return its key.
+
+    Args:
+        key: As in `Metric`.
+        label: As in `Metric`.
+        when: As in `Metric`.
+        unit: As in `Metric`.
+        **more: Further fields of `Metric`.
+    """
+    METRICS[key] = Metric(key, label, when, unit, **more)
     return key
 
 
 def find(key: str) -> Metric | None:
-    """The metric of a logged key, also of one layer group; None for what we do not log."""
-    found = METRICS.get(key) or METRICS.get(key.rpartition("/")[0])
-    return found if found and (found.key == key or found.by_group) else None
+    """Return the metric of a logged key, None for a key that is not declared.
+
+    Args:
+        key: A metric's key, or KEY/GROUP for one layer group.
+    """
+    metric = METRICS.get(key) or METRICS.get(key.rpartition("/")[0])
+    return metric if metric and (metric.key == key or metric.by_group) else None
 
 
-# What a metric that nobody declared is judged by: parts of its name, and whole words in it.
-_FALLS = re.compile(
+# Parts of names, and whole words in names, from which the direction of an undeclared metric is guessed.
+_LOWER_IS_BETTER = re.compile(
     r"loss|error|perplexity|seconds|joules|miss_rate|bits_per|false_(posi|nega)tive|negative_log_likelihood"
     r"|(?<![^_])(time|mib|err|r?mse|mae|mape|ppl|nll|bp[bcp]|[wct]er|[fk]id|ece|brier|ce|xent|entropy|kl|cost"
     r"|divergence|distance|regret|residual|lpips|f[pn]r|far|frr|eer)(?![^_])"
 )
-_RISES = re.compile(
+_HIGHER_IS_BETTER = re.compile(
     r"accuracy|precision|recall|score|reward|auroc|auprc|bleu|rouge|true_(posi|nega)tive"
     r"|(?<![^_])(acc[15]?|top[15]|f1|auc|m?ap|map\d\d|m?iou|t[pn]r|dice|r2|psnr|ssim|mcc|kappa|em|ndcg|mrr|pearson"
     r"|spearman|corr(elation)?|return|success|win|hits?|meteor|cider|chrf|specificity|sensitivity|jaccard)(?![^_])"
 )
-_NEGATED = {"neg", "negative", "negated"}  # turns round what it stands by
-_UNTURNED = {"rate", "log", "likelihood", "nll", "true", "false"}  # false negatives; -log p
+_NEGATIONS = {"neg", "negative", "negated"}  # reverses the direction
+_NOT_NEGATED_WITH = {
+    "rate",
+    "log",
+    "likelihood",
+    "nll",
+    "true",
+    "false",
+}  # "false negatives", "-log p": not reversed
 
 
-def direction_of(key: str) -> str:
-    """HIGHER or LOWER, as the name of a metric says it: `word_error`, `val_acc`, `neg_mean_squared_error`;
-    else nothing.
+def guess_direction(key: str) -> str:
+    """Guess from a metric's name whether higher or lower values are better.
+
+    Args:
+        key: A name, such as `word_error`, `val_acc` or `neg_mean_squared_error`.
+
+    Returns:
+        HIGHER, LOWER, or "" if the name says neither.
     """
     for text in (re.split(r"[/.]", key)[-1], key):  # `accuracy/loss` is a loss
-        words = parts_of(text)
-        turned = bool(_NEGATED & {*words}) and not _UNTURNED & {*words}
-        name = "_".join(word for word in words if not turned or word not in _NEGATED)
-        if _FALLS.search(name):
-            return HIGHER if turned else LOWER
-        if _RISES.search(name):
-            return LOWER if turned else HIGHER
+        words = split_words(text)
+        is_negated = bool(_NEGATIONS & {*words}) and not _NOT_NEGATED_WITH & {*words}
+        name = "_".join(word for word in words if not is_negated or word not in _NEGATIONS)
+        if _LOWER_IS_BETTER.search(name):
+            return HIGHER if is_negated else LOWER
+        if _HIGHER_IS_BETTER.search(name):
+            return LOWER if is_negated else HIGHER
     return ""
 
 
-def parts_of(key: str) -> list[str]:
-    """The words that a name is made of: of `valAcc` and `val_acc` the same."""
+def split_words(key: str) -> list[str]:
+    """Split a name into lower-case words, `val` and `acc` for `valAcc` and for `val_acc`."""
     joined = re.sub(r"(?<![a-zA-Z])m(?=(?:IoU|AP)(?![a-z]))", "M", key).replace("IoU", "IOU")
     return re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", joined).lower())
 
 
-EVAL = "eval/"  # and the name of a score: what an evaluation logs of it
+EVAL_PREFIX = "eval/"  # of the metrics of an evaluation
 
 
-def best_of(key: str) -> str:
-    """Under which key the summary has the best of a metric's evaluations: `best/eval_accuracy`."""
+def make_best_key(key: str) -> str:
+    """Return the summary's key for the best value of an evaluation metric: `best/eval_accuracy`."""
     return f"best/{key.replace('/', '_')}"
 
 
@@ -119,7 +159,7 @@ ELAPSED = declare("time/elapsed_seconds", "elapsed time", ALWAYS, "s", better=LO
 TRAIN_SECONDS = declare("time/train_seconds", "training time", ALWAYS, "s", better=LOWER)
 
 LOSS = declare("train/loss", "training loss", INTERVAL, better=LOWER)
-ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, SHARE, better=HIGHER)
+ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, FRACTION, better=HIGHER)
 LEARNING_RATE = declare("train/learning_rate", "learning rate", INTERVAL)
 SCALE = declare("amp/scale_factor", "loss scale factor", INTERVAL)
 SKIPPED = declare("amp/skipped_steps", "skipped steps", INTERVAL, "steps", better=LOWER)
@@ -140,38 +180,45 @@ PEAK_MEMORY = declare("memory/peak_mib", "peak memory", INTERVAL, "MiB", better=
 RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "MiB", better=LOWER, needs=GPU)
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
 
-# Shares of the gradients' elements, in all and in each layer group.
-_PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
-UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **_PART)
+# Fractions of the gradients' elements, over all layer groups and in each.
+_FRACTION: dict[str, Any] = {"when": DIAGNOSIS, "unit": FRACTION, "better": LOWER, "by_group": True}
+UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **_FRACTION)
 UNDERFLOW_UNSCALED = declare(
-    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **_PART
+    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **_FRACTION
 )
-OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **_PART)
-ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_PART)
+OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **_FRACTION)
+ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_FRACTION)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
-# Of the weights that an optimizer updates in half precision, likewise.
+# Fraction of the weights that an optimizer updates in a 16-bit dtype.
 LOST_UPDATES = declare(
-    "update/lost_fraction", "weights whose update is lost to rounding", **_PART, needs=HALF_UPDATES
+    "update/lost_fraction", "weights whose update is lost to rounding", **_FRACTION, needs=SIXTEEN_BIT_UPDATES
 )
 
-# Of what the network's modules return, likewise.
-_SEEN: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
-ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_SEEN, better=LOWER, by_group=True)
+# Measurements of the network's activations.
+_ACTIVATION: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
+ACTIVATION_LARGEST = declare(
+    "activation/max_abs", "largest activation", **_ACTIVATION, better=LOWER, by_group=True
+)
 ACTIVATION_SUBNORMAL = declare(
-    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_PART, needs=EAGER
+    "activation/subnormal_fraction",
+    "activations below fp16's smallest normal number",
+    **_FRACTION,
+    needs=EAGER,
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
-EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, SHARE, better=HIGHER)
-EVAL_TOP5 = declare("eval/top5_accuracy", "eval top5 accuracy", EVALUATION, SHARE, better=HIGHER)
+EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, FRACTION, better=HIGHER)
+EVAL_TOP5 = declare("eval/top5_accuracy", "eval top5 accuracy", EVALUATION, FRACTION, better=HIGHER)
 EVAL_MSE = declare("eval/mse", "eval MSE", EVALUATION, better=LOWER, needs=OF_TASK)
 EVAL_MAE = declare("eval/mae", "eval MAE", EVALUATION, better=LOWER, needs=OF_TASK)
 ENERGY = declare("energy/joules_per_image", "energy", EPOCH_END, "J/image", better=LOWER, needs=GPU)
 
-BEST_ACCURACY = declare(best_of(EVAL_ACCURACY), "best eval accuracy", END, SHARE, better=HIGHER)
-for _key in (EVAL_LOSS, EVAL_TOP5, EVAL_MSE, EVAL_MAE):  # where it is the one that is compared
-    _of = METRICS[_key]
-    declare(best_of(_key), f"best {_of.words}", END, _of.unit, better=_of.better, needs=OF_TASK)
+BEST_ACCURACY = declare(make_best_key(EVAL_ACCURACY), "best eval accuracy", END, FRACTION, better=HIGHER)
+for _key in (EVAL_LOSS, EVAL_TOP5, EVAL_MSE, EVAL_MAE):  # logged where it is the compared metric
+    _metric = METRICS[_key]
+    declare(
+        make_best_key(_key), f"best {_metric.label}", END, _metric.unit, better=_metric.better, needs=OF_TASK
+    )
 BEST_EPOCH = declare("best/epoch", "epoch of the best evaluation", END, "epochs")
 THROUGHPUT_MEDIAN = declare(
     "throughput/images_per_second_median", "median throughput", END, "images/s", better=HIGHER
@@ -180,17 +227,17 @@ STEP_TIME_P50 = declare("throughput/step_time_ms_p50", "median step time", END, 
 STEP_TIME_P95 = declare(
     "throughput/step_time_ms_p95", "95th percentile of the step time", END, "ms", better=LOWER
 )
-_OF_SCALE: dict[str, Any] = {"when": END, "unit": "steps", "needs": "a dynamic loss scale"}
+_SCALE_EVENT: dict[str, Any] = {"when": END, "unit": "steps", "needs": "a dynamic loss scale"}
 SCALE_COLLAPSED = declare(
     "amp/scale_collapsed_at_step",
     "step at which the loss scale collapsed",
-    **_OF_SCALE,
+    **_SCALE_EVENT,
     no_goal="null in every run whose loss scale holds",
 )
 NONFINITE_AT = declare(
     "amp/nonfinite_buffers_at_step",
     "step at which buffers became non-finite",
-    **_OF_SCALE,
+    **_SCALE_EVENT,
     no_goal="null in every run whose buffers stay finite",
 )
 NONFINITE_MODULES = declare(
@@ -214,15 +261,19 @@ RESUMED_INEXACTLY = declare(
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
-# Keys of the environment. TASK: what a network is scored by, `{"metric": KEY, "metrics": {KEY: {"words": ...,
-# "better": ...}}}` (the compared metric, and all). PRECISION_DTYPE: the dtype that the backend computes in.
-# ARITHMETIC: on a CPU, what each 16-bit dtype's products run on. FP32_OPERATIONS: the ATen operations of the
-# backend's dtype that the training computed in fp32 (`precision.cpu_arithmetic`).
+# Keys of the environment.
+# TASK: the compared metric and all metrics of the task, as
+#   `{"metric": KEY, "metrics": {KEY: {"words": LABEL, "better": DIRECTION}}}`.
+# PRECISION_DTYPE: the dtype that the backend computes in.
+# ARITHMETIC: on a CPU, the unit that multiplies each 16-bit dtype.
+# FP32_OPERATIONS: the ATen operations of the backend's dtype that the training computed in fp32
+#   (`precision.cpu_arithmetic`).
 TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
 FP32_OPERATIONS = "fp32_operations"
-KEPT_FP32 = "kept_fp32"  # the modules that `precision.keep_fp32` has kept, by their names
-MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
-# Values of ARITHMETIC beside a unit's name. COMPUTED_IN_FP32: by `precision.cpu_arithmetic`. EMULATED: by
-# PyTorch's own kernels without a unit for the dtype, and in records of version 0.2.
+KEPT_FP32 = "kept_fp32"  # names of the modules that `precision.keep_fp32` kept in fp32
+MODEL_PARAMETERS = "model_parameters"  # number of parameters of a network that is not built in
+# Values of ARITHMETIC other than the name of a unit.
+# COMPUTED_IN_FP32: computed in fp32 by `precision.cpu_arithmetic`.
+# EMULATED: PyTorch's own kernels, without a unit for the dtype; also in records of version 0.2.
 COMPUTED_IN_FP32 = "fp32"
 EMULATED, UNKNOWN = "emulated", "unknown"

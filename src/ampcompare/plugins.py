@@ -1,7 +1,8 @@
-"""Parts that other people bring: an entry point's name, `pkg.mod:Name`, or `./file.py:Name`.
+"""Plug-ins: backends, networks, data, losses and metrics that users bring.
 
-What is asked for is imported when it is used, and nothing else is: names are listed from the metadata of
-installed distributions. A file's path counts from the working directory. Free of torch.
+A plug-in is named by an entry point, as `pkg.mod:Name`, or as `./file.py:Name` (relative to the working
+directory). It is imported when it is used. Names of entry points come from the metadata of installed
+distributions, without an import. This module does not import torch.
 """
 
 import hashlib
@@ -21,20 +22,20 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ampcompare.errors import UserError, did_you_mean, what_happened
+from ampcompare.errors import UserError, describe_exception, did_you_mean
 
-FORMS = "pkg.mod:Name or ./file.py:Name"
+NAME_FORMS = "pkg.mod:Name or ./file.py:Name"
 
 
 @dataclass(frozen=True)
-class Door:
-    """Where one kind of part comes in.
+class PluginKind:
+    """One kind of plug-in, such as backends.
 
     Attributes:
-        option: The option that names a part.
-        group: The group of its entry points.
-        libraries: Libraries whose own names of parts may be used.
-        renamed: What to write in place of names of 0.2, for a part that imports one from ampcompare.
+        option: The option that names a plug-in of this kind.
+        group: The entry-point group.
+        libraries: Libraries that have parts of this kind, used as `library:NAME`.
+        renamed: A hint for plug-ins written for version 0.2: what to write in place of a removed name.
     """
 
     option: str
@@ -42,53 +43,68 @@ class Door:
     libraries: tuple[str, ...] = ()
     renamed: str = ""
 
-    def unknown(self, text: str, built_in: Collection[str]) -> UserError:
-        return self.refusal(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
+    def make_unknown_error(self, text: str, built_in: Collection[str]) -> UserError:
+        """Return the error for a name that is neither built in nor a plug-in."""
+        return self.make_error(text, f"expected one of {', '.join([*built_in, *self.list_names(built_in)])}")
 
-    def names(self, built_in: Collection[str]) -> list[str]:
-        """What may be asked for beside what is built in, in words: what is installed, and the forms."""
+    def list_names(self, built_in: Collection[str]) -> list[str]:
+        """Return the allowed names beside the built-in ones: installed plug-ins, then the general forms."""
         installed = sorted(entry_points(group=self.group).names - set(built_in))
-        ours = (f"{library}:NAME" for library in self.libraries)
-        return [*installed, *ours, "pkg.mod:Name", "./file.py:Name"]
+        from_libraries = (f"{library}:NAME" for library in self.libraries)
+        return [*installed, *from_libraries, "pkg.mod:Name", "./file.py:Name"]
 
-    def takes(self, text: str) -> bool:
-        """Whether the text names something from outside. Raises UserError for one that cannot be right, as
-        far as that can be told without importing it.
+    def accepts(self, text: str) -> bool:
+        """Return whether the text names a plug-in.
+
+        The plug-in is not imported, so it may still fail to load.
+
+        Raises:
+            UserError: The text has the form of a plug-in, but is malformed or names a missing file.
         """
         left, _, name = text.partition(":")
-        if not is_object(text) or left in self.libraries:
-            return is_object(text) or text in entry_points(group=self.group).names
+        if not is_object_path(text) or left in self.libraries:
+            return is_object_path(text) or text in entry_points(group=self.group).names
         is_file = left.endswith(".py")
-        if not (is_file or _is_dotted(left)) or not _is_dotted(name):
-            raise self.refusal(text, f"expected {FORMS}, with one colon")
+        if not (is_file or _is_dotted_path(left)) or not _is_dotted_path(name):
+            raise self.make_error(text, f"expected {NAME_FORMS}, with one colon")
         if is_file and not os.path.isfile(left):
-            raise self.refusal(text, f"{left} is not there (looked for from {Path.cwd()}); expected {FORMS}")
+            raise self.make_error(
+                text, f"{left} is not there (looked for from {Path.cwd()}); expected {NAME_FORMS}"
+            )
         return True
 
-    def refusal(self, text: str, why: str) -> UserError:
+    def make_error(self, text: str, why: str) -> UserError:
+        """Return an error that begins with the option and its value."""
         return UserError(f"{self.option}={text!r}: {why}")
 
 
-BACKENDS = Door(
+BACKENDS = PluginKind(
     "backend",
     "ampcompare.backends",
     renamed="write metadata = BackendInfo(...) in place of declares = Backend(...), with BackendInfo from "
     "ampcompare.precision.registry",
 )
-DATA = Door("data.source", "ampcompare.data")
-MODELS = Door("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
-LOSSES = Door("task.loss", "ampcompare.losses")
-METRICS = Door("task.metrics", "ampcompare.metrics")
+DATA = PluginKind("data.source", "ampcompare.data")
+MODELS = PluginKind("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
+LOSSES = PluginKind("task.loss", "ampcompare.losses")
+METRICS = PluginKind("task.metrics", "ampcompare.metrics")
 
 
-class Unfit(ValueError):
-    """What somebody's part gave and cannot be used; the message is the rest of a line that names the part."""
+class InvalidPluginOutput(ValueError):
+    """A plug-in returned a value that cannot be used.
+
+    `wrap_plugin_errors` puts the name of the plug-in in front of the message.
+    """
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """What was found, what tells one version of it from another (the first digits of the SHA-256 of the file
-    that it is written in), and that file.
+    """A loaded plug-in.
+
+    Attributes:
+        value: The Python object that the name stands for.
+        source: The first 16 hex digits of the SHA-256 of its file. For a library: its version.
+        file: The file that defines it.
     """
 
     value: Any
@@ -96,78 +112,89 @@ class Plugin:
     file: Path
 
 
-_SOURCES: dict[type, str] = {}  # of a loaded class, the hash of its file
-_LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
+_SOURCE_HASHES: dict[type, str] = {}  # loaded class: hash of its file
+_NAMES_BY_FILE: dict[str, str] = {}  # file: how the plug-in was named, such as `model.name='./net.py:build'`
 
 
-def left_out(door: Door, built_in: Collection[str]) -> list[str]:
-    """A line for what is installed and cannot be had, as it has the name of a built-in part."""
-    taken = (entry for entry in entry_points(group=door.group) if entry.name in built_in)
-    return [f"{door.option}={e.name} is the built-in one; that of {_origin(e)} is left out" for e in taken]
+def describe_shadowed_plugins(kind: PluginKind, built_in: Collection[str]) -> list[str]:
+    """Return a line for each installed plug-in that is unusable because a built-in part has its name."""
+    taken = (entry for entry in entry_points(group=kind.group) if entry.name in built_in)
+    return [
+        f"{kind.option}={e.name} is the built-in one; that of {_describe_origin(e)} is left out"
+        for e in taken
+    ]
 
 
-def is_object(text: str) -> bool:
-    """Whether it is the name of a Python object rather than of something that is known."""
+def is_object_path(text: str) -> bool:
+    """Return whether the text is the path of a Python object rather than a plain name."""
     return ":" in text
 
 
-def short(text: str) -> str:
-    """The last part of the name, as a word that may stand in names of runs: `mine-py-build`."""
+def shorten_name(text: str) -> str:
+    """Return the last part of a plug-in's name in a form for run names: `mine-py-build`."""
     return re.sub(r"\W+", "-", text.rpartition("/")[2])
 
 
-def _is_dotted(name: str) -> bool:
+def _is_dotted_path(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def load(door: Door, text: str) -> Plugin:
-    """Import what the text names. Raises UserError for whatever goes wrong in that."""
+def load(kind: PluginKind, text: str) -> Plugin:
+    """Import the plug-in that the text names.
+
+    Raises:
+        UserError: The name is malformed or unknown, or the import fails for any reason.
+    """
     target, origin, path = text, "", None
-    if is_object(text):
-        door.takes(text)
+    if is_object_path(text):
+        kind.accepts(text)
         left = text.partition(":")[0]
         path = Path(left).resolve() if left.endswith(".py") else None
     else:
-        entry = _entry_of(door, text)
-        target, origin = entry.value.partition("[")[0].strip(), f"entry point of {_origin(entry)}: "
+        entry = _find_entry_point(kind, text)
+        target, origin = entry.value.partition("[")[0].strip(), f"entry point of {_describe_origin(entry)}: "
     left, _, name = target.partition(":")
-    with blame(door, text, f"{origin}cannot be imported", path):
+    with wrap_plugin_errors(kind, text, f"{origin}cannot be imported", path):
         content = path.read_bytes() if path else b""
-        module = _module_of_file(path, content) if path else resolve_name(f"{left}:")
+        module = _import_file(path, content) if path else resolve_name(f"{left}:")
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
             near = did_you_mean(name, vars(module))
-            raise door.refusal(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
-        made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
-        file = path or Path(inspect.getfile(made_of))
-        _LOADED[str(file)] = f"{door.option}={text!r}"
+            raise kind.make_error(text, f"{origin}no {name} in {left}{near and '; ' + near}") from None
+        defined_in = value if inspect.isclass(value) or inspect.isfunction(value) else module
+        file = path or Path(inspect.getfile(defined_in))
+        _NAMES_BY_FILE[str(file)] = f"{kind.option}={text!r}"
         source = _hash(content or file.read_bytes())
         if inspect.isclass(value):
-            _SOURCES[value] = source
+            _SOURCE_HASHES[value] = source
         return Plugin(value, source, file)
 
 
-def source_of(cls: type) -> str:
-    """Return the hash of a loaded class's file; "" for a class that was not loaded by a name."""
-    return _SOURCES.get(cls, "")
+def get_source_hash(cls: type) -> str:
+    """Return the hash of the file of a class that `load` has loaded, "" for any other class."""
+    return _SOURCE_HASHES.get(cls, "")
 
 
-def _entry_of(door: Door, text: str) -> EntryPoint:
-    entries = [*entry_points(group=door.group, name=text)]
+def _find_entry_point(kind: PluginKind, text: str) -> EntryPoint:
+    entries = [*entry_points(group=kind.group, name=text)]
     if len(entries) != 1:
-        found = " and ".join(sorted(map(_origin, entries))) or "none is installed"
-        raise door.refusal(text, f"expected one entry point in {door.group}, {found}; or name it as {FORMS}")
+        installed = " and ".join(sorted(map(_describe_origin, entries))) or "none is installed"
+        raise kind.make_error(
+            text, f"expected one entry point in {kind.group}, {installed}; or name it as {NAME_FORMS}"
+        )
     return entries[0]
 
 
-def _origin(entry: EntryPoint) -> str:
+def _describe_origin(entry: EntryPoint) -> str:
     return f"{entry.dist and entry.dist.name} ({entry.value})"
 
 
-def _module_of_file(path: Path, content: bytes) -> ModuleType:
-    """The file as a module, one for each content. No bytecode is read: it may be of an earlier content, and
-    the hash in a record is of what ran.
+def _import_file(path: Path, content: bytes) -> ModuleType:
+    """Import a file as a module; a file that changed becomes another module.
+
+    The source is compiled here rather than read from bytecode, which may be older than the source. The hash
+    in a record is therefore the hash of the code that ran.
     """
     name = f"ampcompare_plugin_{path.stem}_{_hash(str(path).encode() + content)}"
     if name not in sys.modules:
@@ -186,45 +213,66 @@ def _hash(content: bytes) -> str:
 
 
 @contextmanager
-def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterator[None]:
-    """Whatever somebody else's code raises as a UserError that begins with `what`, such as `no network`, and
-    shows where it was; of what is Unfit the reason alone.
+def wrap_plugin_errors(kind: PluginKind, text: str, what: str, path: Path | None = None) -> Iterator[None]:
+    """Turn an exception of a plug-in into a UserError that begins with `what`, such as `no network`.
+
+    The error shows the plug-in's traceback. For InvalidPluginOutput it shows the message alone.
+
+    Args:
+        kind: The kind of plug-in.
+        text: The name of the plug-in.
+        what: What failed.
+        path: The plug-in's file. The message gives the last line of this file in the traceback.
+
+    Raises:
+        UserError: The code inside the context raised an exception.
     """
     try:
         yield
     except (UserError, KeyboardInterrupt):
         raise
-    except Unfit as problem:
-        raise door.refusal(
-            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('Unfit: ')[2]}"
+    except InvalidPluginOutput as problem:
+        raise kind.make_error(
+            text, f"{what.removeprefix('no ')}: {str(problem).rpartition('InvalidPluginOutput: ')[2]}"
         ) from None
     except BaseException as problem:  # SystemExit too: it would end the program as if all were well
         is_renamed = isinstance(problem, ImportError) and str(problem.name).startswith("ampcompare.")
-        hint = f"; {door.renamed}" if is_renamed and door.renamed else ""
-        error = door.refusal(text, f"{what} ({what_happened(problem, path)}){hint}")
-        raise error.showing(problem) from None
+        hint = f"; {kind.renamed}" if is_renamed and kind.renamed else ""
+        error = kind.make_error(text, f"{what} ({describe_exception(problem, path)}){hint}")
+        raise error.with_cause(problem) from None
 
 
-def fault_of(problem: BaseException) -> UserError | None:
-    """The error for what a part raised while it was used, None for what was raised elsewhere."""
+def find_plugin_error(problem: BaseException) -> UserError | None:
+    """Return an error that names the plug-in whose code raised, None where no plug-in was involved."""
     for step in extract_tb(problem.__traceback__):
-        if step.filename in _LOADED:
-            why = what_happened(problem, Path(step.filename))
-            return UserError(f"{_LOADED[step.filename]}: {why}").showing(problem)
+        if step.filename in _NAMES_BY_FILE:
+            why = describe_exception(problem, Path(step.filename))
+            return UserError(f"{_NAMES_BY_FILE[step.filename]}: {why}").with_cause(problem)
     return None
 
 
 def call(
-    function: Callable[..., Any], given: Mapping[str, Any], *, key: str, name: str, ours: Mapping[str, Any]
+    function: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    *,
+    key: str,
+    name: str,
+    defaults: Mapping[str, Any],
 ) -> Any:
-    """What the function returns for the user's arguments, which `key` (`model.kwargs`) gives to `name`.
+    """Call a plug-in's function with the user's arguments and return its result.
 
-    `ours` are arguments that it gets where its signature takes them, by name or as `**kwargs`, and the user
-    does not set them. Raises UserError for an argument that its signature does not take, or lacks; what the
-    function raises goes on.
+    Args:
+        function: The function.
+        kwargs: The user's arguments.
+        key: The option that has the user's arguments, such as `model.kwargs`.
+        name: The name of the plug-in.
+        defaults: Further arguments. Each is passed if the signature accepts it and the user did not set it.
+
+    Raises:
+        UserError: The signature does not accept an argument, or requires one that is missing.
     """
-    signature = signature_of(function)
-    arguments = {k: v for k, v in ours.items() if takes(signature, k)} | dict(given)
+    signature = get_signature(function)
+    arguments = {k: v for k, v in defaults.items() if accepts_argument(signature, k)} | dict(kwargs)
     try:
         signature.bind(**arguments)
     except TypeError as problem:
@@ -232,16 +280,16 @@ def call(
     return function(**arguments)
 
 
-def signature_of(function: Callable[..., Any]) -> Signature:
-    """Its signature; where it has none that can be read (some in C), one that takes anything."""
+def get_signature(function: Callable[..., Any]) -> Signature:
+    """Return the function's signature, or `(**anything)` where Python cannot read it (some C functions)."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return Signature([Parameter("anything", Parameter.VAR_KEYWORD)])
 
 
-def takes(signature: Signature, name: str) -> bool:
-    """Whether an argument may be given by this name."""
+def accepts_argument(signature: Signature, name: str) -> bool:
+    """Return whether a function with this signature accepts a keyword argument of this name."""
     try:
         signature.bind_partial(**{name: None})
     except TypeError:

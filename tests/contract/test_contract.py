@@ -44,7 +44,7 @@ from ampcompare.cli import app, main
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.data.factory import Dataset, build_dataset
-from ampcompare.data.seeding import mix
+from ampcompare.data.seeding import derive_seed
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.experiment import run
 from ampcompare.report.exports import to_csv, to_json
@@ -174,8 +174,8 @@ def test_metric_keys(tmp_path: Path):
     names = {
         "keys of environment": [getattr(metrics, name) for name in inside],
         "words for arithmetic": [metrics.EMULATED, metrics.UNKNOWN],
-        "what an evaluation logs": f"{metrics.EVAL}NAME",
-        "best of the evaluations": metrics.best_of("eval/NAME"),
+        "what an evaluation logs": f"{metrics.EVAL_PREFIX}NAME",
+        "best of the evaluations": metrics.make_best_key("eval/NAME"),
     }
     freezes("metrics", {"rows": rows, "summary alone": at_end, **names}, tmp_path)
 
@@ -376,7 +376,7 @@ def test_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     images = np.arange(4 * 3 * 8 * 8).astype(np.uint8).reshape(4, 3, 8, 8)
     pair = images, np.array([0, 1, 0, 1])
     data = {
-        "Dataset.of_images": Dataset.of_images(pair, pair, ("a", "b")),
+        "Dataset.of_images": Dataset.from_images(pair, pair, ("a", "b")),
         "synthetic": build_dataset("synthetic", train_limit=32, test_limit=16),
         "images of a function": build_dataset("./fixed.py:images"),
         "tensors of a function": build_dataset("./fixed.py:table"),
@@ -397,7 +397,7 @@ def test_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             name: Inline(data=one.fingerprint, test_set=one.test.fingerprint(one.classes))
             for name, one in data.items()
         },
-        "seed of sample 17 in epoch 4, seed 223": mix(223, 4, 17),
+        "seed of sample 17 in epoch 4, seed 223": derive_seed(223, 4, 17),
         "definition of a sweep": began,
         "seed of a random search": seed,
         "runs of a random search": [rounded(run_at(sweep, seed, None, n).parameters) for n in range(4)],

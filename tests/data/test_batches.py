@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
-from ampcompare.data.batch import Batch, count_samples, tensors
+from ampcompare.data.batch import Batch, count_samples, list_tensors
 from ampcompare.data.dataset import ImageSet
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader, draw_plan
 from ampcompare.data.factory import build_dataset
@@ -46,7 +46,7 @@ def make(name: str, workers: int = 0, **more: Any) -> Any:
 
 
 def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
-    return [[t for field in batch for t in tensors(field)] for batch in batches]
+    return [[t for field in batch for t in list_tensors(field)] for batch in batches]
 
 
 def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
@@ -106,7 +106,7 @@ def test_the_number_of_workers_changes_no_bit(name: str):
 def test_processes_share_out_the_batches_of_one(name: str):
     whole = flat(make(name).epoch(0))
     parts = [make(name, rank=rank, processes=4) for rank in range(4)]
-    shares = [list(part.shares(0)) for part in parts]
+    shares = [list(part.epoch_with_sizes(0)) for part in parts]
     assert [[size for _, size in share] for share in shares] == [[32, 32, 26]] * 4
     for number, batch in enumerate(whole):
         for rank, share in enumerate(shares):

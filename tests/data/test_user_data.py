@@ -122,7 +122,7 @@ def test_what_fails_in_the_data_is_one_line_below_the_authors_traceback(form: st
     code = "d = Noisy(train)\ndef fail(i):\n    raise OSError('no disk\\nat all')\n"
     with pytest.raises(UserError) as caught:
         given(code + f"Noisy.__getitem__ = lambda self, i: fail(i)\nreturn {form}")
-    (line,), shown = caught.value.lines, "".join(traceback.format_exception(caught.value.theirs))
+    (line,), shown = caught.value.lines, "".join(traceback.format_exception(caught.value.cause))
     lines = Path("mine.py").read_text().splitlines()
     (number,) = (number for number, text in enumerate(lines, 1) if "raise OSError" in text)
     assert f"(line {number}: OSError: no disk)" in line

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ampcompare.data.dataset import SampleSet
 from ampcompare.data.host_loaders import SampleLoader
-from ampcompare.data.seeding import read
-from ampcompare.data.worker_signals import begin
-from ampcompare.errors import UserError, what_happened
+from ampcompare.data.seeding import read_batches
+from ampcompare.data.worker_signals import start_iterator
+from ampcompare.errors import UserError, describe_exception
 
 SIZE = 16
 
@@ -48,7 +48,7 @@ def test_a_signal_to_every_process_leaves_workers_at_work(signum: int):
     """Ours and those of somebody's own DataLoader."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert len(list(ours(Signalled(signum)).epoch(0))) == 6
-    assert len(list(begin(DataLoader(Signalled(signum), batch_size=SIZE, num_workers=1)))) == 6
+    assert len(list(start_iterator(DataLoader(Signalled(signum), batch_size=SIZE, num_workers=1)))) == 6
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before  # the training hears them as it did
 
 
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=lambda: [os.kill(os.getpid(), number) for num
 def test_a_signal_to_a_worker_that_has_just_been_forked_leaves_it_at_work():
     EARLY[:] = [signal.SIGTERM, signal.SIGUSR1]
     try:
-        batches = begin(DataLoader(Signalled(), batch_size=SIZE, num_workers=1))
+        batches = start_iterator(DataLoader(Signalled(), batch_size=SIZE, num_workers=1))
     finally:
         EARLY.clear()
     assert len(list(batches)) == 6
@@ -71,15 +71,15 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
 
     loader = DataLoader(Signalled(), batch_size=SIZE, num_workers=1, worker_init_fn=note)
     for _ in range(2):  # wrapped once, however often it is begun
-        assert len(list(begin(loader))) == 6
+        assert len(list(start_iterator(loader))) == 6
 
 
 LEFT = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from ampcompare.data.worker_signals import begin
+from ampcompare.data.worker_signals import start_iterator
 
-batches = begin(DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=1))
+batches = start_iterator(DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=1))
 next(batches)
 """
 
@@ -111,7 +111,7 @@ def test_a_worker_that_wants_to_leave_is_told_of():
 @pytest.mark.slow
 def test_a_worker_of_somebodys_own_loader_that_leaves_in_silence_is_lost():
     with pytest.raises(RuntimeError, match=r"^DataLoader worker .* exited unexpectedly"):
-        next(read(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
+        next(read_batches(DataLoader(Leaves(), num_workers=1), "leaves", None, 0))
 
 
 class BrokenConnection(DataLoader[Any]):
@@ -124,16 +124,16 @@ class BrokenConnection(DataLoader[Any]):
 def test_a_connection_to_a_worker_that_breaks_is_a_lost_worker_and_no_mistake_in_the_data():
     why = r"^DataLoader worker .* exited unexpectedly: Connection reset by peer$"
     with pytest.raises(RuntimeError, match=why):
-        next(read(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
+        next(read_batches(BrokenConnection(Signalled(), num_workers=1), "broken", None, 0))
 
 
 def test_what_a_worker_raises_is_told_as_it_was_there():
     with pytest.raises(ValueError, match="Caught ") as caught:
         next(iter(DataLoader(Broken(), num_workers=1)))
-    assert what_happened(caught.value) == "ValueError: no such image"
+    assert describe_exception(caught.value) == "ValueError: no such image"
     line = Broken.__getitem__.__code__.co_firstlineno + 4
-    assert what_happened(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
-    assert what_happened(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
+    assert describe_exception(caught.value, Path(__file__)) == f"line {line}: ValueError: no such image"
+    assert describe_exception(ValueError("Caught in the rain\nand more")) == "ValueError: Caught in the rain"
 
 
 DATA = """

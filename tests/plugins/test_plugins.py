@@ -15,10 +15,10 @@ from support.refusals import line_of
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, call, load
-from ampcompare.precision import REGISTRY, backend_of, build_precision
+from ampcompare.plugins import BACKENDS, PluginKind, call, load
+from ampcompare.precision import REGISTRY, build_precision, get_backend
 
-DOOR = Door("part", "ampcompare.tests")
+KIND = PluginKind("part", "ampcompare.tests")
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def refusal(text: str, door: Door = DOOR) -> str:
-    begin = f"{door.option}={text!r}: "
-    said = line_of(load, door, text)
+def refusal(text: str, kind: PluginKind = KIND) -> str:
+    begin = f"{kind.option}={text!r}: "
+    said = line_of(load, kind, text)
     assert said.startswith(begin)
     return said.removeprefix(begin)
 
@@ -40,7 +40,7 @@ def refusal(text: str, door: Door = DOOR) -> str:
 def test_an_object_of_a_module_comes_by_name_with_the_hash_of_its_own_file():
     import json.decoder
 
-    found = load(DOOR, "json:JSONDecoder")
+    found = load(KIND, "json:JSONDecoder")
     assert found.value is json.JSONDecoder
     assert found.source == hashlib.sha256(Path(json.decoder.__file__).read_bytes()).hexdigest()[:16]
 
@@ -50,7 +50,7 @@ def test_an_object_of_a_file_comes_with_the_hash_of_what_ran(here: Path, monkeyp
     for text in ("A = 1\n", "A = 2\n"):
         (here / "mine.py").write_text(text)
         os.utime("mine.py", (1, 1))  # same size, same second: Python's own cache would not see it
-        found = load(DOOR, "./mine.py:A")
+        found = load(KIND, "./mine.py:A")
         assert found.value == int(text[4])
         assert found.source == hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -160,22 +160,22 @@ CLASSES = {
 def test_a_class_without_metadata_is_called_as_it_is_named_and_described_as_it_is_documented(here: Path):
     (here / "mine.py").write_text(f"""{BACKEND}
 import torch
-from ampcompare.precision.half_weights import Half
-from ampcompare.precision.scaled_backend import Scaled
+from ampcompare.precision.half_weights import Float16
+from ampcompare.precision.scaled_backend import ScaledPrecision
 
 class Plain(Precision):
     pass
 
-class Own(Scaled):
+class Own(ScaledPrecision):
     '''Round everything.\n\n    At length.'''
 
-class MyHalf(Half):
+class MyHalf(Float16):
     '''
     fp16 with a twist that takes more words than fit into the legend of a chart {"and more " * 4}
     '''
     input_dtype = torch.bfloat16
 """)
-    plain, own, half = (backend_of(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
+    plain, own, half = (get_backend(f"./mine.py:{name}") for name in ("Plain", "Own", "MyHalf"))
     assert (plain.label, plain.description, plain.dtype, plain.scales) == ("Plain", "Plain", "float32", False)
     assert not plain.is_fp32  # nobody knows what it does
     assert (own.label, own.description, own.dtype, own.scales) == (
@@ -223,7 +223,7 @@ def test_an_entry_point_is_listed_without_being_imported_and_loaded_by_its_name(
     name = install(site, "good-one", "careful", "good_one:Mine", label="careful_one")
     assert load_config(None, ["backend=careful"]).backend == "careful"
     assert name not in sys.modules
-    assert backend_of("careful").label == "careful_one"
+    assert get_backend("careful").label == "careful_one"
 
 
 def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site: Path):
@@ -233,13 +233,13 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     install(site, "taker", "native", "taker_native:Mine", label="taker")
     for distribution in ("a", "b"):
         install(site, f"dist-{distribution}", "both", f"both_{distribution}:Mine", label=distribution)
-    assert backend_of("fine").label == "fine"
+    assert get_backend("fine").label == "fine"
     assert refusal("broken", BACKENDS) == (
         "entry point of bad-one (bad_broken:Mine): cannot be imported (OSError: no such library)"
     )
     assert refusal("near", BACKENDS).startswith("entry point of odd-one (./mine.py:A): cannot be imported (")
     assert "dist-a (both_a:Mine) and dist-b (both_b:Mine)" in refusal("both", BACKENDS)
-    assert backend_of("native") is REGISTRY["native"]
+    assert get_backend("native") is REGISTRY["native"]
 
 
 # Functions, called with the user's arguments.
@@ -252,7 +252,7 @@ def without_classes(width: int) -> dict[str, int]:
 
 
 def use(function: Any, **given: Any) -> Any:
-    return call(function, given, key="model.kwargs", name="it", ours={"num_classes": 10})
+    return call(function, given, key="model.kwargs", name="it", defaults={"num_classes": 10})
 
 
 def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtests: pytest.Subtests):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.base import Precision
-from ampcompare.precision.half_weights import Half
-from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision.half_weights import Float16
+from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PrecisionOptions
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
@@ -73,7 +73,7 @@ def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
 def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
     first = {key: value.clone() for key, value in net().state_dict().items()}
     precision, model, optimizer = prepared(name, "1", net(), **static(name))
-    assert precision.kept == ["1"]
+    assert precision.fp32_modules == ["1"]
     assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
     others = {p.dtype for p in (*model[0].parameters(), *model[2].parameters())}
     assert others <= (set(LOW) if REGISTRY[name].half_weights else {torch.float32})
@@ -122,15 +122,15 @@ def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: s
 
 
 def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
-    assert prepared("fp16", "embed", Twice())[0].kept == ["embed", "head"]
-    assert prepared("native", "embed", Twice())[0].kept == ["embed"]
+    assert prepared("fp16", "embed", Twice())[0].fp32_modules == ["embed", "head"]
+    assert prepared("native", "embed", Twice())[0].fp32_modules == ["embed"]
 
 
 def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     for keep, kept in (("self_attn.out_proj", ["self_attn.out_proj", "self_attn"]), ("linear1", ["linear1"])):
         precision, model, _ = prepared("fp16", keep, copy.deepcopy(layer))
-        assert precision.kept == kept
+        assert precision.fp32_modules == kept
         for mode in (True, False):
             with torch.no_grad():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
@@ -145,7 +145,7 @@ class Mixed(Precision):
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
 
-class Careless(Half):
+class Careless(Float16):
     """Half weights that are converted without regard to kept modules."""
 
     def convert(self, model, optimizer):
@@ -159,23 +159,25 @@ def test_a_backend_of_ones_own_keeps_modules_without_being_built_by_name():
     seen = types_in(model)
     with precision.forward_context():
         model(torch.randn(6, 4))
-    assert precision.kept == ["1"]
+    assert precision.fp32_modules == ["1"]
     assert seen["1.2"] == (torch.float32, torch.float32)
     assert seen["2"][1] is torch.bfloat16
 
 
 def test_a_backend_that_makes_a_kept_weight_half_is_refused():
     model, precision = net(), Careless(options=PrecisionOptions(keep_fp32="1"))
-    with pytest.raises(CannotKeep, match=r"^precision.keep_fp32: .* let its convert call convert_network$"):
+    with pytest.raises(
+        KeepFp32Error, match=r"^precision.keep_fp32: .* let its convert call convert_network$"
+    ):
         precision.prepare(model, torch.optim.SGD(model.parameters()))
-    assert not precision.kept
+    assert not precision.fp32_modules
 
 
 def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():
     model = net()
-    assert matching(model, "*.2") == ["1.2"]
-    assert matching(model, ["2", "1*"]) == ["1", "2"]
-    assert matching(model, "*") == [""]
+    assert match_modules(model, "*.2") == ["1.2"]
+    assert match_modules(model, ["2", "1*"]) == ["1", "2"]
+    assert match_modules(model, "*") == [""]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +188,6 @@ def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(patter
     rest = nn.ModuleList(nn.ModuleDict({"norm": nn.ReLU()}) for _ in range(2))
     model = nn.ModuleDict({"line": nn.Linear(1, 1), "rest": rest})
     with pytest.raises(
-        CannotKeep, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
+        KeepFp32Error, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
     ):
-        matching(model, pattern)
+        match_modules(model, pattern)

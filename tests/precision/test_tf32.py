@@ -14,7 +14,7 @@ from support.rehearsal.stage import stage
 from ampcompare.config.load import load_config
 from ampcompare.entrypoint import main
 from ampcompare.precision import build_precision
-from ampcompare.precision.keep_fp32 import CannotKeep
+from ampcompare.precision.keep_fp32 import KeepFp32Error
 from ampcompare.system.device import check_tf32, compute_capability, current_numerics, has_tf32, set_numerics
 from ampcompare.system.environment import describe_environment
 from ampcompare.training.factory import allows_tf32
@@ -125,6 +125,8 @@ def test_the_compute_capability_is_recorded(gpu: Callable[..., None]):
 def test_no_module_can_be_kept_in_strict_fp32():
     with (
         stage(),
-        pytest.raises(CannotKeep, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"),
+        pytest.raises(
+            KeepFp32Error, match=r"precision\.keep_fp32=fc: backend=tf32 uses TF32 in every module"
+        ),
     ):
         build_precision("tf32", "cuda", keep_fp32="fc")

@@ -35,7 +35,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
         made.told = told
         return made
 
-    monkeypatch.setattr(recorder, "start", start)
+    monkeypatch.setattr(recorder, "start_record", start)
     return made
 
 
@@ -76,7 +76,7 @@ def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: SimpleNamespac
     with Recorder(backend="none", every=5, warmup_steps=3, **PARTS) as record:
         for step in range(1, 21):
             hands.now += 1000.0 if step <= 3 else 0.125
-            record.fetched()
+            record.mark_batch_ready()
             hands.now += 0.375
             if step == 9:
                 hands.now += 77.0  # behind an evaluation: a checkpoint, then the step
@@ -323,7 +323,7 @@ def test_process_0_records_the_samples_of_all(
                 record.step(loss=1.0, samples=8)
             record.evaluate(accuracy=1.0)
             with record.paused():
-                record.fetched()
+                record.mark_batch_ready()
     assert kept.of(metrics.THROUGHPUT) == pytest.approx([4 * 8 / 0.5])
     assert kept.ended == [0]
     assert kept.told.logged["environment"]["processes"] == 4

@@ -17,7 +17,7 @@ EVERY = 4
 def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
     """What 24 steps of a loop with its scaler and our recorder touch of the host, and the record."""
     kept = Kept()
-    monkeypatch.setattr(recorder, "start", lambda *_: kept)
+    monkeypatch.setattr(recorder, "start_record", lambda *_: kept)
     with stage() as (watch, _):
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
@@ -34,7 +34,7 @@ def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Cont
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
-                record.fetched()
+                record.mark_batch_ready()
                 record.step(loss=wrong(loss) if wrong else loss, samples=len(x), epoch=step / 24)
             seen = list(watch.contacts)
             record.evaluate(accuracy=0.5)

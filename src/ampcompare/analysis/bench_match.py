@@ -118,7 +118,7 @@ def _is_same(key: str, bench: str, run: str) -> bool:
     # The same file by another path; whether its text is the same, its hash tells.
     if key in ("model", "data", "model.name") and PurePath(bench).name == PurePath(run).name:
         return True
-    if key == "data" and bench in SOURCES and SOURCES[bench].is_made_up:
+    if key == "data" and bench in SOURCES and SOURCES[bench].is_synthetic:
         # `bench` takes synthetic images in place of a data set of ours whose shape is known.
         return run in SOURCES and bool(SOURCES[run].classes)
     return False

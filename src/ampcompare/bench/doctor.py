@@ -190,9 +190,9 @@ def _wandb() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from ampcompare.data.sources.cifar10 import CIFAR10, CIFAR100, find
+    from ampcompare.data.sources.cifar10 import CIFAR10, CIFAR100, find_files
 
-    places = {which: find(which) for which in (CIFAR10, CIFAR100)}
+    places = {which: find_files(which) for which in (CIFAR10, CIFAR100)}
     folder = places[CIFAR10][1]
     here = [f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None]
     todo = ""

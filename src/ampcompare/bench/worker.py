@@ -19,8 +19,8 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32, EMULATED, TEST_SET
-from ampcompare.models import record_of
-from ampcompare.precision import backend_of
+from ampcompare.models import describe_source
+from ampcompare.precision import get_backend
 from ampcompare.runtime.signals import discard_output, set_handler
 from ampcompare.system.device import (
     is_channels_last,
@@ -157,7 +157,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
     # The last step of an epoch may have fewer samples.
     full = chain([first], (group for group in groups if _count_samples(group) == samples))
     steps = full if loads else cycle([*islice(full, BATCHES)])
-    backend, device = backend_of(config.backend), context.world.device
+    backend, device = get_backend(config.backend), context.world.device
     settings = {"backend": backend.label} | {key: str(config.value(key)) for key in SPEED_OPTIONS}
     settings["memory_format"] = (
         "channels_last" if is_channels_last(config.memory_format, device) else "contiguous"
@@ -170,7 +170,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         trainer.precision.training_context(),
         captures(config.execution),
         settings,
-        IMAGES if context.data.train.counts == IMAGES else "samples",
+        IMAGES if context.data.train.unit == IMAGES else "samples",
         _preparation(config, device),
         _fingerprint(original, context, trainer),
         backend.source or None,
@@ -194,7 +194,7 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
     model, data = original.model.name, context.data
     found: dict[str, str | None] = {
         "model": model,
-        "model_source": record_of(model, trainer.model).get("model_source"),
+        "model_source": describe_source(model, trainer.model).get("model_source"),
         "data": original.data.source,
         **dict.fromkeys(("data_source", "data_fingerprint", "train_data", "test_set")),
     }

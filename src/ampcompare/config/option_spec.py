@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.plugins import Door
+from ampcompare.plugins import PluginKind
 
 BOUNDS = {
     "minimum": ("at least", operator.ge),
@@ -84,7 +84,7 @@ class OptionSpec:
     pattern_help: str = "a text"
     hints: Mapping[str, str] = dataclasses.field(default_factory=dict)
     null_means: Callable[[Callable[[str], Any]], Any] | None = None
-    plugin: Door | None = None
+    plugin: PluginKind | None = None
     is_set: bool = False
 
     @property
@@ -95,7 +95,7 @@ class OptionSpec:
     @property
     def allowed(self) -> str:
         """The allowed values in words."""
-        names = self.plugin.names(self.choices) if self.plugin else ()
+        names = self.plugin.list_names(self.choices) if self.plugin else ()
         words = ", ".join([*map(str, self.choices), *names])
         bounds = " and ".join(f"{phrase} {bound:g}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):
@@ -163,7 +163,9 @@ class OptionSpec:
         if isinstance(item, bool | None):
             return True
         if isinstance(item, str):
-            is_choice = not self.choices or item in self.choices or (self.plugin and self.plugin.takes(item))
+            is_choice = (
+                not self.choices or item in self.choices or (self.plugin and self.plugin.accepts(item))
+            )
             return bool(is_choice and (not self.pattern or re.fullmatch(self.pattern, item)))
         return (isinstance(item, int) or math.isfinite(item)) and all(
             holds(item, bound) for _, bound, holds in self._bounds()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ampcompare.config.compose import Source, compose, read_options
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import Config, PublishedConfig
-from ampcompare.data.sources import source_of
+from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:  # pydantic, which few runs need, takes a fifth of a second to load
@@ -81,7 +81,7 @@ def _scaled(config: Config, publication: Publication, scale: float) -> dict[str,
     # BatchNorm has no variance of one image.
     epochs, batch = less(config.epochs, 1), less(config.batch_size, 2)
     milestones = config.schedule.milestones
-    data, schedule, source = config.data, config.schedule, source_of(config.data.source)
+    data, schedule, source = config.data, config.schedule, get_source(config.data.source)
     images = data.train_limit or publication.images or source.train_images
     tested = data.test_limit or source.test_images
     for count, what, key in ((images, "training", "images"), (tested, "test", "setting.data.test_limit")):

@@ -13,7 +13,7 @@ from ampcompare.config import task_spec
 from ampcompare.config.option_spec import OptionSpec, Role, group, option, option_specs
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
-from ampcompare.precision.registry import HINTS, REGISTRY, PrecisionOptions
+from ampcompare.precision.registry import LABELS_BY_ALIAS, REGISTRY, PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
@@ -262,7 +262,7 @@ class Config:
         "none",
         f"precision backend, what is compared: {_BACKENDS}",
         choices=tuple(REGISTRY),
-        hints=HINTS,
+        hints=LABELS_BY_ALIAS,
         plugin=BACKENDS,
     )
     seed: int = option(

@@ -38,7 +38,7 @@ def display_name_of(text: str) -> str:
 
 def key_of(text: str) -> str:
     """Under which key an evaluation logs it."""
-    return f"{metrics.EVAL}{name_of(text)}"
+    return f"{metrics.EVAL_PREFIX}{name_of(text)}"
 
 
 def first(loss: Any, given: Any) -> str:
@@ -54,13 +54,13 @@ def compared_key(loss: Any, given: Any, metric: Any) -> str:
 def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
     """What evaluations of this task log, and the best that its summary has."""
     keys = {key_of(text) for text in (LOSS, *metrics_of(loss, given))}
-    return frozenset(keys | {metrics.best_of(compared_key(loss, given, metric))})
+    return frozenset(keys | {metrics.make_best_key(compared_key(loss, given, metric))})
 
 
 def is_task_metric(key: str) -> bool:
     """Whether a listed metric is logged by some tasks and not by others."""
     scores = [key_of(name) for name in SCORES]
-    return key in (*scores, *map(metrics.best_of, (*scores, key_of(LOSS))))
+    return key in (*scores, *map(metrics.make_best_key, (*scores, key_of(LOSS))))
 
 
 def check(loss: str, given: Sequence[str] | None, metric: str | None) -> None:

@@ -8,11 +8,11 @@ from itertools import pairwise
 from ampcompare.config import task_spec
 from ampcompare.config.canonical import TF32, has_no_effect
 from ampcompare.config.schema import OPTIONS, Config
-from ampcompare.data.sources import source_of
+from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
-from ampcompare.plugins import left_out
-from ampcompare.precision import backend_of
-from ampcompare.precision.registry import CANNOT_KEEP, REGISTRY, BackendInfo
+from ampcompare.plugins import describe_shadowed_plugins
+from ampcompare.precision import get_backend
+from ampcompare.precision.registry import NO_KEEP_FP32_UNDER_TF32, REGISTRY, BackendInfo
 
 
 def validate(config: Config) -> None:
@@ -68,7 +68,7 @@ def _training_conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _data_conflicts(config: Config) -> Iterator[tuple[str, str]]:
-    data, source = config.data, source_of(config.data.source)
+    data, source = config.data, get_source(config.data.source)
     if len(data.mean) != 3:
         yield "data.mean", "expected three numbers, one per channel"
     if len(data.std) != 3 or min(data.std) <= 0:
@@ -102,7 +102,9 @@ def check_backend(config: Config, backend: BackendInfo) -> None:
         raise UserError(f"backend={name!r} tf32=True: strict fp32 has no TF32; use backend=tf32")
     keep = "precision.keep_fp32"
     if backend.is_fp32 and backend.uses_tf32 and config.value(keep):
-        raise UserError(f"{keep}={_shown(config.value(keep))}: {CANNOT_KEEP.format(config.backend)}")
+        raise UserError(
+            f"{keep}={_shown(config.value(keep))}: {NO_KEEP_FP32_UNDER_TF32.format(config.backend)}"
+        )
     if backend.is_fp32:  # `ignored_options` reports them: a comparison gives all its runs the same overrides
         return
     for key, (needs, why) in _NEEDS.items():
@@ -119,9 +121,9 @@ def resolve_backend(config: Config) -> None:
     """
     if os.environ.get("RANK", "0") == "0":
         for spec in OPTIONS.values():
-            for line in left_out(spec.plugin, spec.choices) if spec.plugin else ():
+            for line in describe_shadowed_plugins(spec.plugin, spec.choices) if spec.plugin else ():
                 sys.stderr.write(f"warning: {line}\n")
-    check_backend(config, backend_of(config.backend))
+    check_backend(config, get_backend(config.backend))
 
 
 def ignored_options(config: Config) -> list[str]:

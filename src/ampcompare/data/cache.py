@@ -23,7 +23,7 @@ FORMAT = 3
 log = logging.getLogger(__name__)
 
 
-def cached_file(source: str, identity: str) -> Path:
+def get_cache_path(source: str, identity: str) -> Path:
     """Where this source's images are kept, whether they are there or not. Raises OSError without a home."""
     return cache_folder() / f"{source}-{digest(f'{FORMAT} {source} {identity}')}.npz"
 
@@ -34,7 +34,7 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
     identity: text that changes whenever the source's content does. Only `build` can raise.
     """
     try:
-        path = cached_file(source, identity)
+        path = get_cache_path(source, identity)
         if path.exists():
             return _load(path)
     except Exception as error:  # of a damaged file as any of a dozen exception types
@@ -44,7 +44,7 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
     for name, split in (("train", data.train), ("test", data.test)):
         arrays |= {f"{name}_images": split.images.numpy(), f"{name}_labels": split.labels.numpy()}
     try:
-        path = cached_file(source, identity)
+        path = get_cache_path(source, identity)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **arrays)
@@ -57,4 +57,4 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
 def _load(path: Path) -> Dataset:
     with np.load(path, allow_pickle=False) as kept:
         train, test = ((kept[f"{split}_images"], kept[f"{split}_labels"]) for split in ("train", "test"))
-        return Dataset.of_images(train, test, tuple(kept["classes"].tolist()))
+        return Dataset.from_images(train, test, tuple(kept["classes"].tolist()))

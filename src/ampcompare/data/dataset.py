@@ -20,24 +20,24 @@ from torch.utils.data import Subset, default_collate
 
 from ampcompare.data.batch import (
     Batch,
-    as_batch,
-    content_of,
     count_samples,
+    describe_structure,
     digest,
-    each,
-    kinds_of,
-    pair_of,
+    hash_batch,
+    map_tensors,
+    split_pair,
+    to_batch,
 )
-from ampcompare.data.seeding import Apart, mix, read, seed_all
-from ampcompare.errors import kind_of
-from ampcompare.plugins import Unfit
+from ampcompare.data.seeding import SeparateRandomState, derive_seed, read_batches, seed_all
+from ampcompare.errors import describe_type
+from ampcompare.plugins import InvalidPluginOutput
 
-MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
-LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
-FIRST = 32  # samples of a data set that its fingerprint reads
+MAX_CLASSES = 100_000  # ImageNet's largest list has 21,843
+FINGERPRINT_IMAGES = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
+FINGERPRINT_SAMPLES = 32  # samples of a data set that its fingerprint reads
 
 
-class Places(NamedTuple):
+class SampleRequest(NamedTuple):
     """Samples of an epoch: `indices` into the split, the first at `first`, the others `step` further each."""
 
     seed: int
@@ -47,34 +47,34 @@ class Places(NamedTuple):
     indices: list[int]
 
 
-class _Split:
+class _SplitBase:
     """Named by its classes, its length and its `content`."""
 
-    counts = "samples"
+    unit = "samples"
 
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def look(self) -> Batch:
+    def read_first_batch(self) -> Batch:
         """The beginning, made anew. Raises whatever somebody's code raises."""
         raise NotImplementedError
 
     @cached_property
     def sample(self) -> Batch:
-        return self.look()
+        return self.read_first_batch()
 
     @cached_property
     def content(self) -> str:
         """Of what is drawn by generators that nobody can seed the kinds alone: one name in every process."""
-        content = content_of(self.sample)
-        return content if content == content_of(self.look()) else kinds_of(self.sample)
+        content = hash_batch(self.sample)
+        return content if content == hash_batch(self.read_first_batch()) else describe_structure(self.sample)
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
         return digest(repr((classes, len(self), self.content)))
 
 
 @dataclass(frozen=True)
-class TensorSet(_Split):
+class TensorSet(_SplitBase):
     """Inputs and targets of a whole split, [N, ...] each, on the host."""
 
     inputs: Any
@@ -83,23 +83,23 @@ class TensorSet(_Split):
     def __len__(self) -> int:
         return count_samples(self.inputs)
 
-    def look(self) -> Batch:
+    def read_first_batch(self) -> Batch:
         return self.inputs, self.targets
 
     @cached_property
     def content(self) -> str:
-        return content_of(self.sample)
+        return hash_batch(self.sample)
 
-    def take(self, indices: np.ndarray | list[int]) -> TensorSet:
+    def select(self, indices: np.ndarray | list[int]) -> TensorSet:
         index = torch.as_tensor(indices)
-        return type(self)(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
+        return type(self)(*(map_tensors(part, lambda tensor: tensor[index]) for part in self.sample))
 
 
 @dataclass(frozen=True)
 class ImageSet(TensorSet):
     """Images, uint8 [N, 3, H, W], and labels, int64 [N], indices into the data set's classes."""
 
-    counts = "images"
+    unit = "images"
 
     @property
     def images(self) -> Tensor:
@@ -111,12 +111,12 @@ class ImageSet(TensorSet):
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
         """Names the split: its classes, every label in order, and images evenly spaced over it."""
-        looked_at = self.images[:: -(-len(self) // LOOKED_AT)]
+        looked_at = self.images[:: -(-len(self) // FINGERPRINT_IMAGES)]
         return digest(repr((classes, tuple(self.images.shape))), self.labels, looked_at)
 
 
 @dataclass(frozen=True)
-class SampleSet(_Split):
+class SampleSet(_SplitBase):
     """A map-style data set: `data[i]` is one sample, `(inputs, targets)`, made anew each time."""
 
     data: Any
@@ -125,23 +125,23 @@ class SampleSet(_Split):
     def __len__(self) -> int:
         return len(self.data)
 
-    def look(self) -> Batch:
-        return self[Places(0, 0, 0, 1, list(range(min(FIRST, len(self)))))]
+    def read_first_batch(self) -> Batch:
+        return self[SampleRequest(0, 0, 0, 1, list(range(min(FINGERPRINT_SAMPLES, len(self)))))]
 
-    def take(self, indices: np.ndarray) -> SampleSet:
+    def select(self, indices: np.ndarray) -> SampleSet:
         return SampleSet(Subset(self.data, indices.tolist()), self.file)
 
-    def __getitem__(self, places: Places) -> Batch:
+    def __getitem__(self, places: SampleRequest) -> Batch:
         """The samples, each made with the generators seeded by its place: the same ones in any process.
 
-        Raises what the data set raises, Unfit for what is no sample.
+        Raises what the data set raises, InvalidPluginOutput for what is no sample.
         """
         samples = []
-        with Apart():
+        with SeparateRandomState():
             for number, index in enumerate(places.indices):
-                seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
+                seed_all(derive_seed(places.seed, places.epoch, places.first + number * places.step))
                 try:
-                    samples.append(pair_of(self.data[index]))
+                    samples.append(split_pair(self.data[index]))
                 except SystemExit as problem:  # a worker would end in silence
                     error = RuntimeError(f"SystemExit: {problem}")
                     raise error.with_traceback(problem.__traceback__) from None
@@ -149,12 +149,12 @@ class SampleSet(_Split):
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
             todo = "have the function return a DataLoader with a collate_fn for them"
-            raise Unfit(f"its samples do not make one tensor ({problem}); {todo}") from None
-        return as_batch(found)
+            raise InvalidPluginOutput(f"its samples do not make one tensor ({problem}); {todo}") from None
+        return to_batch(found)
 
 
 @dataclass(frozen=True)
-class BatchSet(_Split):
+class BatchSet(_SplitBase):
     """Somebody's loader, which gives whole batches in an order of its own.
 
     `samples` in an epoch, where the loader tells; `batch_size`, where it has one.
@@ -165,15 +165,17 @@ class BatchSet(_Split):
     file: Path
     samples: int | None
     batch_size: int | None
-    counts = "batches"
+    unit = "batches"
 
     def __len__(self) -> int:
         return len(self.loader)
 
-    def look(self) -> Batch:
-        first = next(read(self.loader, self.name, self.file, 0, seed=0), None)
+    def read_first_batch(self) -> Batch:
+        first = next(read_batches(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
-            raise Unfit(f"{kind_of(self.loader)} that gave no batch; it has to begin anew each time")
+            raise InvalidPluginOutput(
+                f"{describe_type(self.loader)} that gave no batch; it has to begin anew each time"
+            )
         return first
 
     @cached_property
@@ -203,7 +205,7 @@ class Dataset:
     train_fingerprint: str = ""
 
     @classmethod
-    def of_images(
+    def from_images(
         cls, train: tuple[Any, Any], test: tuple[Any, Any], classes: tuple[str, ...] | None = None
     ) -> Dataset:
         """What a source of images gives: of each split the images, uint8 [N, 3, H, W] of one size, and the
@@ -215,7 +217,7 @@ class Dataset:
         if shapes[0][1:] != shapes[1][1:]:
             raise ValueError("training and test images differ in size")
         labels = torch.cat([split.labels for split in splits])
-        most = MOST_CLASSES if classes is None else len(classes)
+        most = MAX_CLASSES if classes is None else len(classes)
         if labels.min() < 0 or labels.max() >= most:
             raise ValueError(f"labels from {labels.min()} to {labels.max()}: expected 0 to {most - 1}")
         classes = tuple(map(str, range(int(labels.max()) + 1))) if classes is None else classes

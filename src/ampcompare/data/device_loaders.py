@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
-from ampcompare.data.batch import Batch, each, in_layout, is_image
+from ampcompare.data.batch import Batch, is_image, map_tensors, to_memory_format
 from ampcompare.data.dataset import ImageSet, TensorSet
 
 PADDING = 4
@@ -41,7 +41,7 @@ def _generator(seed: int, epoch: int) -> torch.Generator:
 
 
 @dataclass(kw_only=True)
-class Shares:
+class ShardedLoader:
     """Batches of `batch_size`, the last, short one kept, so that each sample comes exactly once.
 
     With several processes each takes its share of the same batches: every `processes`-th sample from `rank`
@@ -66,22 +66,22 @@ class Shares:
         """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
         raise NotImplementedError
 
-    def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+    def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         """The same with the samples of each batch in all processes together."""
-        sizes = (min(self.batch_size, self.sample_count - first) for first in self._firsts(start))
+        sizes = (min(self.batch_size, self.sample_count - first) for first in self._batch_starts(start))
         return zip(self.epoch(epoch, start), sizes, strict=True)
 
-    def slices(self, start: int = 0) -> list[slice]:
+    def shard_slices(self, start: int = 0) -> list[slice]:
         """Where this process's share of each batch from number `start` on lies in an epoch."""
         size, count = self.batch_size, self.sample_count
-        firsts = self._firsts(start)
+        firsts = self._batch_starts(start)
         return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
 
-    def _firsts(self, start: int) -> range:
+    def _batch_starts(self, start: int) -> range:
         return range(0, self.sample_count, self.batch_size)[start:]
 
 
-class TensorLoader(Shares):
+class TensorLoader(ShardedLoader):
     """Batches of tensors that lie on the device whole, gathered there by some columns of an epoch's plan. An
     epoch has the order that images of the same seed have.
 
@@ -90,13 +90,15 @@ class TensorLoader(Shares):
     """
 
     def __init__(self, data: TensorSet, **how: Any) -> None:
-        """`how`: as for `Shares`."""
+        """`how`: as for `ShardedLoader`."""
         super().__init__(sample_count=len(data), **how)
         # sync: once, before training; pageable memory to the device. On a CPU they stay where they are.
-        self.inputs, self.targets = (each(field, self._placed) for field in (data.inputs, data.targets))
+        self.inputs, self.targets = (
+            map_tensors(field, self._move_to_device) for field in (data.inputs, data.targets)
+        )
 
-    def _placed(self, tensor: Tensor) -> Tensor:
-        return in_layout(tensor.to(self.device), self.channels_last)
+    def _move_to_device(self, tensor: Tensor) -> Tensor:
+        return to_memory_format(tensor.to(self.device), self.channels_last)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         # Fewer samples than processes: nothing for some.
@@ -107,7 +109,7 @@ class TensorLoader(Shares):
         plan = self.draw(epoch)
         # From pinned memory the copy is queued and the host goes on.
         plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
-        yield from (plan[:, batch] for batch in self.slices(start))
+        yield from (plan[:, batch] for batch in self.shard_slices(start))
 
     def draw(self, epoch: int) -> Tensor:
         """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
@@ -122,7 +124,7 @@ class TensorLoader(Shares):
                 return tensor.permute(0, 2, 3, 1).index_select(0, plan[0]).permute(0, 3, 1, 2)
             return tensor.index_select(0, plan[0])
 
-        return each(self.inputs, gathered), each(self.targets, gathered)
+        return map_tensors(self.inputs, gathered), map_tensors(self.targets, gathered)
 
 
 class DeviceLoader(TensorLoader):
@@ -140,7 +142,7 @@ class DeviceLoader(TensorLoader):
         augment: bool = False,
         **how: Any,
     ) -> None:
-        """`how`: as for `Shares`."""
+        """`how`: as for `ShardedLoader`."""
         super().__init__(data, **how)
         self.augment = augment
         self.scale, self.shift = normalization(mean, std, self.device)

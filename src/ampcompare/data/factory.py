@@ -10,8 +10,8 @@ from ampcompare import plugins
 from ampcompare.data import user_data
 from ampcompare.data.batch import digest
 from ampcompare.data.dataset import BatchSet, Dataset, ImageSet, TensorSet
-from ampcompare.data.seeding import asked
-from ampcompare.data.sources import source_of
+from ampcompare.data.seeding import wrap_data_errors
+from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 
 __all__ = ["Dataset", "ImageSet", "balanced_subset", "build_dataset"]
@@ -37,23 +37,25 @@ def build_dataset(
     arguments or the data.
     """
     limits = {"train": train_limit, "test": test_limit}
-    declared = source_of(source)  # raises for a name that is none
+    declared = get_source(source)  # raises for a name that is none
     kwargs = kwargs or {}
     if declared.load is None:
-        return _given(source, limits, kwargs, batch_sizes, seed)
+        return _build_user_dataset(source, limits, kwargs, batch_sizes, seed)
     ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
-    return _limited(
-        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, ours=ours), limits, source
+    return _limit_splits(
+        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=ours),
+        limits,
+        source,
     )
 
 
-def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:
-    train, test = (_cut(name, getattr(data, name), limits, source) for name in ("train", "test"))
+def _limit_splits(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:
+    train, test = (_limit_split(name, getattr(data, name), limits, source) for name in ("train", "test"))
     fingerprint = f"{data.fingerprint}-{len(train)}-{len(test)}"
     return replace(data, train=train, test=test, source=source, fingerprint=fingerprint)
 
 
-def _given(
+def _build_user_dataset(
     source: str,
     limits: Mapping[str, int | None],
     kwargs: Mapping[str, Any],
@@ -64,20 +66,20 @@ def _given(
     test: Any
     (train, test), function, is_seeded = user_data.load(source, kwargs, sizes, seed)
     try:
-        if user_data.are_images(train) and user_data.are_images(test):
+        if user_data.is_image_split(train) and user_data.is_image_split(test):
             images = [(split.inputs, split.targets.long()) for split in (train, test)]
-            data = _limited(Dataset.of_images(images[0], images[1]), limits, source)
+            data = _limit_splits(Dataset.from_images(images[0], images[1]), limits, source)
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
-        train, test = _cut("train", train, limits, source), _cut("test", test, limits, source)
+        train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
-            with asked(source, f"first samples for train={split is train}", function.file):
+            with wrap_data_errors(source, f"first samples for train={split is train}", function.file):
                 split.content  # noqa: B018 - it is kept
-        classes = user_data.classes_of(train, test)
+        classes = user_data.find_classes(train, test)
     except ValueError as problem:
-        raise plugins.DATA.refusal(source, str(problem)) from None
+        raise plugins.DATA.make_error(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
     of_train = train.fingerprint(classes)
-    names = [f"{len(train)} {train.counts}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
+    names = [f"{len(train)} {train.unit}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
     fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
@@ -86,7 +88,7 @@ def _given(
     return Dataset(train, test, classes, source, fingerprint, recorded, of_train if is_seeded else "")
 
 
-def _cut(name: str, split: Any, limits: Mapping[str, int | None], source: str) -> Any:
+def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source: str) -> Any:
     """The split, or as much of it as the limit says. Raises UserError."""
     if (limit := limits[name]) is None:
         return split
@@ -96,8 +98,8 @@ def _cut(name: str, split: Any, limits: Mapping[str, int | None], source: str) -
     count = len(split)
     if limit > count:
         todo = f"give at most {count}, or null for all"
-        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.counts}; {todo}")
-    return split if limit == count else split.take(balanced_subset(user_data.labels_of(split), limit))
+        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.unit}; {todo}")
+    return split if limit == count else split.select(balanced_subset(user_data.get_labels(split), limit))
 
 
 def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:

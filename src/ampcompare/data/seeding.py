@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from ampcompare import plugins
-from ampcompare.data.batch import Batch, as_batch
-from ampcompare.data.worker_signals import begin, is_loss_of_worker
-from ampcompare.errors import FROM_WORKER, reason
+from ampcompare.data.batch import Batch, to_batch
+from ampcompare.data.worker_signals import is_worker_loss, start_iterator
+from ampcompare.errors import WORKER_ERROR, reason
 
-END = object()
+_END = object()
 
 
 @contextmanager
-def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
+def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
     """Somebody's code is asked for `what`. UserError as `plugins.blame` words it; RuntimeError for the loss
     of a worker, which is no mistake in the data: it may come of a signal to the whole job, or of a want of
     memory.
@@ -33,19 +33,19 @@ def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator
     try:
         yield
     except (Exception, SystemExit) as problem:
-        if is_loss_of_worker(problem):
+        if is_worker_loss(problem):
             cause = problem.__cause__  # of two words the one that says of what it died
-            raise (cause if cause and is_loss_of_worker(cause) else problem) from None
-        is_from_worker = FROM_WORKER.match(str(problem))
+            raise (cause if cause and is_worker_loss(cause) else problem) from None
+        is_from_worker = WORKER_ERROR.match(str(problem))
         if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
             # A worker died while it sent a batch, and PyTorch has not been told yet.
             what = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
             raise RuntimeError(what) from None
-        with plugins.blame(plugins.DATA, name, f"no {what}", file):
+        with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {what}", file):
             raise
 
 
-def mix(*words: int) -> int:
+def derive_seed(*words: int) -> int:
     """A seed of 63 bits for a place, such as (seed, epoch, position)."""
     text = "/".join(map(str, words)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
@@ -58,7 +58,7 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-class Apart:
+class SeparateRandomState:
     """Within, the three are somebody's who goes on where he left them; outside, they are as a model's dropout
     has them: 0.2 ms.
     """
@@ -67,26 +67,26 @@ class Apart:
         self._inside: tuple[Any, ...] | None = None
 
     def __enter__(self) -> None:
-        self._outside = _states()
+        self._outside = _get_states()
         if self._inside is not None:
-            _set(self._inside)
+            _set_states(self._inside)
 
     def __exit__(self, *error: object) -> None:
-        self._inside = _states()
-        _set(self._outside)
+        self._inside = _get_states()
+        _set_states(self._outside)
 
 
-def _states() -> tuple[Any, ...]:
+def _get_states() -> tuple[Any, ...]:
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
-def _set(states: tuple[Any, ...]) -> None:
+def _set_states(states: tuple[Any, ...]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])
 
 
-def read(
+def read_batches(
     loader: Any, name: str, file: Path | None, epoch: int, *, seed: int | None = None, first: int = 0
 ) -> Iterator[Batch]:
     """The batches of a loader on the host, the first one called number `first` in messages.
@@ -94,18 +94,21 @@ def read(
     Of somebody's own loader (`seed`) all random choices of an epoch begin at (seed, epoch). Raises as `asked`
     does.
     """
-    workers, apart = getattr(loader, "num_workers", 0), Apart() if seed is not None else nullcontext()
+    workers, apart = (
+        getattr(loader, "num_workers", 0),
+        SeparateRandomState() if seed is not None else nullcontext(),
+    )
     batches: Any = None
     for number in count(first):
-        with asked(name, f"batch {number} of epoch {epoch}", file, workers), apart:
+        with wrap_data_errors(name, f"batch {number} of epoch {epoch}", file, workers), apart:
             if batches is None:
                 if seed is not None:
-                    seed_all(mixed := mix(seed, epoch))
+                    seed_all(mixed := derive_seed(seed, epoch))
                     _seed(loader, mixed, epoch)
-                batches = begin(loader)
-            found: Any = next(batches, END)
-            batch = found if seed is None or found is END else as_batch(found)
-        if batch is END:
+                batches = start_iterator(loader)
+            found: Any = next(batches, _END)
+            batch = found if seed is None or found is _END else to_batch(found)
+        if batch is _END:
             return
         yield batch
 

@@ -7,10 +7,10 @@ from typing import Any
 from torch import nn
 
 from ampcompare.errors import UserError
-from ampcompare.models.builtin import OURS, RESNETS, resnet, resnet20, tiny, zero_residuals
-from ampcompare.models.external import built, record_of
+from ampcompare.models.builtin import BUILT_IN, RESNETS, resnet, resnet20, tiny, zero_init_residuals
+from ampcompare.models.external import build_external, describe_source
 
-__all__ = ["OURS", "RESNETS", "build_model", "record_of", "resnet20", "tiny"]
+__all__ = ["BUILT_IN", "RESNETS", "build_model", "describe_source", "resnet20", "tiny"]
 
 
 def build_model(
@@ -27,8 +27,8 @@ def build_model(
     `num_classes` is None where the data have no classes; `stem` (`ours.resnet`) and `zero_init_residual`
     (`ours.zero_residuals`) are those of ours. Raises UserError for a network that cannot be had or built.
     """
-    if name not in OURS and name not in RESNETS:
-        return built(name, num_classes, kwargs)
+    if name not in BUILT_IN and name not in RESNETS:
+        return build_external(name, num_classes, kwargs)
     if kwargs:
         why = f"model.name={name} takes no arguments"
         raise UserError(f"model.kwargs.{next(iter(kwargs))}: {why}; leave it out, or name another network")
@@ -36,5 +36,5 @@ def build_model(
         why = "gives logits of classes, and the data have none, or do not say how many"
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
         raise UserError(f"model.name={name!r}: {why}; {todo}, or name a network of your own, ./net.py:build")
-    model = OURS[name](num_classes) if name in OURS else resnet(name, stem, num_classes)
-    return zero_residuals(model) if zero_init_residual else model
+    model = BUILT_IN[name](num_classes) if name in BUILT_IN else resnet(name, stem, num_classes)
+    return zero_init_residuals(model) if zero_init_residual else model

@@ -26,7 +26,7 @@ def resnet(name: str, stem: str, num_classes: int) -> nn.Module:
     return model
 
 
-def zero_residuals(model: nn.Module) -> nn.Module:
+def zero_init_residuals(model: nn.Module) -> nn.Module:
     """The ResNet with each residual branch at 0, so that the signal keeps its size through 50 layers and the
     running statistics of BatchNorm hold from the first steps (Goyal et al. 2017, section 5.1). It draws no
     random numbers: all other weights are the same.
@@ -93,4 +93,4 @@ def resnet20(num_classes: int) -> nn.Module:
     return net
 
 
-OURS = {"tiny": tiny, "resnet20": resnet20}
+BUILT_IN = {"tiny": tiny, "resnet20": resnet20}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
 from ampcompare.precision.registry import (
-    CANNOT_KEEP,
+    NO_KEEP_FP32_UNDER_TF32,
     PLAIN,
     REGISTRY,
     BackendInfo,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _EXAMPLE = 'metadata = BackendInfo(label="...", description="...")'
 
 
-def backend_of(name: str) -> BackendInfo:
+def get_backend(name: str) -> BackendInfo:
     """Return the metadata of the backend `name`; a plug-in is imported for it.
 
     Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
@@ -55,7 +55,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     Raises:
         ValueError: An unknown name or option, or `tf32` that contradicts an fp32 backend.
         UserError: A plug-in that cannot be used, or a device without the TF32 that the backend uses.
-        CannotKeep: `keep_fp32` under a backend that uses TF32 in every module.
+        KeepFp32Error: `keep_fp32` under a backend that uses TF32 in every module.
 
     >>> import torch
     >>> from ampcompare.precision import build_precision
@@ -72,7 +72,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.keep_fp32 import CannotKeep
+    from ampcompare.precision.keep_fp32 import KeepFp32Error
     from ampcompare.system.device import check_tf32
 
     blame: AbstractContextManager[None] = nullcontext()
@@ -82,7 +82,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     else:
         backend, cls, file = _plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
-        blame = plugins.blame(plugins.BACKENDS, name, what, file)
+        blame = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
         why = f"no option of a backend; expected one of {', '.join(known)}"
@@ -92,7 +92,9 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         other = PLAIN if backend.uses_tf32 else "tf32"
         raise ValueError(f"tf32={settings.tf32}: not what backend={name} is; use backend={other}")
     if settings.keep_fp32 and backend.is_fp32 and backend.uses_tf32:
-        raise CannotKeep(f"precision.keep_fp32={settings.keep_fp32}: {CANNOT_KEEP.format(name)}")
+        raise KeepFp32Error(
+            f"precision.keep_fp32={settings.keep_fp32}: {NO_KEEP_FP32_UNDER_TF32.format(name)}"
+        )
     if backend.uses_tf32:
         check_tf32(torch.device(device), name)
     with blame:
@@ -101,29 +103,29 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
 
 def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
-    from ampcompare.precision.base import Precision, metadata_of
+    from ampcompare.precision.base import Precision, get_metadata
 
     door = plugins.BACKENDS
-    if not door.takes(name):
-        raise ValueError(door.unknown(name, REGISTRY))
+    if not door.accepts(name):
+        raise ValueError(door.make_unknown_error(name, REGISTRY))
     found = plugins.load(door, name)
     cls = found.value
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
+        raise door.make_error(name, f"{what} is no backend; expected a class that inherits from Precision")
     if hasattr(cls, "declares"):
-        raise door.refusal(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
+        raise door.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
     if cls.prepare is not Precision.prepare:
         why = "which is final, since it also keeps modules in fp32; call it convert"
-        raise door.refusal(name, f"{cls.__name__} overrides prepare, {why}")
+        raise door.make_error(name, f"{cls.__name__} overrides prepare, {why}")
     if not isinstance(cls.metadata, BackendInfo):
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
-        raise door.refusal(name, f"{why}; expected {_EXAMPLE}")
+        raise door.make_error(name, f"{why}; expected {_EXAMPLE}")
     try:
-        metadata = metadata_of(cls)
+        metadata = get_metadata(cls)
     except ValueError as problem:  # a name or a docstring that cannot be shown
-        raise door.refusal(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
+        raise door.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:
         why = f"label={metadata.label!r} is that of a built-in backend; give {cls.__name__} another"
-        raise door.refusal(name, why)
+        raise door.make_error(name, why)
     return metadata, cls, found.file

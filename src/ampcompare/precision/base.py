@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ampcompare import plugins
 from ampcompare.precision.cpu_arithmetic import compute_in_fp32
-from ampcompare.precision.keep_fp32 import cast_to_weights, keep_in_fp32
+from ampcompare.precision.keep_fp32 import cast_inputs_to_weights, keep_in_fp32
 from ampcompare.precision.registry import MAX_DESCRIPTION, REGISTRY, BackendInfo, PrecisionOptions
 from ampcompare.system.device import tf32_as
 
@@ -33,7 +33,7 @@ class Precision:
     call, `convert` and `session`, and any other method.
 
     Attributes:
-        metadata: What a class states of itself. An instance completes it: see `metadata_of`.
+        metadata: What a class states of itself. An instance completes it: see `get_metadata`.
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         kept: The modules that `precision.keep_fp32` keeps in fp32, known after `prepare`.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
@@ -41,13 +41,13 @@ class Precision:
 
     metadata: BackendInfo = REGISTRY["none"]
     input_dtype = torch.float32
-    kept: Sequence[str] = ()
+    fp32_modules: Sequence[str] = ()
     tf32: bool | None = None
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device
         self.options = PrecisionOptions() if options is None else options
-        self.metadata = metadata_of(type(self))
+        self.metadata = get_metadata(type(self))
         self.tf32 = True if self.metadata.uses_tf32 else self.options.tf32
         self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
@@ -59,7 +59,7 @@ class Precision:
         overrides `convert`, not this.
 
         Raises:
-            CannotKeep: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
+            KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
             UnsupportedModel: The backend cannot train this model.
         """
         patterns = self.options.keep_fp32
@@ -74,14 +74,14 @@ class Precision:
         )
         prepared = self.convert(model, optimizer)
         if self.metadata.half_weights:
-            cast_to_weights(model)
-        self.kept = kept
+            cast_inputs_to_weights(model)
+        self.fp32_modules = kept
         return prepared
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Convert model and optimizer for the backend, in place or as new ones, and return both.
 
-        Modules that `casting.is_kept` names stay in fp32; `casting.convert_network` leaves them alone.
+        Modules that `casting.is_kept_in_fp32` names stay in fp32; `casting.convert_network` leaves them alone.
 
         Raises:
             UnsupportedModel: The backend cannot train this model.
@@ -154,7 +154,7 @@ class TF32(Precision):
     metadata = REGISTRY["tf32"]
 
 
-def metadata_of(cls: type[Precision]) -> BackendInfo:
+def get_metadata(cls: type[Precision]) -> BackendInfo:
     """Return the metadata of a backend's class.
 
     A class that states none has its own name as label, the first line of its docstring as description and
@@ -167,7 +167,7 @@ def metadata_of(cls: type[Precision]) -> BackendInfo:
     metadata = cls.metadata
     if "metadata" not in vars(cls) and metadata in REGISTRY.values():
         metadata = _default_metadata(cls)
-    source = plugins.source_of(cls)
+    source = plugins.get_source_hash(cls)
     return replace(metadata, source=source) if source else metadata
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
+SIXTEEN_BIT_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
@@ -37,22 +37,22 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, value)
 
 
-def as_real(x: Tensor) -> Tensor:
+def view_as_real(x: Tensor) -> Tensor:
     """Return a complex tensor as a view of real numbers, [..., 2], and any other as it is."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
-def copy_all(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+def copy_tensors(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy in one launch, each value into its place, of whatever type."""
     if targets := list(into):
         torch._foreach_copy_(targets, list(values))
 
 
-def as_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
+def copy_to_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
     """fp32 copies, made in one launch."""
     given = list(tensors)
     copies = [torch.empty_like(x, dtype=torch.float32) for x in given]
-    copy_all(copies, given)
+    copy_tensors(copies, given)
     return copies
 
 
@@ -145,7 +145,7 @@ def _set_forward(model: nn.Module, forward: WrappedForward) -> None:
     model._replicate_for_data_parallel = forward.replicate  # type: ignore[method-assign]
 
 
-def is_kept(module: nn.Module) -> bool:
+def is_kept_in_fp32(module: nn.Module) -> bool:
     """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
     return "kept_in_fp32" in vars(module)
 
@@ -158,7 +158,7 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     """
     for module in model.modules():
         is_norm = isinstance(module, _BatchNorm) and module.affine
-        if is_kept(module) or (is_norm and keep_batchnorm_fp32):
+        if is_kept_in_fp32(module) or (is_norm and keep_batchnorm_fp32):
             continue
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             if tensor.is_floating_point():
@@ -197,5 +197,5 @@ def save_in_fp32(model: nn.Module) -> list[RemovableHandle]:
 
 def _to_fp32(module: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
     for key, value in state.items():
-        if key.startswith(prefix) and isinstance(value, Tensor) and value.dtype in HALF_TYPES:
+        if key.startswith(prefix) and isinstance(value, Tensor) and value.dtype in SIXTEEN_BIT_DTYPES:
             state[key] = value.float()

@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
-from ampcompare.precision.casting import convert_network, is_kept, save_in_fp32, wrap_forward
+from ampcompare.precision.casting import convert_network, is_kept_in_fp32, save_in_fp32, wrap_forward
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.precision.scaled_backend import Scaled
+from ampcompare.precision.scaled_backend import ScaledPrecision
 
 
 class HalfWeights(Precision):
@@ -26,7 +26,7 @@ class HalfWeights(Precision):
         asked = self.options.keep_batchnorm_fp32
         keeps = self.metadata.keeps_batchnorm if asked is None else asked
         convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
-        inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
+        inputs = None if any(map(is_kept_in_fp32, model.modules())) else self.input_dtype
         wrap_forward(model, inputs=inputs, outputs=torch.float32)
         return super().convert(model, optimizer)
 
@@ -38,14 +38,14 @@ class BFloat16(HalfWeights):
     input_dtype = torch.bfloat16
 
 
-class Half(HalfWeights, Scaled):
+class Float16(HalfWeights, ScaledPrecision):
     """fp16, with apex's loss scaling."""
 
     metadata = REGISTRY["fp16"]
     input_dtype = torch.float16
 
 
-class ApexO2(Half):
+class ApexO2(Float16):
     """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless asked otherwise; the
     model's `state_dict` is fp32.
     """

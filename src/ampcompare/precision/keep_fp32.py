@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES, cast_floating, is_kept_in_fp32, wrap_forward
 
 OPTION = "precision.keep_fp32"
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
-class CannotKeep(ValueError):
+class KeepFp32Error(ValueError):
     """What was asked to be kept cannot be; the message is one line."""
 
 
@@ -50,35 +50,35 @@ def keep_in_fp32(
         The names of the kept modules, without those below them.
 
     Raises:
-        CannotKeep: A pattern matches no module, or a module is compiled by torch.jit.
+        KeepFp32Error: A pattern matches no module, or a module is compiled by torch.jit.
     """
-    names = matching(model, patterns)
+    names = match_modules(model, patterns)
     by_name = dict(model.named_modules(remove_duplicate=False))
     kept = {inner for name in names for inner in by_name[name].modules()}
-    while more := _with_them(model, kept, half_weights):
+    while more := _find_tied_modules(model, kept, half_weights):
         names += [name for name, module in by_name.items() if module in more]
         kept |= {inner for module in more for inner in module.modules()}
     how: dict[str, Any] = {"context": casts_off, "device_type": device_type}
     for module in kept:
         if isinstance(module, torch.jit.ScriptModule):
             what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-            raise CannotKeep(f"{OPTION}: {what}; leave it out")
+            raise KeepFp32Error(f"{OPTION}: {what}; leave it out")
         vars(module)["kept_in_fp32"] = True
         wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
     return [name or "(the whole network)" for name in names]
 
 
-def cast_to_weights(model: nn.Module) -> None:
+def cast_inputs_to_weights(model: nn.Module) -> None:
     """Have each module with half weights, once converted, cast its inputs to the dtype of its weights.
 
     Raises:
-        CannotKeep: The backend has made the weights of a kept module half.
+        KeepFp32Error: The backend has made the weights of a kept module half.
     """
     for module in model.modules():
-        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
-        if weights and is_kept(module):
+        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in SIXTEEN_BIT_DTYPES]
+        if weights and is_kept_in_fp32(module):
             why = "the backend has made weights half that are to stay in fp32"
-            raise CannotKeep(f"{OPTION}: {why}; let its convert call convert_network")
+            raise KeepFp32Error(f"{OPTION}: {why}; let its convert call convert_network")
         if weights:
             hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
             module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -93,7 +93,7 @@ def _own_tensors(module: nn.Module) -> set[Tensor]:
     return {*module.parameters(recurse=False), *module.buffers(recurse=False)}
 
 
-def _with_them(model: nn.Module, kept: set[nn.Module], half_weights: bool) -> set[nn.Module]:
+def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: bool) -> set[nn.Module]:
     """What cannot be of another type than the kept modules: who reads the weights of one without calling it,
     and, where weights are half, who has one of its weights as well.
     """
@@ -105,10 +105,10 @@ def _with_them(model: nn.Module, kept: set[nn.Module], half_weights: bool) -> se
     return found
 
 
-def matching(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
+def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     """The names of the modules that the patterns match, in the network's order; "" is the network itself.
 
-    Those below a matched one are left out. Raises CannotKeep for a pattern that matches none, with the names
+    Those below a matched one are left out. Raises KeepFp32Error for a pattern that matches none, with the names
     that are near.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
@@ -122,7 +122,7 @@ def matching(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
         found = {name for name in names if fnmatchcase(name, pattern)}
         if not found:
             what = f"{OPTION}={pattern!r}: no module of the network has such a name"
-            raise CannotKeep(f"{what}; {_near(pattern, names[1:])}")
+            raise KeepFp32Error(f"{what}; {_suggest_names(pattern, names[1:])}")
         matched |= found
     if "" in matched:
         return [""]
@@ -130,10 +130,10 @@ def matching(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     return [name for name in names if name in matched and not name.startswith(below)]
 
 
-def _near(pattern: str, known: Sequence[str]) -> str:
+def _suggest_names(pattern: str, known: Sequence[str]) -> str:
     """What may have been meant, or what there is."""
     ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known if "." in name)
     if near := get_close_matches(pattern, [*known, *ends]):
         return f"did you mean {' or '.join(near)}?"
     top = [name for name in known if "." not in name]
-    return f"it has {', '.join(top[:_SHOWN]) or 'no modules in it'}{', ...' if top[_SHOWN:] else ''}"
+    return f"it has {', '.join(top[:_MAX_SHOWN]) or 'no modules in it'}{', ...' if top[_MAX_SHOWN:] else ''}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.casting import as_real
+from ampcompare.precision.casting import view_as_real
 from ampcompare.precision.registry import PrecisionOptions
 
 MAX_SCALE = 2.0**24
@@ -34,11 +34,11 @@ class LossScaler:
         self.unskipped = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
         # Known on the host for a static scale: 1 means that there is nothing to do at all.
-        self.does_nothing = not self.dynamic and first == 1.0
+        self.is_identity = not self.dynamic and first == 1.0
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """The loss times the scale, in fp32: of a copy, since autograd keeps it and the schedule moves it."""
-        return loss.float() if self.does_nothing else loss.float() * self.scale.clone()
+        return loss.float() if self.is_identity else loss.float() * self.scale.clone()
 
     def unscale_(self, gradients: Sequence[Tensor]) -> None:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
@@ -46,7 +46,7 @@ class LossScaler:
         by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
             # The check has no kernel for complex numbers.
-            dense = as_real(gradient._values() if gradient.is_sparse else gradient)
+            dense = view_as_real(gradient._values() if gradient.is_sparse else gradient)
             by_type[dense.dtype].append(dense)
         for group in by_type.values():
             if self.dynamic:
@@ -76,4 +76,4 @@ class LossScaler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scale.fill_(state["loss_scale"])
         self.unskipped.fill_(state["unskipped"])
-        self.does_nothing = not self.dynamic and state["loss_scale"] == 1.0
+        self.is_identity = not self.dynamic and state["loss_scale"] == 1.0

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, UnsupportedModel
-from ampcompare.precision.casting import is_kept
+from ampcompare.precision.casting import is_kept_in_fp32
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 from ampcompare.precision.unscaling import create_momentum_buffers
 
@@ -78,7 +78,7 @@ class Native(NativeBFloat16):
         names = [
             name
             for name, module in model.named_modules()
-            if not is_kept(module) and any(p.is_complex() for p in module.parameters(recurse=False))
+            if not is_kept_in_fp32(module) and any(p.is_complex() for p in module.parameters(recurse=False))
         ]
         if names and self.scaler.is_enabled():
             what = "PyTorch's GradScaler cannot unscale complex weights"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 MAX_DESCRIPTION = 100  # characters: they stand in a legend
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, files and W&B's tags
 
@@ -53,8 +53,8 @@ class BackendInfo:
         if not is_text or not 0 < len(description) <= MAX_DESCRIPTION or not description.isprintable():
             why = f"expected a line of at most {MAX_DESCRIPTION} characters"
             raise ValueError(f"description={description!r}: {why}")
-        if self.dtype not in TYPES:
-            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(TYPES)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
 
     @property
     def is_strict_fp32(self) -> bool:
@@ -101,7 +101,7 @@ class PrecisionOptions:
 
 
 APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}
-HALF: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
+PURE_16_BIT: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
 O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
 FP16, BF16 = "float16", "bfloat16"
 BUILT_IN = (
@@ -112,20 +112,24 @@ BUILT_IN = (
     BackendInfo("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
     BackendInfo("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
     BackendInfo("apex_o2", "apex O2", FP16, **APEX, **O2, target="half_weights:ApexO2"),
-    BackendInfo("fp16", "pure fp16", FP16, **APEX, **HALF, target="half_weights:Half"),
-    BackendInfo("bf16", "bf16 (weights too)", BF16, **HALF, target="half_weights:BFloat16"),
+    BackendInfo("fp16", "pure fp16", FP16, **APEX, **PURE_16_BIT, target="half_weights:Float16"),
+    BackendInfo("bf16", "bf16 (weights too)", BF16, **PURE_16_BIT, target="half_weights:BFloat16"),
     BackendInfo(
-        "bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic_rounding:StochasticBFloat16"
+        "bf16_sr",
+        "bf16, stochastic rounding",
+        BF16,
+        **PURE_16_BIT,
+        target="stochastic_rounding:StochasticBFloat16",
     ),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32
 # Why `precision.keep_fp32` is refused where all tensors are fp32 and products round to TF32.
-CANNOT_KEEP = (
+NO_KEEP_FP32_UNDER_TF32 = (
     "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
 )
 # What people who come from other libraries write for a backend.
-ALSO = {
+ALIASES = {
     "none": "o0 fp32 float32 32 32-true full standard no off",
     "tf32": "tf-32 tf32-true tensorfloat32 tensorfloat-32 tensorfloat",
     "native": "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16",
@@ -137,4 +141,4 @@ ALSO = {
     "bf16": "bfloat16 bf16-true bf16_true pure_bf16 pure-bf16",
     "bf16_sr": "sr bf16-sr stochastic_rounding stochastic-rounding",
 }
-HINTS = {word: label for label, words in ALSO.items() for word in words.split()}
+LABELS_BY_ALIAS = {word: label for label, words in ALIASES.items() for word in words.split()}

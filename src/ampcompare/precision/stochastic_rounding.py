@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.casting import as_fp32, copy_all, replace_parameters
+from ampcompare.precision.casting import copy_tensors, copy_to_fp32, replace_parameters
 from ampcompare.precision.half_weights import BFloat16
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 
@@ -30,7 +30,7 @@ class StochasticBFloat16(BFloat16):
         super().__init__(device, options)
         self._steps = torch.zeros((), dtype=torch.int32, device=self.device)
         seed = (self.options.seed + 2**31) % 2**32 - 2**31  # as int32
-        self._key = mix(torch.tensor(seed ^ _GOLDEN, dtype=torch.int32)).to(self.device)
+        self._key = hash_int32(torch.tensor(seed ^ _GOLDEN, dtype=torch.int32)).to(self.device)
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:
@@ -42,23 +42,23 @@ class StochasticBFloat16(BFloat16):
         """
         found = [p for group in optimizer.param_groups for p in group["params"]]
         halves = [p for p in found if p.grad is not None and p.dtype is torch.bfloat16]
-        wide = [nn.Parameter(copy) for copy in as_fp32(p.data for p in halves)]
-        for p, gradient in zip(wide, as_fp32(p.grad for p in halves), strict=True):
+        wide = [nn.Parameter(copy) for copy in copy_to_fp32(p.data for p in halves)]
+        for p, gradient in zip(wide, copy_to_fp32(p.grad for p in halves), strict=True):
             p.grad = gradient
-        places = _states(optimizer, halves)
-        _put(optimizer, halves, dict(zip(places, as_fp32(places.values()), strict=True)))
+        places = _list_states(optimizer, halves)
+        _store_states(optimizer, halves, dict(zip(places, copy_to_fp32(places.values()), strict=True)))
         replace_parameters(optimizer, halves, wide)
         optimizer.step()
         replace_parameters(optimizer, wide, halves)
-        new = _states(optimizer, halves)  # rounded to nearest, into the memory where they were
+        new = _list_states(optimizer, halves)  # rounded to nearest, into the memory where they were
         rounded = {at: places.get(at, torch.empty_like(x, dtype=torch.bfloat16)) for at, x in new.items()}
-        copy_all(rounded.values(), new.values())
-        _put(optimizer, halves, rounded)
+        copy_tensors(rounded.values(), new.values())
+        _store_states(optimizer, halves, rounded)
         if halves:
-            flat = torch.cat([_as_it_lies(p) for p in wide])
-            bits = random_bits(flat.numel(), mix(self._key ^ self._steps))
+            flat = torch.cat([_view_flat(p) for p in wide])
+            bits = draw_random_bits(flat.numel(), hash_int32(self._key ^ self._steps))
             weights = round_stochastically(flat, bits).split([p.numel() for p in wide])
-            copy_all((_as_it_lies(p.data) for p in halves), weights)
+            copy_tensors((_view_flat(p.data) for p in halves), weights)
         self._steps += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,33 +80,33 @@ def round_stochastically(x: Tensor, bits: Tensor) -> Tensor:
     return torch.where(x.isfinite(), rounded, x)
 
 
-def random_bits(count: int, key: Tensor) -> Tensor:
+def draw_random_bits(count: int, key: Tensor) -> Tensor:
     """`count` numbers, int32 in 0..65535, by a hash of `key`, 0-d int32, and the place: two of a hash."""
     places = torch.arange((count + 1) // 2, dtype=torch.int32, device=key.device)
-    halves = mix(places.mul_(_GOLDEN).bitwise_xor_(key)).view(torch.int16)
+    halves = hash_int32(places.mul_(_GOLDEN).bitwise_xor_(key)).view(torch.int16)
     return halves[:count].to(torch.int32).bitwise_and_(_LOW_16)
 
 
-def mix(x: Tensor) -> Tensor:
+def hash_int32(x: Tensor) -> Tensor:
     """lowbias32: a bijection of int32 in which every bit depends on every other (Wellons 2018,
     "Prospecting for hash functions"); in place.
     """
     for shift, multiplier in ((16, 0x7FEB352D), (15, -0x7B935975)):  # the latter is 0x846CA68B as int32
-        x.bitwise_xor_(_shifted(x, shift)).mul_(multiplier)
-    return x.bitwise_xor_(_shifted(x, 16))
+        x.bitwise_xor_(_shift_right(x, shift)).mul_(multiplier)
+    return x.bitwise_xor_(_shift_right(x, 16))
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
+def _shift_right(x: Tensor, by: int) -> Tensor:
     """A shift to the right that brings in zeros: torch's brings in the sign."""
     return (x >> by).bitwise_and_((1 << (32 - by)) - 1)
 
 
-def _as_it_lies(weight: Tensor) -> Tensor:
+def _view_flat(weight: Tensor) -> Tensor:
     """The numbers of a dense tensor in the order of its memory: a view of one dimension."""
     return weight.as_strided((weight.numel(),), (1,))
 
 
-def _states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, str], Tensor]:
+def _list_states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, str], Tensor]:
     """The states of one number a weight, by number of parameter and name; `step` counts, as torch.optim
     knows it by its name, too.
     """
@@ -118,6 +118,8 @@ def _states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, s
     }
 
 
-def _put(optimizer: Optimizer, parameters: list[Tensor], states: dict[tuple[int, str], Tensor]) -> None:
+def _store_states(
+    optimizer: Optimizer, parameters: list[Tensor], states: dict[tuple[int, str], Tensor]
+) -> None:
     for (index, key), value in states.items():
         optimizer.state[parameters[index]][key] = value

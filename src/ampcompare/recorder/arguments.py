@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.precision.base import Precision
-from ampcompare.precision.registry import HINTS, REGISTRY, TYPES
+from ampcompare.precision.registry import DTYPES, LABELS_BY_ALIAS, REGISTRY
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.system.device import current_numerics
 from ampcompare.system.distributed import DistributedContext
@@ -25,7 +25,7 @@ from ampcompare.tracking.wandb_init import Start, begin, lend
 log = logging.getLogger(__name__)
 
 
-def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
+def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
     """The device of the training: as said, or that of the backend, the optimizer's or the model's parameters;
     else the current GPU, if there is one. Raises UserError for one that there is not.
     """
@@ -34,7 +34,7 @@ def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None)
             return torch.empty(0, device=device).device
         except (RuntimeError, TypeError, AssertionError) as problem:
             why = str(problem).partition("\n")[0]
-            raise UserError(f"device={short(device)}: {why}; give one such as cpu or cuda:0") from None
+            raise UserError(f"device={shorten(device)}: {why}; give one such as cpu or cuda:0") from None
     if isinstance(scaler, Precision):
         return scaler.device
     groups = optimizer.param_groups if optimizer is not None else []
@@ -53,18 +53,18 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
         raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
-    return backend, backend if backend in REGISTRY else HINTS.get(backend.lower())
+    return backend, backend if backend in REGISTRY else LABELS_BY_ALIAS.get(backend.lower())
 
 
-def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
+def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
     """The type that is computed in: as said, or as the backend or its loss scale tell; None where none does.
 
     Raises UserError for a type that is none.
     """
     if dtype is not None:
         name = str(dtype).removeprefix("torch.")
-        if name not in TYPES:
-            raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
+        if name not in DTYPES:
+            raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
         return name
     if isinstance(scaler, Precision):
         return scaler.metadata.dtype
@@ -73,7 +73,7 @@ def type_of(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | N
     return "float16" if scales else None
 
 
-def environment_of(
+def build_environment(
     device: torch.device, processes: int, optimizer: Any, scaler: Any, dtype: str | None
 ) -> dict[str, Any]:
     """What the record says of the machine and of the settings in force."""
@@ -92,7 +92,7 @@ def environment_of(
     return describe_environment(device, **settings, machine=name_machine(device, DistributedContext()))
 
 
-def compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
+def describe_compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
     """Return what the environment of a record says of the metric that its runs are compared by.
 
     Args:
@@ -113,27 +113,27 @@ def compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
     better = known.better if better is None and known is not None else better
     if better not in (metrics.HIGHER, metrics.LOWER):
         raise UserError(f"better={better!r}: {directions}, for metric={metric!r}")
-    words = metric.removeprefix(metrics.EVAL)
+    words = metric.removeprefix(metrics.EVAL_PREFIX)
     return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": words, "better": better}}}}
 
 
 def check_config(config: Any, own: Mapping[str, Any]) -> None:
     """Raise UserError for what is no dict of names, or contradicts what the recorder says itself."""
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
-        raise UserError(f"config={short(config)}: expected a mapping of names; give a dict")
+        raise UserError(f"config={shorten(config)}: expected a mapping of names; give a dict")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
         if str(config[key]) != str(own.get(key)):
-            what = f"config[{key!r}]={short(config[key])}: the recorder says {own.get(key)!r}"
+            what = f"config[{key!r}]={shorten(config[key])}: the recorder says {own.get(key)!r}"
             raise UserError(f"{what}; leave it out of config")
 
 
-def run_name(backend: str) -> str:
+def make_run_name(backend: str) -> str:
     """The backend and the program."""
     program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
     return f"{backend}_{program}" if program else backend
 
 
-def start(told: Start, run: Any) -> Tracker:
+def start_record(told: Start, run: Any) -> Tracker:
     """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
 
     def on_lost(why: str) -> None:
@@ -159,30 +159,30 @@ def check_count(key: str, value: Any, least: int, *, optional: bool = False) -> 
     if value is None and optional:
         return None
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{key}={short(value)}: expected a whole number from {least} on")
+        raise UserError(f"{key}={shorten(value)}: expected a whole number from {least} on")
     return int(value)
 
 
 def check_parts(optimizer: Any, model: Any) -> None:
     """Raise UserError unless the bare optimizer has groups of parameters and the model is a module."""
     if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
-        what = f"optimizer={short(optimizer)}: expected a torch.optim.Optimizer"
+        what = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
         raise UserError(f"{what}; give one object, of several the first")
     if model is not None and not isinstance(model, nn.Module):
-        raise UserError(f"model={short(model)}: expected a torch.nn.Module; give the network itself")
+        raise UserError(f"model={shorten(model)}: expected a torch.nn.Module; give the network itself")
 
 
-def number_of(name: str, value: Any) -> float:
+def to_number(name: str, value: Any) -> float:
     """A number, also out of a tensor, which is waited for. Raises UserError."""
     try:
         if not isinstance(value, str):
             return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
-    raise UserError(f"{name}={short(value)}: expected a number, or a tensor of one")
+    raise UserError(f"{name}={shorten(value)}: expected a number, or a tensor of one")
 
 
-def short(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value in a line."""
     words = " ".join(repr(value).split())
     return words if len(words) <= 80 else f"{words[:77]}..."

@@ -19,14 +19,14 @@ from ampcompare.training.diagnostics.updates import Sampled, lost_updates, sampl
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
 
 
-def bare(optimizer: Any) -> Any:
+def unwrap_optimizer(optimizer: Any) -> Any:
     """The optimizer within what Lightning and accelerate wrap around it."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
 
 
-class Looks:
+class GradientDiagnostics:
     """The looks of one optimizer at its `layer_groups`, each `every` steps behind step `start`, from the one
     that is due on until there is one.
 
@@ -44,12 +44,12 @@ class Looks:
     ) -> None:
         self._groups = groups
         self._every, self._scale = every, scale
-        self._found: dict[str, Tensor] = {}
+        self._diagnostics: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0
-        self._half: dict[str, Sampled] = {}
+        self._sampled_weights: dict[str, Sampled] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._behind_step),
+            optimizer.register_step_post_hook(self._after_step),
         ]
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Looks:
 
     def take(self, step: int) -> dict[str, Tensor]:
         """What was seen in this step, which is over; empty if nothing was."""
-        found, self._found = self._found, {}
+        found, self._diagnostics = self._diagnostics, {}
         self._due = (self._due and not found) or (step + 1) % self._every == 0
         return found
 
@@ -76,17 +76,17 @@ class Looks:
         if by is not None:
             gradients = {k: [g.float() / by.to(g.device) for g in group] for k, group in gradients.items()}
         norm = gradient_norm([g for group in gradients.values() for g in group])
-        self._found = {metrics.GRADIENT_NORM: norm} | look_at_gradients(gradients, self._scale())
-        self._half = {name: sampled(group) for name, group in self._groups.items()}
+        self._diagnostics = {metrics.GRADIENT_NORM: norm} | look_at_gradients(gradients, self._scale())
+        self._sampled_weights = {name: sampled(group) for name, group in self._groups.items()}
         self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 
-    def _behind_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._half:
-            self._found |= lost_updates(self._half, self._skips > 0)
-        self._half = {}
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._sampled_weights:
+            self._diagnostics |= lost_updates(self._sampled_weights, self._skips > 0)
+        self._sampled_weights = {}
 
 
-def layer_groups(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:
+def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:
     """The optimizer's parameters by the module at the model's top that has them. Without a model by the names
     that the optimizer was given, or else by its own groups.
 
@@ -100,11 +100,13 @@ def layer_groups(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, 
             if hasattr(parameter, "device_mesh"):
                 why = "the parameters lie in parts on several processes"
                 raise UserError(f"diagnostics: {why}, and each sees its own alone; leave diagnostics out")
-            groups.setdefault(_top(names.get(id(parameter), name)) or f"group{number}", []).append(parameter)
+            groups.setdefault(_get_top_module(names.get(id(parameter), name)) or f"group{number}", []).append(
+                parameter
+            )
     return groups
 
 
-def _top(name: str) -> str:
+def _get_top_module(name: str) -> str:
     while wrapped := next((word for word in WRAPPERS if name.startswith(word)), ""):
         name = name.removeprefix(wrapped)
     return name.partition(".")[0]

@@ -68,7 +68,7 @@ class RecorderCallback(library.Callback):
         if self.record.is_paused:
             self.record.resume()
         if not self._samples:
-            self.record.fetched()
+            self.record.mark_batch_ready()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, at: int) -> None:
         self._samples += self._count(batch)
@@ -90,7 +90,7 @@ class RecorderCallback(library.Callback):
             # The trainer keeps the training's metrics in the same dict. The validation puts in new objects.
             now, before = trainer.callback_metrics, self._before
             found = {key: value for key, value in now.items() if value is not before.get(key)}
-            names = names_of(found) if self._names is None else self._names
+            names = name_metrics(found) if self._names is None else self._names
             self.record.evaluate(**{names[key]: found[key] for key in found if names.get(key)})
 
     def on_save_checkpoint(self, *_: Any) -> None:
@@ -108,10 +108,10 @@ class RecorderCallback(library.Callback):
         self.on_train_end(trainer, pl_module, SystemExit(143) if is_sigterm else exception)
 
 
-def names_of(keys: Iterable[str]) -> dict[str, str]:
+def name_metrics(keys: Iterable[str]) -> dict[str, str]:
     """Return the names of the validation's metrics in the record, without their prefix.
 
-    >>> names_of(["val_acc", "f1", "val_f1"])
+    >>> name_metrics(["val_acc", "f1", "val_f1"])
     {'val_acc': 'accuracy', 'f1': 'f1', 'val_f1': 'val_f1'}
     """
     names: dict[str, str] = {}

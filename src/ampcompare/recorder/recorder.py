@@ -18,21 +18,21 @@ from ampcompare import metrics
 from ampcompare.config.schema import LogConfig, WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.recorder.arguments import (
+    build_environment,
     check_config,
     check_count,
     check_parts,
-    compared_metric,
-    device_of,
-    environment_of,
+    describe_compared_metric,
+    find_device,
+    find_dtype,
+    make_run_name,
     name_backend,
-    number_of,
-    run_name,
-    start,
-    type_of,
+    start_record,
+    to_number,
 )
-from ampcompare.recorder.gradient_hooks import Looks, bare, layer_groups
-from ampcompare.recorder.scaler_adapter import scaling_of
-from ampcompare.recorder.shutdown import Ending, exit_code
+from ampcompare.recorder.gradient_hooks import GradientDiagnostics, group_parameters, unwrap_optimizer
+from ampcompare.recorder.scaler_adapter import make_scale_reader
+from ampcompare.recorder.shutdown import ShutdownHandler, get_exit_code
 from ampcompare.runtime.messages import hidden_messages
 from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
@@ -110,25 +110,25 @@ class Recorder:
     ) -> None:
         self._every = check_count("every", every, 1)
         self._warmup_steps = check_count("warmup_steps", warmup_steps, 0)
-        self.steps = self._began_at = check_count("start_step", start_step, 0)
+        self.steps = self._start_step = check_count("start_step", start_step, 0)
         seed = check_count("seed", seed, 0, optional=True)
         batch_size = check_count("batch_size", batch_size, 1, optional=True)
         diagnostics = self._diagnostics = check_count("diagnostics", diagnostics, 1, optional=True)
         processes = check_count("processes", processes, 1, optional=True)
         test_samples = check_count("test_samples", test_samples, 1, optional=True)
         world = find_distributed_context()
-        self.rank, self._alone = world.rank, world.size == 1
+        self.rank, self._is_single_process = world.rank, world.size == 1
         self.processes = processes or world.size
-        self._optimizer = bare(optimizer)
+        self._optimizer = unwrap_optimizer(optimizer)
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
         self._model, self._run, self._output_dir = model, run, Path(output_dir)
-        self.device = device_of(device, scaler, self._optimizer, model)
+        self.device = find_device(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
-        self._scaling = scaling_of(scaler, self.device)
+        self._scale_reader = make_scale_reader(scaler, self.device)
         backend, known = name_backend(backend, scaler)
-        dtype = type_of(precision_dtype, known, scaler, self._scaling.scales_dynamically())
+        dtype = find_dtype(precision_dtype, known, scaler, self._scale_reader.scales_dynamically())
         # By `recorder` the report knows such a run; in it what we take its word for.
         said = {"backend": backend, "seed": seed, "batch_size": batch_size}
         said |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
@@ -136,25 +136,25 @@ class Recorder:
         own = {key: value for key, value in said.items() if value is not None}
         config = config or {}
         check_config(config, own)
-        environment = environment_of(self.device, world.size, self._optimizer, scaler, dtype)
-        environment |= compared_metric(metric, better)
-        self._facts: Row = {metrics.ENVIRONMENT: environment}
-        tags, own_name = [backend[:MAX_TAG_CHARS]], name or run_name(backend)
-        logged = {**config, **own, **self._facts}
+        environment = build_environment(self.device, world.size, self._optimizer, scaler, dtype)
+        environment |= describe_compared_metric(metric, better)
+        self._recorded_facts: Row = {metrics.ENVIRONMENT: environment}
+        tags, own_name = [backend[:MAX_TAG_CHARS]], name or make_run_name(backend)
+        logged = {**config, **own, **self._recorded_facts}
         goes_on = self.steps > 0
-        self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
+        self._record_start = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
         if test_samples is not None:
-            self._facts[metrics.TEST_IMAGES] = test_samples
-        self._quiet, self._hiding = quiet, ExitStack()
+            self._recorded_facts[metrics.TEST_IMAGES] = test_samples
+        self._quiet, self._hidden_messages = quiet, ExitStack()
         self._was_entered = False
-        self._looks: Looks | None = None
+        self._gradient_diagnostics: GradientDiagnostics | None = None
         self._logger: MetricsLogger | None = None  # in the process that records, between enter and exit
         self._tracker: Tracker
-        self._ending: Ending
+        self._shutdown: ShutdownHandler
         self._has_loss: bool | None = None
         self.may_lack_loss = False  # of a trainer that may leave a batch out
         self._best: Row = {}  # of the evaluations
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     # Its beginning.
 
@@ -162,7 +162,7 @@ class Recorder:
         """Begin the record, in the loop's own program."""
         self.begin()
         if not self.rank:
-            self._ending.listen(PREEMPTION_SIGNALS)
+            self._shutdown.listen(PREEMPTION_SIGNALS)
         return self
 
     def begin(self) -> Self:
@@ -174,25 +174,27 @@ class Recorder:
         if self._was_entered:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
         # First what a scaler or an optimizer of others may refuse, while no run is open.
-        self._scaling.observe()
+        self._scale_reader.observe()
         if self._quiet:
-            self._hiding.enter_context(hidden_messages())
+            self._hidden_messages.enter_context(hidden_messages())
         try:
             return self._begin()
         except BaseException:
-            self._hiding.close()
+            self._hidden_messages.close()
             raise
 
     def _begin(self) -> Self:
-        groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
-        self._tracker = start(self._told, self._run)
-        self._tracker.note(self._facts)
+        groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
+        self._tracker = start_record(self._record_start, self._run)
+        self._tracker.note(self._recorded_facts)
         if self._diagnostics is not None:
-            scale = self._scaling.scale_factor
-            self._looks = Looks(self._optimizer, groups, self._diagnostics, scale, self.steps)
-        energy = EnergyCounter(self.device) if is_cuda(self.device) and self._alone else None
+            scale = self._scale_reader.scale_factor
+            self._gradient_diagnostics = GradientDiagnostics(
+                self._optimizer, groups, self._diagnostics, scale, self.steps
+            )
+        energy = EnergyCounter(self.device) if is_cuda(self.device) and self._is_single_process else None
         self._logger = MetricsLogger(
-            self._scaling,
+            self._scale_reader,
             Timing(self.device, warmup_steps=self._warmup_steps, energy=energy),
             self._tracker.log,
             every=self._every,
@@ -200,9 +202,9 @@ class Recorder:
             start=self.steps,
         )
         self._process, self._was_entered = os.getpid(), True
-        self._ending = Ending()
-        self._ending.listen()
-        atexit.register(self._abandoned)
+        self._shutdown = ShutdownHandler()
+        self._shutdown.listen()
+        atexit.register(self._close_at_exit)
         self.resume()
         return self
 
@@ -216,36 +218,36 @@ class Recorder:
         """
         if self.rank:
             return
-        logger = self._entered("step")
+        logger = self._get_logger("step")
         if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
             samples = check_count("Recorder.step: samples", samples, 1)
-        with self._ending:
+        with self._shutdown:
             self.steps += 1
-            if self.steps == self._began_at + 1:
+            if self.steps == self._start_step + 1:
                 # Lightning sets its handler for these as training begins, and only where there is none.
-                self._ending.listen(PREEMPTION_SIGNALS)
-            looks = self._looks.take(self.steps) if self._looks else {}
+                self._shutdown.listen(PREEMPTION_SIGNALS)
+            looks = self._gradient_diagnostics.take(self.steps) if self._gradient_diagnostics else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
-            result = StepResult(self._taken(loss), samples * self.processes, diagnostics=looks)
+            result = StepResult(self._copy_loss(loss), samples * self.processes, diagnostics=looks)
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.passed(self.steps)
 
-    def fetched(self) -> None:
+    def mark_batch_ready(self) -> None:
         """The batch of the next step is there: what came before was making it. It may be left out."""
         if not self.rank:
-            self._entered("fetched").timing.mark_batch_ready()
+            self._get_logger("mark_batch_ready").timing.mark_batch_ready()
 
     def log(self, **values: Any) -> None:
         """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
         if self.rank:
             return
-        logger = self._entered("log")
-        with self._ending:
-            row = {f"train/{name}": number_of(name, value) for name, value in values.items()}
+        logger = self._get_logger("log")
+        with self._shutdown:
+            row = {f"train/{name}": to_number(name, value) for name, value in values.items()}
             self._tracker.log(logger.start_row() | row)
             if not math.isfinite(row.get(metrics.LOSS, 0.0)):
-                self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
+                self._warn_once("loss", f"step {self.steps}: the training loss is not finite; going on")
 
     def evaluate(self, **values: Any) -> None:
         """Numbers of an evaluation, as `eval/NAME`: `accuracy` (0..1), `loss`, others. What came since the
@@ -253,17 +255,17 @@ class Recorder:
         """
         if self.rank:
             return
-        logger = self._entered("evaluate")
-        with self._ending:
+        logger = self._get_logger("evaluate")
+        with self._shutdown:
             self.pause(since_step=True)
-            row = {f"eval/{name}": number_of(name, value) for name, value in values.items()}
+            row = {f"eval/{name}": to_number(name, value) for name, value in values.items()}
             logger.write_waiting()  # sync: between steps
             logger.write_diagnostics()
             self._tracker.log(logger.start_row() | row)
             accuracy = row.get(metrics.EVAL_ACCURACY, math.nan)
             if accuracy > 1 or accuracy < 0:
                 what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
-                self._say_once("accuracy", what)
+                self._warn_once("accuracy", what)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
                 at = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
                 self._best = {metrics.BEST_ACCURACY: accuracy} | at
@@ -278,12 +280,12 @@ class Recorder:
         or to the end of the next step.
         """
         if not self.rank:
-            self._entered("pause").pause(since_step=since_step)
+            self._get_logger("pause").pause(since_step=since_step)
 
     def resume(self) -> None:
         """From here on it is training: the next step begins here."""
         if not self.rank:
-            self._entered("resume").resume()
+            self._get_logger("resume").resume()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -292,12 +294,12 @@ class Recorder:
         yield
         self.resume()
 
-    def _entered(self, what: str) -> MetricsLogger:
+    def _get_logger(self, what: str) -> MetricsLogger:
         if self._logger is None:
             raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
         return self._logger
 
-    def _taken(self, loss: Tensor | float | None) -> Tensor | float | None:
+    def _copy_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
         """The loss as it is now: a captured step writes the next one into the same place. On a CPU its
         number, which is there and costs less than a copy.
         """
@@ -311,22 +313,26 @@ class Recorder:
         if loss is None:
             return None
         if self._on_host or not isinstance(loss, Tensor):
-            value = number_of("Recorder.step: loss", loss)
+            value = to_number("Recorder.step: loss", loss)
             return value if self._on_host else torch.full((), value, device=self.device)
         # A copy, also from another GPU, where a network in parts has its last one.
         own = loss.detach().to(self.device, torch.float32, copy=True, non_blocking=True)
         return own if own.ndim == 0 else own.mean()
 
-    def _say_once(self, about: str, line: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
+    def _warn_once(self, about: str, line: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
             log.warning(line)
 
     # Its end.
 
-    def _abandoned(self) -> None:
+    def _close_at_exit(self) -> None:
         """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
-        asked = None if self._ending.asked is None else SystemExit(128 + self._ending.asked)
+        asked = (
+            None
+            if self._shutdown.requested_signal is None
+            else SystemExit(128 + self._shutdown.requested_signal)
+        )
         with suppress(SystemExit):  # Python ends already, and would show it
             last = getattr(sys, "last_value", None)
             self.close(asked or last or RuntimeError("the program ended within the loop"))
@@ -342,8 +348,8 @@ class Recorder:
         """
         if self._logger is None or os.getpid() != self._process:  # a fork of the loop ends for itself
             return
-        atexit.unregister(self._abandoned)
-        with self._ending, self._hiding:
+        atexit.unregister(self._close_at_exit)
+        with self._shutdown, self._hidden_messages:
             try:
                 self._end_rows(self._logger, problem)
             except BaseException as second:  # of the device, or of W&B for an earlier row
@@ -351,21 +357,21 @@ class Recorder:
                 raise
             finally:
                 logger, self._logger = self._logger, None
-                code = exit_code(problem)
-                if lack := self._tracker.finish(self._facts | logger.summary() | self._best, code):
+                code = get_exit_code(problem)
+                if lack := self._tracker.finish(self._recorded_facts | logger.summary() | self._best, code):
                     log.error(lack if is_stopped(code) else f"error: {lack}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     log.info(line)
-                self._ending.close()
+                self._shutdown.close()
 
     def _end_rows(self, logger: MetricsLogger, problem: BaseException | None) -> None:
-        if self._looks:
-            self._looks.close()
+        if self._gradient_diagnostics:
+            self._gradient_diagnostics.close()
         if problem is not None:
             logger.flush_on_error(problem)
             return
         logger.flush()  # sync: behind the last step
         logger.pause(since_step=True)
-        if self.steps == self._began_at:
+        if self.steps == self._start_step:
             what = "call record.step(...) behind each; the report counts no such run"
             log.warning(f"no step was recorded: {what}")

@@ -19,7 +19,7 @@ from ampcompare.system.device import is_host, widest_float
 from ampcompare.training.loss_scale_reader import LossScaleReader
 
 
-def scaling_of(scaler: Any, device: torch.device) -> LossScaleReader:
+def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     """What reads a scaler: a GradScaler or one like it, a backend of ours, what has one as its `scaler`
     (Lightning's precision plug-in, an Accelerator), or None.
 

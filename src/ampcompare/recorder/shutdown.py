@@ -11,12 +11,12 @@ from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, SignalList
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_LAST: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
+_LAST_SIGNALS: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
 
 
 def _at_exit() -> None:
     """End by the signal under W&B's agent, for which an exit code is a failure (`exit_by_signal`)."""
-    if number := _LAST.get(os.getpid()):
+    if number := _LAST_SIGNALS.get(os.getpid()):
         exit_by_signal(number)
 
 
@@ -26,7 +26,7 @@ if getattr(sys.modules.get("wandb"), "run", None) is None:
     atexit.register(_at_exit)
 
 
-class Ending:
+class ShutdownHandler:
     """Makes a batch system's signals and the end of the terminal a SystemExit, which unwinds the loop and
     ends its record.
 
@@ -35,8 +35,8 @@ class Ending:
 
     def __init__(self) -> None:
         self._listener = SignalListener(self._on_signal, only_unhandled=True)
-        self.is_at_work = False
-        self.asked: int | None = None
+        self.is_busy = False
+        self.requested_signal: int | None = None
 
     def listen(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
         """Handle these signals until `close`."""
@@ -47,25 +47,25 @@ class Ending:
         self._listener.close()
 
     def __enter__(self) -> None:
-        self.is_at_work = True
+        self.is_busy = True
 
     def __exit__(self, *problem: object) -> None:
-        self.is_at_work = False
-        self.exit_if_asked()
+        self.is_busy = False
+        self.exit_if_requested()
 
-    def exit_if_asked(self) -> None:
+    def exit_if_requested(self) -> None:
         """Exit, if that was asked for meanwhile."""
-        if self.asked is not None:
+        if self.requested_signal is not None:
             # Not `raise SystemExit`: W&B's client watches this call for the exit code of a run that is open.
-            sys.exit(128 + self.asked)
+            sys.exit(128 + self.requested_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = _LAST[os.getpid()] = number
-        if not self.is_at_work:
-            self.exit_if_asked()
+        self.requested_signal = _LAST_SIGNALS[os.getpid()] = number
+        if not self.is_busy:
+            self.exit_if_requested()
 
 
-def exit_code(problem: BaseException | None) -> int:
+def get_exit_code(problem: BaseException | None) -> int:
     """The exit code of a record: 0 of a loop that ended; that of a signal of one that was stopped."""
     if isinstance(problem, KeyboardInterrupt):
         return EXIT_INTERRUPTED

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn, Self
 
-from ampcompare.errors import UserError, show
+from ampcompare.errors import UserError, print_error
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
@@ -253,7 +253,7 @@ def exit_with(error: UserError) -> NoReturn:
     torchrun starts several processes on a machine. All of them have the error, and the first one shows it.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("LOCAL_RANK", "0") == "0":
-        show(error)
+        print_error(error)
     else:
         # torchrun ends all processes when the first of them ends, perhaps before that one has printed. So
         # the others wait for torchrun's SIGTERM.

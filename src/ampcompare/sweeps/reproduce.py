@@ -45,7 +45,7 @@ def lines(seeds: int) -> Iterator[str]:
 def _data(name: str) -> str:
     if (source := SOURCES.get(name)) is None:
         return f"made by {name}"
-    return source.label if source.is_made_up else f"{source.label}, downloaded once"
+    return source.label if source.is_synthetic else f"{source.label}, downloaded once"
 
 
 def _time(own: Publication, seeds: int) -> str:

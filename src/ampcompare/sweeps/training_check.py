@@ -157,7 +157,9 @@ def _check_metric(sweep: Sweep, config: Config) -> None:
     metric = metrics.find(name)
     known = {key for key in metrics.METRICS if not task_spec.is_task_metric(key)}
     known |= task_spec.logged_keys(config.task.loss, config.task.metrics, config.task.metric)
-    is_last = metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
+    is_last = (
+        metric.when == metrics.END if metric else name.startswith(metrics.make_best_key(metrics.EVAL_PREFIX))
+    )
     if name not in known and (metric is None or metric.key not in known):
         why = f"the training never logs it; {did_you_mean(name, sorted(known), 0.5) or listed}"
     elif metric and metric.no_goal:

@@ -102,7 +102,7 @@ class TrainingDisplay:
         if key not in row:
             return []
         is_share = key == metrics.EVAL_ACCURACY
-        return [f"eval acc {row[key]:.2%}" if is_share else f"{self._compared.words} {row[key]:.4g}"]
+        return [f"eval acc {row[key]:.2%}" if is_share else f"{self._compared.label} {row[key]:.4g}"]
 
 
 def shown(loss: float) -> str:

@@ -11,16 +11,16 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import TaskConfig
-from ampcompare.data.batch import tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.data.dataset import ImageSet, Split, TensorSet
 from ampcompare.data.factory import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import UserError, kind_of
-from ampcompare.models import OURS, RESNETS, build_model
-from ampcompare.precision import backend_of, build_precision
+from ampcompare.data.user_data import IGNORED_TARGET
+from ampcompare.errors import UserError, describe_type
+from ampcompare.models import BUILT_IN, RESNETS, build_model
+from ampcompare.precision import build_precision, get_backend
 from ampcompare.precision.base import UnsupportedModel
-from ampcompare.precision.keep_fp32 import CannotKeep
+from ampcompare.precision.keep_fp32 import KeepFp32Error
 from ampcompare.system import device as machine
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
@@ -34,7 +34,7 @@ from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap
 
 def allows_tf32(config: Config) -> bool:
     """Return whether fp32 products round to TF32: the backend uses it, or the option asks for it."""
-    return config.tf32 or backend_of(config.backend).uses_tf32
+    return config.tf32 or get_backend(config.backend).uses_tf32
 
 
 def load_data(config: Config) -> Dataset:
@@ -67,11 +67,11 @@ def build_trainer(
         tf32 = allows_tf32(config)
         precision = build_precision(config.backend, device, **options, tf32=tf32, seed=config.seed)
         prepared = precision.prepare(model, build_optimizer(config, model, device))
-    except (CannotKeep, UnsupportedModel) as problem:
+    except (KeepFp32Error, UnsupportedModel) as problem:
         raise UserError(problem) from None
     kinds = (nn.Module, Optimizer)
     if not isinstance(prepared, tuple) or not all(map(isinstance, prepared, kinds)) or len(prepared) != 2:
-        why = f"its convert gave {kind_of(prepared)}; expected model and optimizer"
+        why = f"its convert gave {describe_type(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)
@@ -118,13 +118,13 @@ def counts_alike(split: Split) -> bool:
     """
     if not isinstance(split, TensorSet):
         return isinstance(split, ImageSet)
-    whole = (t for t in tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
-    return not any(bool((t == IGNORED).any()) for t in whole)
+    whole = (t for t in list_tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
+    return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
 
 
 def is_known(config: Config) -> bool:
     """Whether network, data and task are our own, which go together."""
-    ours = (*OURS, *RESNETS)
+    ours = (*BUILT_IN, *RESNETS)
     return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
 
 

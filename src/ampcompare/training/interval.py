@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.data.user_data import IGNORED
+from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.system.device import start_copy, widest_float
 from ampcompare.training.overflow_detection import OverflowSource
 from ampcompare.training.timing import Row, StepMarks
@@ -104,7 +104,7 @@ class Interval:
                 predicted, classes = (torch.cat(tensors) for tensors in zip(*pairs, strict=True))
                 if is_logits:
                     predicted = predicted.argmax(1)
-                counts.append(torch.stack([predicted == classes, classes != IGNORED]).sum(1))
+                counts.append(torch.stack([predicted == classes, classes != IGNORED_TARGET]).sum(1))
         self._classified, self._waiting_elements = [], 0
         if counts:
             self._counts = counts[0] if len(counts) == 1 else torch.stack(counts).sum(0)

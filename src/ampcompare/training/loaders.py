@@ -9,12 +9,12 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import OPTIONS
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, content_of, count_samples
+from ampcompare.data.batch import Field, count_samples, hash_batch
 from ampcompare.data.dataset import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.data.device_loaders import DeviceLoader, TensorLoader
 from ampcompare.data.factory import Dataset
 from ampcompare.data.host_loaders import BatchLoader, SampleLoader
-from ampcompare.data.sources import source_of
+from ampcompare.data.sources import get_source
 from ampcompare.errors import UserError
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext, check_last_batch
@@ -116,7 +116,7 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
 def _check_alike(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Each process has to have the same data: which samples are its share goes by their numbers."""
     given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
-    seen = world.gather([content_of(split.sample) for split in given])
+    seen = world.gather([hash_batch(split.sample) for split in given])
     if any(other != seen[0] for other in seen):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
         todo = "have the function return the Dataset, which is shared out, or use one process"
@@ -142,7 +142,7 @@ def remarks(config: Config, data: Dataset) -> list[str]:
         why = f"execution={config.execution} has no place for a look at activations"
         found.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source
-    if config.data.root is not None and source_of(source).load is None:
+    if config.data.root is not None and get_source(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
         found.append(f"data.root={config.data.root!r}: {why}")
     if not isinstance(data.train, ImageSet):

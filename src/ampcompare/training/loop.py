@@ -235,7 +235,7 @@ class TrainingLoop:
             summary[metrics.RESUMED_INEXACTLY] = True
         if self.evals:
             epoch, best = max(self.evals, key=lambda pair: self._rank(pair[1]))
-            summary |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
+            summary |= {metrics.make_best_key(self._compared.key): best, metrics.BEST_EPOCH: epoch}
         return summary
 
     def _rank(self, value: float) -> float:

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from ampcompare.config.task_spec import CROSS_ENTROPY
 from ampcompare.data.batch import count_samples
-from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import kind_of
+from ampcompare.data.user_data import IGNORED_TARGET
+from ampcompare.errors import describe_type
 from ampcompare.training.errors import TrainingError
 
 TOP = 5
@@ -46,7 +46,7 @@ def tensor_of(value: Any, name: str, what: str) -> Tensor:
     if (found := find_tensor(value, name)) is not None:
         return found
     has = f" of {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
-    why = f"{what} are {kind_of(value)}{has}"
+    why = f"{what} are {describe_type(value)}{has}"
     raise TrainingError(f"{why}; the built-in losses and metrics take a tensor, or one called {name!r}")
 
 
@@ -80,7 +80,7 @@ def cross_entropy(
     if of_part:
         classes = find_tensor(targets, "labels")
         if classes is not None and not classes.is_floating_point():
-            targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
+            targets = torch.where((classes == IGNORED_TARGET).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
     if not (plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets)):
@@ -94,11 +94,11 @@ def cross_entropy(
 def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
     """Return what is wrong with the classes, on a CPU, where PyTorch checks each; None if nothing is."""
     count = logits.shape[-1]
-    wrong = classes[(classes != IGNORED) & ((classes < 0) | (classes >= count))]
+    wrong = classes[(classes != IGNORED_TARGET) & ((classes < 0) | (classes >= count))]
     if not len(wrong):
         return None
     what = f"the network gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
-    todo = f"give the network more classes, or mark targets that do not count as {IGNORED}"
+    todo = f"give the network more classes, or mark targets that do not count as {IGNORED_TARGET}"
     return TrainingError(f"{what}; {todo}")
 
 
@@ -129,7 +129,7 @@ def count_of(loss: str, targets: Any) -> Tensor:
     """
     wanted = tensor_of(targets, "labels", "the targets")
     if loss == CROSS_ENTROPY and not wanted.is_floating_point():
-        return (wanted != IGNORED).sum()
+        return (wanted != IGNORED_TARGET).sum()
     return torch.full((), wanted.numel(), device=wanted.device)
 
 
@@ -177,7 +177,7 @@ class Seen:
     @cached_property
     def count(self) -> Tensor:
         """How many count, 0-d."""
-        return (self.classes[1] != IGNORED).sum()
+        return (self.classes[1] != IGNORED_TARGET).sum()
 
 
 def _in_float(value: Any) -> Any:
@@ -217,7 +217,7 @@ def sum_of(score: Callable[[Any, Any], Any]) -> Callable[[Seen], Sums]:
     def add(seen: Seen) -> Sums:
         value, samples = score(seen.outputs, seen.targets), count_samples(seen.targets)
         if not isinstance(value, Tensor):
-            raise TrainingError(f"gave {kind_of(value)}; {expected}")
+            raise TrainingError(f"gave {describe_type(value)}; {expected}")
         if value.ndim == 0:
             return value * samples, samples
         targets = find_tensor(seen.targets, "labels")

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ampcompare.config.schema import Config
 from ampcompare.config.task_spec import CROSS_ENTROPY
-from ampcompare.data.batch import Field, each
+from ampcompare.data.batch import Field, map_tensors
 from ampcompare.data.factory import Dataset, ImageSet
-from ampcompare.data.user_data import IGNORED
-from ampcompare.errors import UserError, kind_of, what_happened
-from ampcompare.plugins import is_object
+from ampcompare.data.user_data import IGNORED_TARGET
+from ampcompare.errors import UserError, describe_exception, describe_type
+from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.training.errors import TrainingError
 from ampcompare.training.losses_and_metrics import Seen, by_class, call, find_tensor
@@ -55,7 +55,7 @@ def try_out(
                 _check_classes(config, outputs, targets, data)
                 if not isinstance(data.train, ImageSet):  # images are alike in both
                     sample = tuple(
-                        each(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
+                        map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
                     _look(task, model, precision, config, sample, "the training data's ")
     finally:
@@ -67,7 +67,7 @@ def _look(
     task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
 ) -> tuple[Any, Field]:
     """Outputs and targets of the first samples of a batch. Raises UserError."""
-    inputs, targets = (each(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
+    inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     taken = f"{whose}inputs {_shapes(inputs)}"
     with _asked("model.name", config.model.name, taken), precision.forward_context():
         outputs = call(model, inputs)
@@ -85,7 +85,7 @@ def _look(
 def _check_loss(loss: Any) -> None:
     """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
     if not isinstance(loss, Tensor):
-        what = kind_of(loss)
+        what = describe_type(loss)
     elif loss.ndim:
         what = f"a tensor {list(loss.shape)}"
     elif not loss.requires_grad:
@@ -105,9 +105,11 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
         labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
             continue
-        for wrong in labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))][:1].tolist():
+        for wrong in labels[(labels != IGNORED_TARGET) & ((labels < 0) | (labels >= count))][:1].tolist():
             what = f"gives {count} classes, 0 to {count - 1}, and a target is {wrong}"
-            todo = "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED}"
+            todo = (
+                "give the network more of them" if wrong > 0 else f"what is not to count is {IGNORED_TARGET}"
+            )
             raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
 
 
@@ -120,12 +122,12 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         raise UserError(f"{option}={text!r}: {problem}") from None
     except (Exception, SystemExit) as problem:
         left = text.partition(":")[0]
-        why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
+        why = describe_exception(problem, Path(left).resolve() if left.endswith(".py") else None)
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
         error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
-        raise (error.showing(problem) if is_object(text) else error) from None
+        raise (error.with_cause(problem) if is_object_path(text) else error) from None
 
 
 def _shapes(value: Any) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config.load import Config, check_sweep_values, config_from_cli
 from ampcompare.config.validate import resolve_backend
-from ampcompare.data.batch import Batch, each
+from ampcompare.data.batch import Batch, map_tensors
 from ampcompare.data.dataset import BatchSet, SampleSet
 from ampcompare.data.factory import Dataset
 from ampcompare.data.sources import SOURCES
-from ampcompare.models import record_of
-from ampcompare.precision import backend_of
+from ampcompare.models import describe_source
+from ampcompare.precision import get_backend
 from ampcompare.precision.cpu_arithmetic import operations_in_fp32
 from ampcompare.precision.registry import PLAIN
 from ampcompare.system import device as machine
@@ -43,7 +43,7 @@ def with_synthetic_data(config: Config) -> Config:
     what a step costs is the same.
     """
     source = SOURCES.get(config.data.source)
-    if source is None or not source.classes or source.is_made_up:
+    if source is None or not source.classes or source.is_synthetic:
         return config
     few = config.batch_size * config.training.accumulate
     data = dataclasses.replace(
@@ -74,7 +74,7 @@ class RunContext:
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
         parts = (
-            (each(x, lambda t: t[:samples].clone()), each(y, lambda t: t[:samples].clone()))
+            (map_tensors(x, lambda t: t[:samples].clone()), map_tensors(y, lambda t: t[:samples].clone()))
             for x, y in endless
         )
         return [[*islice(parts, each_step)] for _ in range(steps)]
@@ -94,8 +94,8 @@ class RunContext:
             **describe_arithmetic(device),
             **({metrics.FP32_OPERATIONS: [*in_fp32]} if in_fp32 else {}),
             **precision.metadata.record(),
-            **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
-            **record_of(config.model.name, trainer.model),
+            **({metrics.KEPT_FP32: [*precision.fp32_modules]} if precision.fp32_modules else {}),
+            **describe_source(config.model.name, trainer.model),
             **trainer.task.record(),
             **self.data.recorded,
         }
@@ -116,7 +116,7 @@ def prepare_run(config: Config, world: DistributedContext | None = None) -> RunC
     """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
     world = world or DistributedContext(device=machine.resolve_device(config.device))
     with world.raise_on_all_ranks():
-        if backend_of(config.backend).uses_tf32:
+        if get_backend(config.backend).uses_tf32:
             machine.check_tf32(world.device, config.backend)
         machine.set_numerics(
             tf32=allows_tf32(config),

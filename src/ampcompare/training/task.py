@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ampcompare import metrics, plugins
 from ampcompare.config import task_spec as names
 from ampcompare.config.schema import Config
-from ampcompare.errors import kind_of
-from ampcompare.plugins import Door
+from ampcompare.errors import describe_type
+from ampcompare.plugins import PluginKind
 from ampcompare.system.device import widest_float
 from ampcompare.training import losses_and_metrics
 from ampcompare.training.errors import TrainingError
@@ -34,7 +34,7 @@ class Score:
     """What an evaluation is scored by: a mean over all that counts, of a sum and a number for each batch."""
 
     key: str
-    words: str
+    label: str
     better: str
     sums: Callable[[Seen], Sums]
     option: tuple[str, str]  # and the value of it that names this one
@@ -103,7 +103,7 @@ class Task:
 
     def record(self) -> dict[str, Any]:
         """What a record says of it, so that a reader needs none of its functions."""
-        told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
+        told = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
     def weighed(self) -> Self:
@@ -144,7 +144,7 @@ def build_task(config: Config, device: torch.device) -> Task:
 
 def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:
     listed = metrics.METRICS[key]
-    return Score(key, listed.words, listed.better, sums, (option, text))
+    return Score(key, listed.label, listed.better, sums, (option, text))
 
 
 def _score(text: str, device: torch.device) -> tuple[Score, str]:
@@ -152,35 +152,37 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
     function, source = _function(plugins.METRICS, text, device)
     key, name = names.key_of(text), names.name_of(text)
     said, listed = getattr(function, "better", None), metrics.find(key)
-    known = listed.better if listed else metrics.direction_of(name)
+    known = listed.better if listed else metrics.guess_direction(name)
     better = known if said is None else said
     if better not in (metrics.HIGHER, metrics.LOWER):
         what = "its attribute `better` is neither" if said is not None else "nothing says which way is better"
         todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
-        raise plugins.METRICS.refusal(text, f"{what}; {todo}")
+        raise plugins.METRICS.make_error(text, f"{what}; {todo}")
     if listed:
         if better != known:
             why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
-            raise plugins.METRICS.refusal(text, why)
-        words = listed.words
+            raise plugins.METRICS.make_error(text, why)
+        words = listed.label
     else:
         words = getattr(function, "words", "") or names.display_name_of(text)
     return Score(key, str(words), better, losses_and_metrics.sum_of(function), (METRICS, text)), source
 
 
-def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
+def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """What the text names, as a function of outputs and targets, and the hash of its file."""
-    found = plugins.load(door, text)
+    found = plugins.load(kind, text)
     value = found.value
     if isinstance(value, type):
-        with plugins.blame(door, text, "cannot be made without arguments", found.file):
+        with plugins.wrap_plugin_errors(kind, text, "cannot be made without arguments", found.file):
             value = value()
     if isinstance(value, nn.Module):
         if any(True for _ in value.parameters()):
-            raise door.refusal(text, "has parameters, which nothing would train; put them into the network")
+            raise kind.make_error(
+                text, "has parameters, which nothing would train; put them into the network"
+            )
         value = value.to(device)
     if not callable(value):
-        raise door.refusal(text, f"is {kind_of(value)}; expected a function of outputs and targets")
+        raise kind.make_error(text, f"is {describe_type(value)}; expected a function of outputs and targets")
     return _looked_up(value), found.source
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Field, tensors
+from ampcompare.data.batch import Field, list_tensors
 from ampcompare.errors import UserError, reason
 from ampcompare.system.device import is_cuda
 from ampcompare.training.losses_and_metrics import call, find_tensor
@@ -72,7 +72,7 @@ class CompiledForward(Forward):
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
-        shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in tensors(field))
+        shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in list_tensors(field))
         self.cold = shapes not in self._shapes
         self._shapes.add(shapes)
         return self._forward(self._state, inputs, targets)

@@ -22,7 +22,7 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import as_real
+from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.diagnostics.activations import Activations
@@ -79,7 +79,7 @@ class Trainer:
 
         With several processes each batch comes with the samples that all of them have together.
         """
-        return loader.epoch(epoch, start) if self.world.size == 1 else loader.shares(epoch, start)
+        return loader.epoch(epoch, start) if self.world.size == 1 else loader.epoch_with_sizes(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Take one optimizer step on the micro-batches, as if they were one batch. Waits for nothing.
@@ -197,7 +197,7 @@ class Trainer:
             if real := [p for p in parameters if not p.is_complex()]:
                 clip_grad_value_(real, config.clip_value)
             for gradient in (p.grad for p in parameters if p.is_complex() and p.grad is not None):
-                as_real(gradient).clamp_(-config.clip_value, config.clip_value)
+                view_as_real(gradient).clamp_(-config.clip_value, config.clip_value)
         if config.clip_norm:
             if config.clip_value or norm is None:
                 norm = self._norm(parameters)
@@ -249,7 +249,7 @@ class Trainer:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
-        square = torch.stack([(as_real(g).float() * inverse).square().sum() for g in scaled]).sum()
+        square = torch.stack([(view_as_real(g).float() * inverse).square().sum() for g in scaled]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 

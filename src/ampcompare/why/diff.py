@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ampcompare.data.batch import count_samples
 from ampcompare.errors import UserError
-from ampcompare.precision import backend_of
+from ampcompare.precision import get_backend
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
@@ -86,7 +86,7 @@ def difference(words: Sequence[str]) -> Difference:
     """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
     config = make_config(words)
     fp32 = make_config(words, backend=PLAIN)
-    if backend_of(config.backend).is_strict_fp32:
+    if get_backend(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"
         )
@@ -103,7 +103,7 @@ def difference(words: Sequence[str]) -> Difference:
         lines = _lines(truth, seen, twins)
         called = {call.name for call in seen.calls.values()}
         return Difference(
-            backend_of(config.backend).label,
+            get_backend(config.backend).label,
             config.model.name,
             config.data.source,
             sum(count_samples(inputs) for inputs, _ in batches),
@@ -116,7 +116,7 @@ def difference(words: Sequence[str]) -> Difference:
             _first_gradient(seen),
             lines,
             [n for n, m in twins.named_modules() if n not in called and _has_forward(m)],
-            backend_of(config.backend).dtype,
+            get_backend(config.backend).dtype,
         )
     finally:
         torch.set_rng_state(random)

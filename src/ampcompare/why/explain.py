@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, COMPUTED_IN_FP32
-from ampcompare.precision import backend_of
+from ampcompare.precision import get_backend
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import whole_percent
@@ -49,7 +49,7 @@ class Side:
     @property
     def dtype(self) -> str:
         """Return the dtype of the backend's metadata."""
-        return backend_of(self.config.backend).dtype
+        return get_backend(self.config.backend).dtype
 
 
 def run_explain(
@@ -66,7 +66,7 @@ def run_explain(
     device, batches = setting.world.device, setting.first_steps(1)[0]
     trainers = [setting.build_trainer(config) for config in configs]
     seen = [watch_forward(trainer, batches[0]) for trainer in trainers]
-    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in tensors(batches[0][0]))
+    shapes = " and ".join(" x ".join(map(str, t.shape)) for t in list_tensors(batches[0][0]))
     what = f"A step of {other.model.name} on {other.data.source} ({shapes}), {device}"
     head = f"{what}: {other.backend} beside {against}"
     print_line(console, head)

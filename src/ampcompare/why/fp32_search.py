@@ -13,10 +13,10 @@ from rich.console import Console
 from torch import nn
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import each
+from ampcompare.data.batch import map_tensors
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.precision import backend_of
-from ampcompare.precision.keep_fp32 import CannotKeep, matching
+from ampcompare.precision import get_backend
+from ampcompare.precision.keep_fp32 import KeepFp32Error, match_modules
 from ampcompare.precision.registry import PLAIN
 from ampcompare.runtime.atomic_files import write_json
 from ampcompare.runtime.console import print_line
@@ -142,15 +142,15 @@ def called_by(setting: RunContext, config: Config) -> list[str]:
     model = setting.build_trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = each(setting.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
+    inputs = map_tensors(setting.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:
         hook.remove()
     names = {module: name for name, module in reversed([*model.named_modules()])}
     try:
-        always = matching(model, config.precision.keep_fp32 or ())
-    except CannotKeep as problem:
+        always = match_modules(model, config.precision.keep_fp32 or ())
+    except KeepFp32Error as problem:
         raise UserError(problem) from None
     every = (names[module] for module in order if names[module])
     return [name for name in every if not any(name == k or _is_below(name, k) for k in always)]
@@ -170,8 +170,8 @@ def run_guard(
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
     config = make_config(words)
-    if backend_of(config.backend).is_fp32:
-        is_strict = backend_of(config.backend).is_strict_fp32
+    if get_backend(config.backend).is_fp32:
+        is_strict = get_backend(config.backend).is_strict_fp32
         why = "is fp32 here" if is_strict else "has TF32 on or off for all modules, none can be kept in fp32"
         raise UserError(f"backend={config.backend}: {why}; name another backend, such as backend=fp16")
     setting = prepare_run(config)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import tensors
+from ampcompare.data.batch import list_tensors
 from ampcompare.why.op_dtypes import Watched
 
 MIB = 2**20
@@ -51,7 +51,7 @@ def memory_of(seen: Watched, config: Config) -> Memory:
         masters=_bytes(masters),
         states=number * _bytes(updated),
         gradients=_bytes(p for p in (*weights, *masters) if p.requires_grad),
-        batch=_bytes(tensor for part in seen.batch for tensor in tensors(part)),
+        batch=_bytes(tensor for part in seen.batch for tensor in list_tensors(part)),
         activations=sum(seen.saved.values()),
         copies=seen.copies,
     )

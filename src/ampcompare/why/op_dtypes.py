@@ -17,9 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.data.batch import Batch, tensors
+from ampcompare.data.batch import Batch, list_tensors
 from ampcompare.precision.o1.cast_cache import STATE
-from ampcompare.precision.o1.cast_lists import entries
+from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.trainer import Trainer
 from ampcompare.why.step_capture import floats
@@ -190,7 +190,7 @@ class _Above(TorchFunctionMode):
 def _o1_rules() -> dict[int | str, str]:
     """The rules of O1's lists by function, which is known by its identity, and by name."""
     found: dict[int | str, str] = {}
-    for namespace, name, rule in entries():
+    for namespace, name, rule in list_entries():
         function = getattr(namespace, name)
         found.setdefault(id(getattr(function, "__wrapped__", function)), rule)
         found.setdefault(name, rule)
@@ -198,7 +198,7 @@ def _o1_rules() -> dict[int | str, str]:
 
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
-    return [tensor for part in batch for tensor in tensors(part)]
+    return [tensor for part in batch for tensor in list_tensors(part)]
 
 
 def _storage(tensor: Tensor) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ampcompare.precision.apex import amp
-from ampcompare.precision.o1.cast_lists import entries
+from ampcompare.precision.o1.cast_lists import list_entries
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")
@@ -62,7 +62,7 @@ def matmul_type() -> torch.dtype:
 
 
 def wrapped_names() -> dict[tuple[int, str], object]:
-    return {(id(namespace), name): vars(namespace).get(name) for namespace, name, _ in entries()}
+    return {(id(namespace), name): vars(namespace).get(name) for namespace, name, _ in list_entries()}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ampcompare.precision.o1.patches import casts, installed
+from ampcompare.precision.o1.patches import casts, install_wrappers
 
 HALF, FLOAT, DOUBLE, BFLOAT = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 TURNS = [TYPES[turn:] + TYPES[:turn] for turn in range(4)]  # each argument in each type, and no two in one
@@ -213,7 +213,7 @@ def _offenders(
 @pytest.fixture
 def session() -> Iterator[None]:
     """The wrappers stay in place from call to call, inert outside of `casts`: it is ten times as fast."""
-    with installed():
+    with install_wrappers():
         yield
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ampcompare.precision.apex import amp
-from ampcompare.precision.o1.patches import casts, disable_casts, installed
+from ampcompare.precision.o1.patches import casts, disable_casts, install_wrappers
 
 HALF, FLOAT, DOUBLE, _ = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 CASTING = [(amp.half_function, HALF), (amp.float_function, FLOAT)]
@@ -117,7 +117,7 @@ def _disabled() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("context", [installed, _disabled, lambda: casts(device_type="cuda")])
+@pytest.mark.parametrize("context", [install_wrappers, _disabled, lambda: casts(device_type="cuda")])
 def test_no_rule_does_anything_outside_a_context_disabled_or_to_another_device(context):
     half, single, double = _ones(HALF), _ones(FLOAT), _ones(DOUBLE)
     with context():

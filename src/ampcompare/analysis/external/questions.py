@@ -59,7 +59,7 @@ def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None
 
 def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
     """Return `min` or `max` for an example to copy; the reader decides."""
-    goal = declared_goal(key, runs) or GOALS.get(metrics.direction_of(key), "")
+    goal = declared_goal(key, runs) or GOALS.get(metrics.guess_direction(key), "")
     return "min" if goal == MINIMIZE else "max"
 
 

@@ -258,7 +258,7 @@ def _own_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMetric:
 
 def is_quality(key: str) -> bool:
     """Whether a sweep's metric is one of quality: our speed, memory and energy have a place of their own."""
-    return metrics.find(key) is None or key.startswith((metrics.EVAL, "train/"))
+    return metrics.find(key) is None or key.startswith((metrics.EVAL_PREFIX, "train/"))
 
 
 def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
@@ -300,7 +300,7 @@ def _only_score(runs: Sequence[RunRecord]) -> str:
     """
     if not any(run.is_recorded for run in runs):
         return ""
-    keys = sorted({key for run in runs for key in run.logged if key.startswith(metrics.EVAL)})
+    keys = sorted({key for run in runs for key in run.logged if key.startswith(metrics.EVAL_PREFIX)})
     known = [key for key in keys if is_logged(key, runs)]
     scores = [key for key in known if key != metrics.EVAL_LOSS] or known
     if len(scores) > 1:

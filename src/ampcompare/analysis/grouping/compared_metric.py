@@ -53,7 +53,7 @@ class ComparedMetric:
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        name = listed.words if listed else self.words or self.key
+        name = listed.label if listed else self.words or self.key
         best = "best " if self.is_best else ""
         self.name = f"{best}{name}"
         self.falls = self.goal == MINIMIZE
@@ -65,7 +65,7 @@ class ComparedMetric:
         self.title = capital(self.name) if best or listed else self.name
         self.axis = f"{self.name}, %" if self.is_share else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
-        own = listed.unit if listed and listed.unit != metrics.SHARE else ""
+        own = listed.unit if listed and listed.unit != metrics.FRACTION else ""
         self.unit = "points" if self.is_share else own  # of differences
         self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
@@ -117,7 +117,7 @@ OWN = Quantities()
 def says_direction(key: str) -> str | None:
     """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
     listed = metrics.find(key)
-    return GOALS.get((listed and listed.better) or metrics.direction_of(key))
+    return GOALS.get((listed and listed.better) or metrics.guess_direction(key))
 
 
 def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
@@ -167,7 +167,7 @@ def choose_metric(
     values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         low, high = min(values, default=0.0), max(values, default=0.0)
-        why = "a loss is no share" if "loss" in metrics.parts_of(key.rpartition("/")[2]) else ""
+        why = "a loss is no share" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
         if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
             why = why or f"it is logged as {low:g} to {high:g}"
         if why:
@@ -224,7 +224,7 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     A name that says percent is believed, and one that says accuracy where its values lie in 0..1 (a fraction)
     or in 0..100 (percent). Beyond that it is neither, and shown as it is. Of no value the name alone decides.
     """
-    says_percent = any(part in PERCENT_WORDS for part in metrics.parts_of(key))
+    says_percent = any(part in PERCENT_WORDS for part in metrics.split_words(key))
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     if not (says_percent or says_accuracy(key)) or low < 0 or high > 100:
@@ -234,5 +234,5 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
 
 def says_accuracy(key: str) -> bool:
     """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
-    found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.parts_of(key))
+    found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.split_words(key))
     return found and "loss" not in key.lower()

@@ -181,7 +181,7 @@ def describe(rows: pd.DataFrame) -> Setting:
             break
     devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
     named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}
-    is_synthetic = any(sources.SOURCES[name].is_made_up for name in named & {*sources.SOURCES})
+    is_synthetic = any(sources.SOURCES[name].is_synthetic for name in named & {*sources.SOURCES})
     return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
 
 
@@ -202,7 +202,7 @@ def _data_of(run: RunRecord) -> str:
     named, limit = run.option("data.source"), run.option("data.train_limit")
     if not isinstance(named, str) or not named:
         return ""
-    name = printable(sources.label_of(named))
+    name = printable(sources.get_source_label(named))
     if named in sources.SOURCES and sources.SOURCES[named].needs_root:  # the last part: a report leaves here
         name = f"{name} {_one(run.option('data.root'))}".strip()
     return f"{name} ({limit:,} training images)" if is_number(limit) and abs(limit) < 1e15 else name

@@ -88,6 +88,6 @@ def _last_not_finite(run: RunRecord, metric: str) -> str:
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
         for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
-                name = found.words if (found := metrics.find(key)) else key
+                name = found.label if (found := metrics.find(key)) else key
                 return f"its last {name} is {'NaN' if value != value else 'infinite'}"
     return ""

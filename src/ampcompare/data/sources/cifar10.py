@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ampcompare.data.cache import cached_file, load_or_build
+from ampcompare.data.cache import get_cache_path, load_or_build
 from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import cache_folder
@@ -52,12 +52,12 @@ def load_100(root: str | None) -> Dataset:
     return load(root, CIFAR100)
 
 
-def find(which: Archive) -> tuple[Path | None, Path]:
+def find_files(which: Archive) -> tuple[Path | None, Path]:
     """Where the data is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
     the folder that it would come into. Only looks. Raises OSError if there is no home folder.
     """
     folder = cache_folder()
-    places = (cached_file(which.name, which.md5), folder / which.folder, folder / which.file)
+    places = (get_cache_path(which.name, which.md5), folder / which.folder, folder / which.file)
     return next((place for place in places if place.exists()), None), folder
 
 
@@ -84,4 +84,4 @@ def _read(root: str | None, which: Archive) -> Dataset:
     # torchvision holds a transposed view of the original [N, 3, 32, 32]: turning it back copies nothing.
     images = (np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)) for split in (train, test))
     pairs = [*zip(images, (np.array(split.targets, np.int64) for split in (train, test)), strict=True)]
-    return Dataset.of_images(pairs[0], pairs[1], tuple(train.classes))
+    return Dataset.from_images(pairs[0], pairs[1], tuple(train.classes))

@@ -41,27 +41,27 @@ def load(root: str | None) -> Dataset:
     try:
         path = Path(root).expanduser()
         if path.is_dir():
-            identity = f"folder {_listing(path)}"
+            identity = f"folder {_hash_listing(path)}"
         else:
             with path.open("rb") as file:
                 identity = f"archive {hashlib.file_digest(file, 'sha256').hexdigest()}"
         return load_or_build("image_folder", identity, lambda: _read(path))
-    except Unreadable as problem:
+    except UnusableFolder as problem:
         raise UserError(f"data.root={root!r}: {problem}") from problem
-    except READING as error:
+    except READ_ERRORS as error:
         which = f": {error.filename!r}" if isinstance(error, OSError) and error.filename else ""
         raise UserError(f"data.root={root!r}: cannot be read ({reason(error)}{which}): {EXPECTED}") from error
 
 
-class Unreadable(Exception):
+class UnusableFolder(Exception):
     """What is wrong with an image or a class."""
 
 
 # RuntimeError: an unknown ~user, an encrypted zip file; ValueError: a NUL in the name.
-READING = (OSError, ValueError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile)
+READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile)
 
 
-def _listing(root: Path) -> str:
+def _hash_listing(root: Path) -> str:
     """Names the content by path, size and times of each file, links followed.
 
     The times are both that of the last write and that of the last change of any kind: tools that unpack or
@@ -77,7 +77,7 @@ def _listing(root: Path) -> str:
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[Path]:
+def _open_folder(path: Path) -> Iterator[Path]:
     """The folder with train/ and test/ in it: itself, or a temporary one with what is in the archive, without
     a leading folder that everything lies in.
     """
@@ -110,27 +110,31 @@ def _read(path: Path) -> Dataset:
     # Imported here: it takes seconds and 160 MB, and decoded data that were kept do without.
     from torchvision.datasets import ImageFolder
 
-    with _unpacked(path) as folder:
+    with _open_folder(path) as folder:
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
         if apart := sorted({*train.classes} ^ {*test.classes}):
-            raise Unreadable(f"class folder {apart[0]!r} is in one of train and test: each needs all classes")
+            raise UnusableFolder(
+                f"class folder {apart[0]!r} is in one of train and test: each needs all classes"
+            )
         log.info("decoding %s images, this once", f"{len(train) + len(test):,}")
-        size = _pixels(train.samples[0][0], folder).shape[:2]
+        size = _decode(train.samples[0][0], folder).shape[:2]
         pairs = []
         for split in (train, test):
             images = np.empty((len(split), 3, *size), np.uint8)
             for index, (name, _) in enumerate(split.samples):
-                pixels = _pixels(name, folder)
+                pixels = _decode(name, folder)
                 if pixels.shape[:2] != size:
                     (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
                     what = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
-                    raise Unreadable(f"{what} but the first one is {first}: resize them to one size first")
+                    raise UnusableFolder(
+                        f"{what} but the first one is {first}: resize them to one size first"
+                    )
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))
-        return Dataset.of_images(pairs[0], pairs[1], tuple(train.classes))
+        return Dataset.from_images(pairs[0], pairs[1], tuple(train.classes))
 
 
-def _pixels(path: str, folder: Path) -> np.ndarray:
+def _decode(path: str, folder: Path) -> np.ndarray:
     """RGB, uint8 [H, W, 3]."""
     from PIL import Image
 
@@ -140,5 +144,5 @@ def _pixels(path: str, folder: Path) -> np.ndarray:
         if not image.mode.startswith(DEEP_MODES):
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # a decoder meets damage as any of a dozen exception types
-        raise Unreadable(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
-    raise Unreadable(f"{said} has more than 8 bits a channel: convert it to 8 bits first")
+        raise UnusableFolder(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
+    raise UnusableFolder(f"{said} has more than 8 bits a channel: convert it to 8 bits first")

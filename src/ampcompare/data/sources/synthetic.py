@@ -37,7 +37,7 @@ STRIPE_AMPLITUDE = 40
 WAVES = (3, 4)  # periods across an image
 PHASES = 16
 # The other pattern's share of an image is uniform between none and this, in 256ths: always below one half.
-MAX_OTHER_SHARE = 104
+MAX_OTHER_WEIGHT = 104
 NOISE = 48  # uniform in -NOISE..NOISE
 BLOCK = 1000  # images made at a time; part of what defines the data
 CHOICE_BYTES = 8  # random bytes an image takes besides its noise
@@ -57,7 +57,7 @@ def load(
         images, labels = make_images(split, min(limit or most, most))
         larger = np.tile(images, (1, 1, times, times)) if times > 1 else images
         pairs.append((np.ascontiguousarray(larger[:, :, :size, :size]), labels))
-    return Dataset.of_images(pairs[0], pairs[1], CLASSES)
+    return Dataset.from_images(pairs[0], pairs[1], CLASSES)
 
 
 def make_images(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -
     random = words.view(np.uint8).reshape(BLOCK, per_image)[: len(labels)]
     choice = random[:, :CHOICE_BYTES].astype(np.int16)
     other = (labels + 1 + choice[:, 0] % (len(CLASSES) - 1)) % len(CLASSES)
-    other_share = (choice[:, 1] * (MAX_OTHER_SHARE + 1) >> 8).reshape(-1, 1, 1, 1)
+    other_share = (choice[:, 1] * (MAX_OTHER_WEIGHT + 1) >> 8).reshape(-1, 1, 1, 1)
     own = _pattern(labels, choice[:, 2], choice[:, 3], stripes)
     disturbing = _pattern(other, choice[:, 4], choice[:, 5], stripes)
     # 7 bits a factor keep every product within 16.

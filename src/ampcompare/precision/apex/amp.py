@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.opt_levels import as_list, check_model, properties_of
+from ampcompare.precision.apex.opt_levels import check_model, resolve_properties, to_list
 from ampcompare.precision.casting import (
-    HALF_TYPES,
+    SIXTEEN_BIT_DTYPES,
     convert_network,
     find_scripted,
     save_in_fp32,
@@ -43,7 +43,7 @@ from ampcompare.precision.o1.cast_wrappers import promote as promote_function  #
 from ampcompare.precision.o1.patches import casts as casts
 from ampcompare.precision.o1.patches import disable_casts as disable_casts
 from ampcompare.precision.registry import PrecisionOptions
-from ampcompare.precision.unscaling import Gradients, scaled_backward
+from ampcompare.precision.unscaling import OptimizerGradients, scaled_backward
 
 
 @dataclass
@@ -104,16 +104,16 @@ def initialize(
         CastState.on = False  # of an O1 model from before
         STATE.copies.clear()
         return models if optimizers is None else (models, optimizers)
-    chosen = properties_of(
+    chosen = resolve_properties(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
     )
     if casts not in ("everywhere", "forward"):
         raise ValueError(f"casts={casts!r}: expected 'everywhere' or 'forward'")
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"num_losses={num_losses!r}: expected a whole number of at least 1")
-    model_list = as_list(models, nn.Module, "models", "torch.nn.Module")
+    model_list = to_list(models, nn.Module, "models", "torch.nn.Module")
     given = [] if optimizers is None else optimizers
-    optimizer_list = as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
+    optimizer_list = to_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
     for model in model_list:
         check_model(model)
     for things, before in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
@@ -122,7 +122,7 @@ def initialize(
             raise RuntimeError(f"{what} twice; call amp.reset() to start again.")
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
-    device = torch.device(patches.default_device_type()) if first is None else first.device
+    device = torch.device(patches.get_default_device_type()) if first is None else first.device
     bounds: dict[str, Any] = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
     asked = PrecisionOptions(chosen.loss_scale, **bounds)
     _state.enabled, _state.scalers = True, [LossScaler(asked, device) for _ in range(num_losses)]
@@ -131,7 +131,7 @@ def initialize(
     if dtype is not None:
         how = {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
     if chosen.patch_torch_functions:
-        _state.undo.enter_context(patches.installed())
+        _state.undo.enter_context(patches.install_wrappers())
         how |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
@@ -139,16 +139,16 @@ def initialize(
         if chosen.patch_torch_functions and (names := find_scripted(model)):
             what = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
             warnings.warn(f"{what}. It computes in the dtype of its inputs and weights.", stacklevel=2)
-        if dtype in HALF_TYPES:
+        if dtype in SIXTEEN_BIT_DTYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
         wrap_forward(model, **how)
     for optimizer in optimizer_list:
-        if dtype in HALF_TYPES and not chosen.master_weights:
+        if dtype in SIXTEEN_BIT_DTYPES and not chosen.master_weights:
             _recast_state(optimizer)
-        gradients = Gradients(optimizer, device, has_masters=bool(chosen.master_weights))
-        _serve(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
+        gradients = OptimizerGradients(optimizer, device, has_masters=bool(chosen.master_weights))
+        _patch_optimizer(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
     _state.models.update(model_list)
     _state.optimizers.update(optimizer_list)
     return models if optimizers is None else (models, optimizers)
@@ -180,14 +180,14 @@ def scale_loss(
     if loss_id not in range(count):
         why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
         raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
-    optimizer_list = as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
+    optimizer_list = to_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
     gradients = [vars(optimizer).get("_amp") for optimizer in dict.fromkeys(optimizer_list)]  # each once
     if None in gradients:
         what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
         raise RuntimeError(f"{what}; initialize it first.")
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale) as moves:
-        yield scaler.scaled(loss)
+        yield scaler.scale_loss(loss)
     if moves and not delay_overflow_check:
         scaler.update()
     STATE.copies.clear()
@@ -196,7 +196,9 @@ def scale_loss(
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """The parameters that the optimizer updates: fp32 masters under O2, the model's own otherwise."""
     if optimizer in _state.optimizers:
-        vars(optimizer)["_amp"].ready()  # a parameter group may have been added since, a checkpoint loaded
+        vars(optimizer)[
+            "_amp"
+        ].synchronize()  # a parameter group may have been added since, a checkpoint loaded
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -242,7 +244,7 @@ def reset() -> None:
     """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers in fp32."""
     global _state
     CastState.on, CastState.device_type, CastState.allow_banned = False, "cpu", False
-    patches.forget_registered()
+    patches.clear_registered()
     _state.undo.close()
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
@@ -255,7 +257,7 @@ def reset() -> None:
     STATE.copies.clear()
 
 
-def _serve(optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None:
+def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dynamic: bool) -> None:
     """Give the optimizer a `step` that skips after an overflow and serves masters, and what undoes that.
 
     All lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
@@ -285,7 +287,7 @@ def _serve(optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None
         for name, before in own.items():
             if vars(optimizer)[name] is patched[name]:
                 delattr(optimizer, name) if before is None else setattr(optimizer, name, before)
-        gradients.release()
+        gradients.release_masters()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler from before would warn

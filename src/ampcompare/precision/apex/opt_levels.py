@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ampcompare.precision.casting import HALF_TYPES
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ LEVELS = {
     "O3": Properties(torch.float16, False, False, False, 1.0),
 }
 # What the words for an option mean; False says to leave the model's type as it is.
-WORDS: dict[str, dict[str, Any]] = {
-    "cast_model_type": {str(t): t for t in (*HALF_TYPES, torch.float32)} | {"False": None},
+OPTION_VALUES: dict[str, dict[str, Any]] = {
+    "cast_model_type": {str(t): t for t in (*SIXTEEN_BIT_DTYPES, torch.float32)} | {"False": None},
     "keep_batchnorm_fp32": {"True": True, "False": False},
 }
 REFUSED_BY_O1 = {
@@ -42,7 +42,7 @@ REFUSED_BY_O1 = {
 }
 
 
-def properties_of(opt_level: str, *overrides: Any) -> Properties:
+def resolve_properties(opt_level: str, *overrides: Any) -> Properties:
     """The level with the caller's overrides, one for each property (None: the level's own).
 
     Raises RuntimeError as apex did; ValueError for a loss scale that is none.
@@ -53,10 +53,10 @@ def properties_of(opt_level: str, *overrides: Any) -> Properties:
         raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
     named = zip((property.name for property in fields(Properties)), overrides, strict=True)
     given = {name: value for name, value in named if value is not None}
-    for name in given.keys() & WORDS.keys():
-        if str(given[name]) not in WORDS[name]:
-            raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(WORDS[name])} or None")
-        given[name] = WORDS[name][str(given[name])]
+    for name in given.keys() & OPTION_VALUES.keys():
+        if str(given[name]) not in OPTION_VALUES[name]:
+            raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(OPTION_VALUES[name])} or None")
+        given[name] = OPTION_VALUES[name][str(given[name])]
     if opt_level == "O1":
         for name, why in REFUSED_BY_O1.items():
             if given.get(name) not in (None, torch.float32):
@@ -64,11 +64,11 @@ def properties_of(opt_level: str, *overrides: Any) -> Properties:
     elif given.get("patch_torch_functions"):
         raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
     if "loss_scale" in given:
-        given["loss_scale"] = _loss_scale(given["loss_scale"])
+        given["loss_scale"] = _parse_loss_scale(given["loss_scale"])
     return replace(LEVELS[opt_level], **given)
 
 
-def _loss_scale(value: Any) -> float | str:
+def _parse_loss_scale(value: Any) -> float | str:
     if value == "dynamic":
         return "dynamic"
     with suppress(TypeError, ValueError):
@@ -95,7 +95,7 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
+def to_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
     """One of a kind, or several, as a list. Raises TypeError for anything else."""
     found = [things] if isinstance(things, kind) else things
     if not isinstance(found, list | tuple) or not all(isinstance(thing, kind) for thing in found):

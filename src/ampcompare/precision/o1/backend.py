@@ -11,14 +11,14 @@ from torch.optim import Optimizer
 from ampcompare.precision.base import UnsupportedModel
 from ampcompare.precision.casting import find_scripted
 from ampcompare.precision.o1.cast_cache import STATE
-from ampcompare.precision.o1.patches import casts, disable_casts, installed
+from ampcompare.precision.o1.patches import casts, disable_casts, install_wrappers
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.precision.scaled_backend import Scaled
+from ampcompare.precision.scaled_backend import ScaledPrecision
 
 NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not call:"
 
 
-class ApexO1(Scaled):
+class ApexO1(ScaledPrecision):
     """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
 
     metadata = REGISTRY["apex_o1"]
@@ -32,7 +32,7 @@ class ApexO1(Scaled):
         return super().convert(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:
-        return installed()
+        return install_wrappers()
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return casts(device_type=self.device.type, allow_banned=False, half=self.input_dtype)

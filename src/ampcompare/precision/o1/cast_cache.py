@@ -30,13 +30,13 @@ class CastState(threading.local):
 STATE = CastState()
 
 
-def half_weight(weight: Tensor) -> Tensor:
+def cast_weight(weight: Tensor) -> Tensor:
     """The copy of an fp32 weight in half precision, part of the graph where the graph needs it."""
-    found = _valid_copy(weight)
-    return _remembered(weight, weight.to(STATE.half)) if found is None else found
+    found = _find_valid_copy(weight)
+    return _remember(weight, weight.to(STATE.half)) if found is None else found
 
 
-def flat_copies(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+def copy_to_flat_buffer(weights: Sequence[Tensor]) -> Sequence[Tensor]:
     """The copies of a recurrent network's weights in one buffer, laid out as the weights are in theirs.
 
     cuDNN wants them so, or it warns and copies them at each call; counted in elements its layout is the same
@@ -46,18 +46,18 @@ def flat_copies(weights: Sequence[Tensor]) -> Sequence[Tensor]:
     storage = weights[0].untyped_storage()
     if any(w.dtype is not torch.float32 or w.untyped_storage()._cdata != storage._cdata for w in weights):
         return weights
-    copies = [_valid_copy(w) for w in weights]
+    copies = [_find_valid_copy(w) for w in weights]
     if any(copy is None for copy in copies):
         how: dict[str, Any] = {"dtype": STATE.half, "device": weights[0].device}
         buffer = torch.empty(storage.nbytes() // 4, **how).untyped_storage()
         for index, w in enumerate(weights):
             # `set_` and not a view: to autograd the copies are independent of each other.
             place = torch.empty(0, **how).set_(buffer, w.storage_offset(), w.shape, w.stride())
-            copies[index] = _remembered(w, place.copy_(w))
+            copies[index] = _remember(w, place.copy_(w))
     return [copy for copy in copies if copy is not None]
 
 
-def _valid_copy(weight: Tensor) -> Tensor | None:
+def _find_valid_copy(weight: Tensor) -> Tensor | None:
     """The remembered copy, if the weight is as it was, and the copy of the type and in the graph if that is.
 
     One made under no_grad or before requires_grad changed would cut the weight off from its gradient.
@@ -69,7 +69,7 @@ def _valid_copy(weight: Tensor) -> Tensor | None:
     return copy if copy.requires_grad == weight.requires_grad or not torch.is_grad_enabled() else None
 
 
-def _remembered(weight: Tensor, copy: Tensor) -> Tensor:
+def _remember(weight: Tensor, copy: Tensor) -> Tensor:
     """The copy; an inference tensor, copy or weight, has no version or may not enter a graph later."""
     if not (copy.is_inference() or weight.is_inference()):
         STATE.copies[id(weight)] = (weight, weight._version, copy)

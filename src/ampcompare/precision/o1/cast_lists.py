@@ -51,7 +51,7 @@ LISTS: list[tuple[Any, list[str], str, str]] = [
 
 # PyTorch made one function of what apex saw in parts. The fused one gives what the parts gave: attention is a
 # product, a softmax and a product (half, fp32 within, half), an RMS norm begins with a power (fp32).
-LATER: list[tuple[Any, str, str]] = [
+FUSED: list[tuple[Any, str, str]] = [
     (F, "scaled_dot_product_attention", "attention"),
     (torch, "baddbmm", "attention"),
     (F, "rms_norm", "float"),
@@ -62,7 +62,7 @@ LATER: list[tuple[Any, str, str]] = [
 # `_impl` between PyTorch 2.11 and 2.14.
 GENERATOR = "_checkpoint_without_reentrant_generator"
 HAS_IMPL = hasattr(checkpointing, f"{GENERATOR}_impl")
-MODULES: list[tuple[Any, str, str]] = [
+INTERNALS: list[tuple[Any, str, str]] = [
     *((torch._VF, name, "recurrent") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     *((torch._VF, f"{name}_cell", "half") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     (torch.nn.RNNBase, "check_input", "recurrent_input"),
@@ -72,7 +72,7 @@ MODULES: list[tuple[Any, str, str]] = [
 ]
 
 
-def entries() -> list[tuple[Any, str, str]]:
+def list_entries() -> list[tuple[Any, str, str]]:
     """Every (namespace, name, rule) that exists in this PyTorch; of two for one name the later counts.
 
     Methods that change their tensor have a rule of their own: match (cast the other arguments to its type) or
@@ -83,4 +83,4 @@ def entries() -> list[tuple[Any, str, str]]:
     for namespace, names, rule, in_place in LISTS:
         found += [(namespace, name, rule) for name in names]
         found += [(namespace, f"{name}_", in_place) for name in names if not name.startswith("__")]
-    return [entry for entry in (*found, *LATER, *MODULES) if hasattr(entry[0], entry[1])]
+    return [entry for entry in (*found, *FUSED, *INTERNALS) if hasattr(entry[0], entry[1])]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from ampcompare.precision.o1 import cast_wrappers
 from ampcompare.precision.o1.cast_cache import STATE
-from ampcompare.precision.o1.cast_lists import entries
+from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.precision.o1.cast_wrappers import Function
 
 _MISSING = object()
@@ -42,12 +42,15 @@ def casts(
     """
     is_outermost = not vars(STATE).get("on")  # also where casts are on everywhere
     if device_type is None and not STATE.on:
-        device_type = default_device_type()
+        device_type = get_default_device_type()
     asked = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
     if is_outermost:
         STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        with installed(), _in_force(on=True, **{k: v for k, v in asked.items() if v is not None}):
+        with (
+            install_wrappers(),
+            _override_state(on=True, **{k: v for k, v in asked.items() if v is not None}),
+        ):
             yield
     finally:
         if is_outermost:
@@ -56,11 +59,11 @@ def casts(
 
 def disable_casts() -> AbstractContextManager[None]:
     """The context in which no casts are in force, in this thread."""
-    return _in_force(on=False)
+    return _override_state(on=False)
 
 
 @contextmanager
-def _in_force(**context: Any) -> Iterator[None]:
+def _override_state(**context: Any) -> Iterator[None]:
     own = vars(STATE)
     before = dict(own)
     own.update(context)
@@ -71,25 +74,25 @@ def _in_force(**context: Any) -> Iterator[None]:
         own.update(before)
 
 
-def default_device_type() -> str:
+def get_default_device_type() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
-def installed() -> Iterator[None]:
+def install_wrappers() -> Iterator[None]:
     """Keep every listed function wrapped, inert, so that contexts inside open at no cost."""
     global _users
     with _lock:
         _users += 1
         if _users == 1:
-            _put_on()
+            _wrap_functions()
     try:
         yield
     finally:
         with _lock:
             _users -= 1
             if _users == 0:
-                _take_off()
+                _unwrap_functions()
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
@@ -98,23 +101,23 @@ def register(namespace: Any, name: str, rule: str) -> None:
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
     with _lock:
-        _take_off()
+        _unwrap_functions()
         _registered.append((namespace, name, rule))
-        _put_on()
+        _wrap_functions()
 
 
-def forget_registered() -> None:
+def clear_registered() -> None:
     """Drop the user's additions."""
     with _lock:
-        _take_off()
+        _unwrap_functions()
         _registered.clear()
-        _put_on()
+        _wrap_functions()
 
 
-def _put_on() -> None:
+def _wrap_functions() -> None:
     if not _users:
         return
-    listed = {(id(entry[0]), entry[1]): entry for entry in (*entries(), *_registered)}  # the last counts
+    listed = {(id(entry[0]), entry[1]): entry for entry in (*list_entries(), *_registered)}  # the last counts
     for namespace, name, rule in listed.values():
         written = inspect.getattr_static(namespace, name, None)  # here or in a base class
         # `getattr` would bind a class method; what `again` wraps takes the forward first, so no class.
@@ -129,7 +132,7 @@ def _put_on() -> None:
             own.__module__ = ORIGINALS
 
 
-def _take_off() -> None:
+def _unwrap_functions() -> None:
     while _installed:
         namespace, name, own = _installed.pop()
         delattr(namespace, name) if own is _MISSING else setattr(namespace, name, own)

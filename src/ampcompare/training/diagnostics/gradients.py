@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.precision.casting import as_real
+from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import widest_float
 
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
@@ -30,7 +30,7 @@ TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metri
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """L2 norm over all gradients, 0-d fp32 on the device."""
-    real = map(as_real, gradients)
+    real = map(view_as_real, gradients)
     return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in real])
 
 
@@ -48,7 +48,7 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
     for name, gradients in groups.items():
-        real = [as_real(g.detach()) for g in gradients]
+        real = [view_as_real(g.detach()) for g in gradients]
         stride = 1 + sum(g.numel() for g in real) // SAMPLE
         size = torch.cat([g.to(scale.device).flatten()[::stride].float().abs() for g in real])
         scaled = size * scale

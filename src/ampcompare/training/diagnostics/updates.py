@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.precision.casting import HALF_TYPES
+from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 from ampcompare.system.device import widest_float
 from ampcompare.training.diagnostics.gradients import SAMPLE
 
@@ -22,7 +22,7 @@ Sampled = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
 @torch.no_grad()
 def sampled(parameters: Sequence[Tensor]) -> Sampled:
     """Half weights that have a gradient, before a step: of more than `SAMPLE` elements an even sample."""
-    half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
+    half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in SIXTEEN_BIT_DTYPES]
     stride = even_stride(sum(p.numel() for p, _ in half) // SAMPLE)
     return stride, [(p, _sample(p, stride).clone(), _sample(g, stride) != 0) for p, g in half]
 
