@@ -1,4 +1,4 @@
-"""Records of which the right answer is known, and the heading and chip that give it: of a search by the best
+"""Records of which the right answer is known, and the heading and badge that give it: of a search by the best
 of each, of a grid by like with like as well.
 
 Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
@@ -114,10 +114,10 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_heading_and_chips_are_the_answer(case: str):
-    records, expected, chips = TABLE[case]
+    records, expected, badges = TABLE[case]
     analysis = analyse_runs(records)
     assert analysis.headline == expected
-    assert {g.label: analysis.chip(g) for g in analysis.groups if g.label in chips} == chips
+    assert {g.label: analysis.badge(g) for g in analysis.groups if g.label in badges} == badges
 
 
 def test_the_heading_follows_what_was_asked():

@@ -50,9 +50,9 @@ class Analysis(Findings):
         self.basis, self.caption = verdict.basis(self), verdict.caption(self)
         self.requirements = judge(self, self.required)
 
-    def chip(self, group: Group) -> str:
+    def badge(self, group: Group) -> str:
         found = self.comparison(group.label)
-        return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
+        return verdict.badge(found) if found else "baseline" if group.value == self.baseline_value else ""
 
     def tone(self, group: Group) -> str:
         found = self.comparison(group.label)

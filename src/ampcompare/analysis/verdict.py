@@ -1,4 +1,4 @@
-"""The finding in words: the heading, a group's chip, what the table's caption and the line below it say.
+"""The finding in words: the heading, a group's badge, what the table's caption and the line below it say.
 
 The answer has a fixed order: speed, memory, quality; each yes, no, or cannot tell because.
 """
@@ -24,13 +24,13 @@ from ampcompare.analysis.statistics.mean_difference import FEWEST
 from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
-GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a chip
+GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a badge
 NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
 A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
 MOST_LABEL = 40  # characters of a label in the heading
 
 
-def chip(comparison: Comparison) -> str:
+def badge(comparison: Comparison) -> str:
     """Return what is known of a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
     if comparison.refusal or comparison.is_control:
         return NOT_COMPARED if comparison.refusal else "control"
@@ -57,7 +57,7 @@ def _failed(group: Group) -> str:
 
 
 def _told(comparison: Comparison) -> list[tuple[str, str]]:
-    """What is said of speed, memory and quality, briefly for the chip and in full for the heading; nothing of
+    """What is said of speed, memory and quality, briefly for the badge and in full for the heading; nothing of
     what is not compared.
     """
     claims = comparison.claims

@@ -43,12 +43,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group. `chip` is the verdict in a few words, `tone` its colour, `runs` how many there are of it."""
+    """One group. `badge` is the verdict in a few words, `tone` its colour, `runs` how many there are of it."""
 
     label: str
     meaning: str
     cells: Mapping[str, Cell]
-    chip: str
+    badge: str
     tone: str
     runs: str
 
@@ -164,7 +164,7 @@ def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRo
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
     meaning = analysis.meanings[group.label]
-    return GroupRow(group.label, meaning, cells, analysis.chip(group), analysis.tone(group), said)
+    return GroupRow(group.label, meaning, cells, analysis.badge(group), analysis.tone(group), said)
 
 
 def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:

@@ -117,7 +117,7 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "finished": not group.is_unfinished,
         "outcomes": vars(group.outcomes),
         "failures": failures and {**vars(failures), "share": failures.k / failures.n},
-        "verdict": analysis.chip(group),
+        "verdict": analysis.badge(group),
         "figures": {name: _estimate(one.at(analysis.level)) for name, one in group.figures.items()},
         "compared": found and _comparison(found),
     }

@@ -60,7 +60,7 @@ def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
         cells = [Text("\n".join(filter(None, _parts(row.cells[column.key])))) for column in columns]
-        verdict = Text("\n".join(part for part in (row.chip, row.runs) if part))
+        verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
 
@@ -118,7 +118,7 @@ def _markdown_table(table: Table) -> list[str]:
     for row in table.rows:
         cells = [_parts(row.cells[column.key]) for column in table.columns]
         told = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
-        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.chip, row.runs])
+        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.badge, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 

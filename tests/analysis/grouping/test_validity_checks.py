@@ -176,7 +176,7 @@ def test_a_control_takes_all_its_runs_claims_nothing_and_tells_a_drift():
     analysis = analyse_runs(control((112, 112.4, 111.6), (100, 100.1, 99.9), (108.6, 108.2, 109)))
     (found,) = analysis.comparisons
     assert found.estimates["speed"].sizes == (6, 3)
-    assert (dict(found.claims), analysis.chip(found.group), analysis.level) == ({}, "control", 0.95)
+    assert (dict(found.claims), analysis.badge(found.group), analysis.level) == ({}, "control", 0.95)
     assert any(note.startswith("No change at all (none again (A/A)): speed +10 %") for note in analysis.notes)
     assert (found.drift.value, found.drift.paired) == (pytest.approx(0.97, abs=0.001), False)
     assert analysis.remarks[0].startswith("From its first to its last runs the control changed by −3.0 %")

@@ -74,7 +74,7 @@ def said_equivalent(runs: list[RunRecord]) -> set[str]:
     found = {answer.term.label for answer in analysis.requirements if answer.is_shown}
     found |= {analysis.accent} if "the same within" in analysis.headline else set()
     for c in analysis.comparisons:
-        is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.chip(c.group)
+        is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.badge(c.group)
         found |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
     return found
 

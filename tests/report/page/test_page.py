@@ -122,7 +122,7 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
     said += [
         text for row in table.rows for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)
     ]
-    said += [text for row in table.rows for text in (row.label, row.meaning, row.chip, row.runs)]
+    said += [text for row in table.rows for text in (row.label, row.meaning, row.badge, row.runs)]
     assert not [text for text in said if " ".join(text.split()) not in page.text]
     order = [a["id"] for a in page.of("section")]
     assert order == ["comparison", "training", "numerics", "published", "evidence"]
