@@ -22,7 +22,7 @@ def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
     """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
     as_bf16 = {"backend": "native_bf16"}
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
-    told = analyse_runs(made).sentences["underflow"]
+    told = analyse_runs(made).numerics["underflow"]
     shares, meaning = told.removeprefix("Gradient elements below fp16's range, at most: ").split(". ")
     assert shares.split("; ") == [
         "none below 1 % would be lost in fp16 (4 % without the loss scale)",
@@ -30,7 +30,7 @@ def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
         "native_bf16 1 % would be lost in fp16 (7 % without the loss scale)",
     ]
     assert meaning == "An element that is flushed to zero moves no weight."
-    assert "flushed" not in analyse_runs([made[0], made[2]]).sentences["underflow"]
+    assert "flushed" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
 
 
 def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_says_so():
@@ -41,22 +41,22 @@ def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_sa
     low, high = analysis.comparison("native").estimates["quality"].ends
     half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
     assert (low, high) == (pytest.approx(-half), pytest.approx(half))
-    told = " ".join(analysis.remarks)
+    told = " ".join(analysis.caveats)
     assert "the seeds agree exactly, which is no evidence of a spread of zero" in told
     assert "a standard deviation of 0.5 points, one answer of 200 test images" in told
 
 
 def test_seeds_that_differ_assume_no_spread():
     made = with_test_images([*runs("none", BASE), *runs("native", SAME)], 10_000)
-    assert "agree exactly" not in " ".join(analyse_runs(made).remarks)
+    assert "agree exactly" not in " ".join(analyse_runs(made).caveats)
 
 
 @pytest.mark.parametrize(("accuracies", "images"), [(PERFECT, 200), ((0.93, 0.93, 0.93), 10_000)])
 def test_the_resolution_of_one_accuracy_is_the_wilson_interval_of_one_test_set(accuracies: Any, images: int):
     made = with_test_images([*runs("none", accuracies), *runs("native", accuracies)], images)
-    (told,) = (one for one in analyse_runs(made).remarks if "Wilson" in one)
-    wilson = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
-    assert f"between {100 * wilson.low:.2f} and {100 * wilson.high:.2f} %" in told
+    (told,) = (one for one in analyse_runs(made).caveats if "Wilson" in one)
+    wilson_interval = stats.binomtest(round(accuracies[0] * images), images).proportion_ci(method="wilson")
+    assert f"between {100 * wilson_interval.low:.2f} and {100 * wilson_interval.high:.2f} %" in told
     assert told.startswith(f"One run's test set of {images:,} images")
     assert told.endswith("(95% Wilson interval of one run).")
 

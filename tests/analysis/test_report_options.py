@@ -32,7 +32,7 @@ def known():
 
 def shown(text: str, records=RECORDS, **options) -> dict[str, bool]:
     analysis = analyse_runs(records, require=[text], **options)
-    return {answer.term.text: answer.is_shown for answer in analysis.requirements}
+    return {answer.gate.text: answer.is_shown for answer in analysis.gate_results}
 
 
 def test_what_is_shown_ends_where_the_interval_does(known):
@@ -97,10 +97,10 @@ def test_words_that_say_nothing_are_one_line(text, message):
 def test_a_run_that_goes_on_may_fail_still():
     going = make("native", 9, state="running", steps=20, epochs=2)
     done = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(3)]
-    (answer,) = analyse_runs([*done, going], require=["native: failures <= 0"]).requirements
+    (answer,) = analyse_runs([*done, going], require=["native: failures <= 0"]).gate_results
     assert not answer.is_shown
     assert answer.why == "3 of 4 runs, 1 running"
-    (answer,) = analyse_runs([*done, going], require=["native: failures <= 1"]).requirements
+    (answer,) = analyse_runs([*done, going], require=["native: failures <= 1"]).gate_results
     assert answer.is_shown
 
 
@@ -113,7 +113,7 @@ def planned(n: int = 5, **plan: Any):
 
 
 def note(records, **options) -> str:
-    return analyse_runs(records, **options).remarks[0]
+    return analyse_runs(records, **options).caveats[0]
 
 
 def test_margin_target_and_levels_are_those_of_the_plan():
@@ -124,13 +124,13 @@ def test_margin_target_and_levels_are_those_of_the_plan():
     assert (
         "planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds, 5 seeds at most" in analysis.basis
     )
-    assert "Not as planned" not in " ".join(analysis.remarks)
+    assert "Not as planned" not in " ".join(analysis.caveats)
 
 
 def test_what_is_asked_for_comes_before_the_plan_and_is_said():
     analysis = analyse_runs(planned(), margin=0.5, target=0.6)
     assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
-    assert analysis.remarks[0] == "Not as planned: the margin is 0.5 points and the target is 60.00 %."
+    assert analysis.caveats[0] == "Not as planned: the margin is 0.5 points and the target is 60.00 %."
 
 
 def test_what_is_not_as_planned_is_said():
@@ -138,7 +138,7 @@ def test_what_is_not_as_planned_is_said():
     assert "no planned look" not in note(planned(3))
     assert "there is no control" in note(planned(control="bookends"))
     unplanned = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
-    assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.remarks])
+    assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.caveats])
 
 
 def test_runs_that_disagree_have_no_plan_in_it():
@@ -146,7 +146,7 @@ def test_runs_that_disagree_have_no_plan_in_it():
     records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})
     analysis = analyse_runs(records)
     assert analysis.metric.margin == 0.5
-    assert "The runs' plan.margin is 1.0 and 2.0: none of these is used." in " ".join(analysis.remarks)
+    assert "The runs' plan.margin is 1.0 and 2.0: none of these is used." in " ".join(analysis.caveats)
 
 
 def test_of_a_plan_that_was_extended_every_look_counts():
@@ -154,7 +154,7 @@ def test_of_a_plan_that_was_extended_every_look_counts():
     longer = {"plan": PLAN | {"looks": [3, 5, 10]}}
     analysis = analyse_runs([*planned(), *runs("fp16", SAME, FAST, config=longer)])
     assert analysis.level == 1 - 0.05 / 6  # three looks, two groups
-    assert "plan.looks is [3, 5] and [3, 5, 10]: every look of these counts" in " ".join(analysis.remarks)
+    assert "plan.looks is [3, 5] and [3, 5, 10]: every look of these counts" in " ".join(analysis.caveats)
 
 
 ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 10_001)
@@ -166,7 +166,7 @@ def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests
         with subtests.test(key=key, odd=odd):
             analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
             assert getattr(analysis.plan, key) in (None, (), "")
-            assert f"The runs' plan.{key} is " in " ".join(analysis.remarks)
+            assert f"The runs' plan.{key} is " in " ".join(analysis.caveats)
             assert analysis.metric.margin == 0.5
 
 
@@ -204,7 +204,7 @@ def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path
     assert (native.speedup, native.estimates["speed"].ends) == (1.3, (1.2, 1.4))
     assert native.claims["speed"].shown == ("faster",)
     assert (fp16.speedup, fp16.claims["speed"].why) == (1.1, "24 rounds in turns")
-    assert native.group.figures["images_per_second"].value == pytest.approx(130)
+    assert native.group.estimates["images_per_second"].value == pytest.approx(130)
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
     assert found.headline.startswith("native: 1.30× as fast, ")
@@ -230,7 +230,7 @@ def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_we
     (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
     assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
     assert not {"throughput", "quality-time"} & charts_of(found).keys()
-    assert "the speed-up is another" not in " ".join(found.remarks)
+    assert "the speed-up is another" not in " ".join(found.caveats)
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 
@@ -242,7 +242,7 @@ def test_a_benchmarks_speed_is_named_as_such_where_no_speed_is_compared(tmp_path
     found = with_bench(tmp_path, NATIVE, runs=made)
     assert "speed" not in found.comparison("native").estimates
     assert "Speed is from `ampcompare bench`" in found.caption
-    assert found.comparison("native").group.figures["images_per_second"].value == 130
+    assert found.comparison("native").group.estimates["images_per_second"].value == 130
     assert not {"throughput", "quality-time"} & charts_of(found).keys()
 
 
@@ -289,7 +289,7 @@ def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Pa
     options = {"batch_size": "128", "memory_format": "channels_last", "optimizer.name": "sgd"}
     found = beside(tmp_path, own(), **options)
     assert found.comparison("native").speedup == 1.3
-    assert "benchmark" not in " ".join(found.remarks)
+    assert "benchmark" not in " ".join(found.caveats)
 
 
 @pytest.mark.parametrize(
@@ -330,13 +330,13 @@ def test_another_batch_size_layout_optimizer_or_version_is_the_first_caveat(
     runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
     found = beside(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
     assert found.comparison("native").speedup == 1.3
-    assert found.remarks[0] == f"The benchmark was measured with {told}."
+    assert found.caveats[0] == f"The benchmark was measured with {told}."
 
 
 def test_a_benchmark_without_a_fingerprint_is_not_verified_and_says_so_first(tmp_path: Path):
     found = beside(tmp_path, own(), None)
     assert found.comparison("native").speedup == 1.3
-    assert found.remarks[0].startswith("The benchmark is not verified: ")
+    assert found.caveats[0].startswith("The benchmark is not verified: ")
 
 
 @pytest.mark.parametrize("data", ["cifar10", "synthetic"])

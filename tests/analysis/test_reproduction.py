@@ -11,7 +11,7 @@ from ampcompare import analyse_runs
 from ampcompare.analysis.publication_match import is_same_card
 from ampcompare.analysis.reproduction import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.errors import UserError
-from ampcompare.publications.publication import load
+from ampcompare.publications.publication import load_publication
 from ampcompare.report.publish import publish
 
 TRIED = (*BACKENDS.values(),)
@@ -22,7 +22,7 @@ def runs_of(backends=TRIED, seeds=(1, 2, 3), **options):
 
 
 def judged(path, runs=None, **more):
-    return analyse_runs(runs_of() if runs is None else runs, reproduce=path, **more).published
+    return analyse_runs(runs_of() if runs is None else runs, reproduce=path, **more).reproduction
 
 
 def verdicts(found):
@@ -55,7 +55,9 @@ def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
 def test_ratio_carries_the_rounding_of_both_figures(tmp_path):
     figures = {"time": {"measured": "seconds", "values": {"fp32": "8.0", "amp": "4.0"}}}
     (row,) = judged(written(tmp_path, figures)).rows
-    assert (row.theirs.low, row.theirs.value, row.theirs.high) == pytest.approx((7.95 / 4.05, 2, 8.05 / 3.95))
+    assert (row.published.low, row.published.value, row.published.high) == pytest.approx(
+        (7.95 / 4.05, 2, 8.05 / 3.95)
+    )
 
 
 def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
@@ -92,11 +94,11 @@ def test_runs_that_do_not_fit_are_left_out_with_a_line(tmp_path):
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
     found = judged(written(tmp_path), [*runs_of(), *others, *slow])
     assert set(verdicts(found).values()) == {REPRODUCED}
-    (model, arm, setting) = found.matched.left_out
+    (model, arm, setting) = found.match.left_out
     assert "model.name resnet20 (published resnet50)" in model
     assert "backend fp16 is none of its arms (fp32, amp and O1)" in arm
     assert setting == "3 runs of amp: in another setting (batch_size 64 (published 128))"
-    assert found.matched.arms["amp"].n == 3
+    assert found.match.arms["amp"].n == 3
 
 
 def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
@@ -150,7 +152,7 @@ def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp
 
     baseline, amp = beside("93.5")
     assert (baseline.verdict, amp.verdict) == (REPRODUCED, REPRODUCED)
-    assert (amp.ours.value, amp.theirs.low) == pytest.approx((-0.1, -0.2))
+    assert (amp.measured.value, amp.published.low) == pytest.approx((-0.1, -0.2))
     _, doctored = beside("90.1")
     assert doctored.verdict == REFUTED
     assert "3.4 points above it" in doctored.why
@@ -197,7 +199,7 @@ def noisy_runs(backends=TRIED, seeds=(1, 2, 3), **options):
 
 def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp_path):
     path = str(publish(analyse_runs(noisy_runs()), str(tmp_path / "mine.yaml")))
-    mine = load(path)
+    mine = load_publication(path)
     assert (mine.setting["model.name"], mine.setting["batch_size"]) == ("resnet50", 128)
     assert not {"seed", "output_dir"} & {*mine.setting}
     assert mine.arms == {b: {"backend": b} for b in BACKENDS.values()}
@@ -209,13 +211,13 @@ def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp
     found = judged(path, noisy_runs())
     assert len(found.rows) == 2 * 7 + 2
     assert {row.verdict for row in found.rows} == {REPRODUCED}
-    assert (found.matched.same_card, [*found.differences]) == (True, [])
+    assert (found.match.same_card, [*found.differences]) == (True, [])
 
 
 def test_options_in_which_arms_differ_are_theirs(tmp_path):
     config = {"batch_size": 64, "model": {"name": "resnet50", "kwargs": {"width": 8}}}
     runs = [*noisy_runs(("none",)), *noisy_runs(("native",), config=config)]
-    mine = load(str(publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))))
+    mine = load_publication(str(publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))))
     assert "batch_size" not in mine.setting
     assert [arm["batch_size"] for arm in mine.arms.values()] == [128, 64]
     assert [arm.get("model.kwargs.width") for arm in mine.arms.values()] == [None, 8]

@@ -1,4 +1,4 @@
-"""Records of which the right answer is known, and the heading and chip that give it: of a search by the best
+"""Records of which the right answer is known, and the heading and badge that give it: of a search by the best
 of each, of a grid by like with like as well.
 
 Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
@@ -114,10 +114,10 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
 
 @pytest.mark.parametrize("case", TABLE)
 def test_heading_and_chips_are_the_answer(case: str):
-    records, expected, chips = TABLE[case]
+    records, expected, badges = TABLE[case]
     analysis = analyse_runs(records)
     assert analysis.headline == expected
-    assert {g.label: analysis.chip(g) for g in analysis.groups if g.label in chips} == chips
+    assert {g.label: analysis.badge(g) for g in analysis.groups if g.label in badges} == badges
 
 
 def test_the_heading_follows_what_was_asked():
@@ -192,12 +192,12 @@ def test_the_speed_of_a_dtype_that_a_cpu_has_not_is_not_compared_and_its_memory_
     in_fp32, in_bf16 = beside("native"), beside("native_bf16")
     native = in_fp32.comparison("native")
     assert "as fast" not in in_fp32.headline
-    assert in_fp32.remarks[0] == f"native: speed not compared: {why}."
+    assert in_fp32.caveats[0] == f"native: speed not compared: {why}."
     assert native.estimates.keys() == {"memory", "quality"}
     assert (native.claims["speed"].answer, native.claims["speed"].why) == ("not compared", why)
     assert MEMORY in in_fp32.headline
     assert "as fast" in in_bf16.headline
-    assert "not compared" not in " ".join(in_bf16.remarks)
+    assert "not compared" not in " ".join(in_bf16.caveats)
 
 
 def test_a_backend_that_is_shown_slower_is_not_the_heading_beside_one_that_is_not():
@@ -254,7 +254,7 @@ def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
         "accuracy 91.40 % (lr 0.047), +0.20 points, 1.90× as fast."
     )
     assert "which flatters it" in said
-    assert "not compared" not in " ".join(analysis.remarks).lower()
+    assert "not compared" not in " ".join(analysis.caveats).lower()
     assert analysis.headline == "Best of 20 values of lr each: native 91.40 %, none 91.20 %"
     assert analysis.accent.startswith("native")
 
@@ -262,7 +262,7 @@ def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
 def test_the_best_of_a_metric_that_falls_is_the_lowest():
     analysis = analyse_runs(searched(), metric="eval/loss")
     for value in ("none", "native"):
-        every = [g.figures["quality"].value for g in analysis.groups if g.value == value]
+        every = [g.estimates["quality"].value for g in analysis.groups if g.value == value]
         assert f"{value} reaches eval loss {min(every):.3g} " in analysis.best.sentence
 
 

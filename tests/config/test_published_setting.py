@@ -8,7 +8,7 @@ from support.refusals import line_of
 from ampcompare.config.compose import Source, compose
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.schema import OPTIONS, Config
-from ampcompare.publications.publication import load, names
+from ampcompare.publications.publication import list_publications, load_publication
 from ampcompare.runtime.yaml_io import flatten
 
 PAPER = """
@@ -27,7 +27,7 @@ arms:
   "32": {backend: fp16, precision.loss_scale: 1}
 figures: {}
 """
-ARMS = [(name, arm) for name in names() for arm in load(name).arms]
+ARMS = [(name, arm) for name in list_publications() for arm in load_publication(name).arms]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def of(name: object, arm: str = "", *words: str) -> Config:
 def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pytest.Subtests):
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):
-            publication, config = load(name), of(name, arm)
+            publication, config = load_publication(name), of(name, arm)
             given = {**publication.setting, **publication.arms[arm]}
             built, keys = compose(Source(given)), {key for key, _ in flatten(given)}
             assert all(config.value(key) == built.value(key) for key in keys)

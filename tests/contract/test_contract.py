@@ -315,7 +315,7 @@ def test_keys_of_why(tmp_path: Path):
 def test_require_grammar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     golden = yaml.safe_load((GOLDEN / "require.yaml").read_text())
     accepted = {
-        text: [[term.label, term.kind, term.bound] for term in gates.parse([text])]
+        text: [[gate.label, gate.kind, gate.bound] for gate in gates.parse_gates([text])]
         for text in golden["accepted"]
     }
     refused = {}
@@ -324,7 +324,7 @@ def test_require_grammar(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
             main(["report", "runs", "--require", text])
         assert len(capsys.readouterr().err.splitlines()) == 1, text
         refused[text] = f"exit code {end.value.code}"
-    freezes("require", {"terms": [*gates.TERMS], "accepted": accepted, "refused": refused}, tmp_path)
+    freezes("require", {"terms": [*gates.GATE_KINDS], "accepted": accepted, "refused": refused}, tmp_path)
 
 
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "bf16_sr")

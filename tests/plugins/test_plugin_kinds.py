@@ -64,10 +64,10 @@ def test_it_is_recorded_under_its_label_and_a_group_of_the_report_pools_one_sour
         ("none", 1),
         ("mine_bf16", 2),
     ]
-    assert analysis.meanings["mine_bf16"] == "autocast, no scaling, bf16"
+    assert analysis.backend_descriptions["mine_bf16"] == "autocast, no scaling, bf16"
     (comparison,) = analysis.comparisons
-    assert not comparison.refusal
-    assert not comparison.loose  # that it is another backend is what is compared
+    assert not comparison.not_compared_reason
+    assert not comparison.uncontrolled_differences  # that it is another backend is what is compared
     with (here / "mine.py").open("a") as file:
         file.write("# another source of the same behaviour\n")
     play("epochs=1", MINE, "seed=2")

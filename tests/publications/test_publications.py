@@ -18,8 +18,8 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.publications.printed_value import Printed
-from ampcompare.publications.publication import load, names
+from ampcompare.publications.printed_value import PrintedValue
+from ampcompare.publications.publication import list_publications, load_publication
 from ampcompare.training.factory import build_task
 
 PAPER: dict[str, Any] = {
@@ -59,7 +59,7 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
-    found = load(str(written(tmp_path, PAPER)))
+    found = load_publication(str(written(tmp_path, PAPER)))
     assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
     assert found.arm_keys == ("backend", "precision.loss_scale")
     assert found.setting == {"model.name": "tiny", "epochs": 2}
@@ -75,13 +75,13 @@ PRINTED += [("1,234,567.8", 1234567.8, 0.05), ("12min29s", 749, 0.5), ("1 h 2 mi
 def test_a_published_figure_is_its_value_and_the_interval_that_its_digits_leave_or_its_own(subtests):
     for text, value, half in PRINTED:
         with subtests.test(text=text):
-            found = Printed.model_validate(text)
+            found = PrintedValue.model_validate(text)
             assert (found.text, found.is_rounding) == (str(text), True)
             assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
-    found = Printed.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    found = PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
     assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
     assert not found.is_rounding
-    assert Printed.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
+    assert PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
 
 
 LINES = "expected lines of the form key: value"
@@ -114,7 +114,7 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: py
         with subtests.test(what=what, said=said):
             path = written(tmp_path, content)
             with pytest.raises(UserError) as refused:
-                load(str(path))
+                load_publication(str(path))
             (line,) = refused.value.lines
             assert line.startswith(f"{path}: {said}" if said else f"{path}")
 
@@ -130,13 +130,13 @@ def test_an_option_that_there_is_none_of_ends_a_run_with_exit_code_2(tmp_path, c
     assert f"{path}: setting: {key}" in said[0]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_publications())
 def test_what_comes_along_is_found_by_name_with_or_without_its_ending_and_by_path(name):
-    found = load(name)
-    assert load(f"{name}.yaml") == load(str(found.path)) == found
+    found = load_publication(name)
+    assert load_publication(f"{name}.yaml") == load_publication(str(found.path)) == found
 
 
-ARMS = [(name, arm) for name in names() for arm in load(name).arms]
+ARMS = [(name, arm) for name in list_publications() for arm in load_publication(name).arms]
 LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu"}
 
 
@@ -152,8 +152,8 @@ def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 def test_what_is_listed_comes_along_with_its_sources_and_says_so():
-    assert set(names()) >= LISTED
-    for publication in map(load, names()):
+    assert set(list_publications()) >= LISTED
+    for publication in map(load_publication, list_publications()):
         assert publication.url.startswith("https://")
         assert publication.date
         assert publication.images
@@ -164,7 +164,7 @@ def test_what_is_listed_comes_along_with_its_sources_and_says_so():
 def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Subtests):
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):
-            config = arm_config(load(name), arm)
+            config = arm_config(load_publication(name), arm)
             validate(config)
             assert config.backend in REGISTRY
             model, samples = built(config)
@@ -175,9 +175,9 @@ def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Sub
                 assert outputs.shape[1] >= SOURCES[config.data.source].classes
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_publications())
 def test_the_work_of_a_sample_is_as_counted(name):
-    publication = load(name)
+    publication = load_publication(name)
     model, samples = built(arm_config(publication, publication.baseline))
     with FlopCounterMode(display=False) as counted:
         model(samples).sum().backward()
@@ -185,9 +185,9 @@ def test_the_work_of_a_sample_is_as_counted(name):
 
 
 def test_each_has_a_tiny_network_for_a_look(subtests: pytest.Subtests):
-    for name in names():
+    for name in list_publications():
         with subtests.test(name=name):
-            config = arm_config(load(name), load(name).baseline, network="tiny")
+            config = arm_config(load_publication(name), load_publication(name).baseline, network="tiny")
             model, samples = built(config)
             assert len(model(samples)) == 2
             assert sum(p.numel() for p in model.parameters()) < 20_000

@@ -153,7 +153,7 @@ def test_every_output_shows_the_same_figures():
     }
     for row in comparison_table(analysis).rows:
         for cell in row.cells.values():
-            for text in (cell.text, cell.span, cell.also, row.chip, row.runs):
+            for text in (cell.text, cell.span, cell.also, row.badge, row.runs):
                 assert [name for name, output in texts.items() if text not in output] == []
     groups = json.loads(to_json(analysis))["groups"]
     table = list(csv.DictReader(io.StringIO(to_csv(analysis))))

@@ -36,8 +36,8 @@ def test_percentages_are_numbers_in_percent(tmp_path):
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm
     analysis = analyse_runs(runs, metric="acc:max")
-    assert analysis.metric.is_share
-    assert [group.figures["quality"].value for group in analysis.groups] == [86.0, 87.0]
+    assert analysis.metric.is_percentage
+    assert [group.estimates["quality"].value for group in analysis.groups] == [86.0, 87.0]
 
 
 @pytest.mark.parametrize("cells", [("85.3%", "0.5"), ("0.5", "85,3"), ("85.3%", "n/a")])
@@ -72,9 +72,9 @@ def test_a_placeholder_is_named_and_not_taken(tmp_path):
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm
     analysis = analyse_runs(runs, metric="acc:max:percent")
-    assert [group.figures["quality"].value for group in analysis.groups] == [85.0, 85.0]
-    assert any("acc is -1 in 4 rows" in remark for remark in analysis.remarks)
+    assert [group.estimates["quality"].value for group in analysis.groups] == [85.0, 85.0]
+    assert any("acc is -1 in 4 rows" in remark for remark in analysis.caveats)
     with pytest.raises(UserError, match=r"--metric acc:percent: it is logged as -2 to 85"):
         analyse_runs([table(tmp_path, "epoch,acc\n1,-1\n2,85\n3,-2\n")], metric="acc:max:percent")
     plain = analyse_runs(runs, metric="acc:max")  # nothing says that it cannot be -1
-    assert plain.groups[0].figures["quality"].value == -1
+    assert plain.groups[0].estimates["quality"].value == -1

@@ -9,28 +9,33 @@ import numpy as np
 
 from ampcompare.analysis import verdict
 from ampcompare.analysis.bench_results import read_bench
-from ampcompare.analysis.best_per_value import best_of_each
-from ampcompare.analysis.caveats import cautions, deviations
+from ampcompare.analysis.best_per_value import find_best_per_value
+from ampcompare.analysis.caveats import find_caveats, find_deviations
 from ampcompare.analysis.comparison import compare_all
 from ampcompare.analysis.external.grouping import BASELINE
-from ampcompare.analysis.external.reader import Options, read
+from ampcompare.analysis.external.reader import ReadingOptions, interpret_runs
 from ampcompare.analysis.findings import Findings
-from ampcompare.analysis.gates import Term, judge, parse
-from ampcompare.analysis.grouping.backend_info import words_of
+from ampcompare.analysis.gates import Gate, check_gates, parse_gates
+from ampcompare.analysis.grouping.backend_info import describe_backend
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, arm_of, describe
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    BACKEND,
+    NOT_SET,
+    control_position,
+    describe_setting,
+)
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.outcome import outcome_of
 from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, CHANCE
-from ampcompare.analysis.grouping.run_table import GROUP, RUN, table_of
-from ampcompare.analysis.grouping.validity_checks import resolution_of
-from ampcompare.analysis.numerics import sentences
-from ampcompare.analysis.plan import plan_of
-from ampcompare.analysis.reproduction import WITHIN, set_beside
+from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
+from ampcompare.analysis.grouping.validity_checks import measure_resolution
+from ampcompare.analysis.numerics import describe_numerics
+from ampcompare.analysis.plan import read_plan
+from ampcompare.analysis.reproduction import WITHIN, assess_reproduction
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.multiplicity import joint_level
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.publications.publication import load
+from ampcompare.publications.publication import load_publication
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import between, capital, change, listed, plural, some
@@ -42,43 +47,43 @@ CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W
 class Analysis(Findings):
     """The findings in words as well, as every output shows them; `required` is what is to be shown."""
 
-    required: tuple[Term, ...]
+    gates: tuple[Gate, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.headline, self.accent = verdict.headline(self)
         self.basis, self.caption = verdict.basis(self), verdict.caption(self)
-        self.requirements = judge(self, self.required)
+        self.gate_results = check_gates(self, self.gates)
 
-    def chip(self, group: Group) -> str:
+    def badge(self, group: Group) -> str:
         found = self.comparison(group.label)
-        return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
+        return verdict.badge(found) if found else "baseline" if group.value == self.baseline_value else ""
 
     def tone(self, group: Group) -> str:
         found = self.comparison(group.label)
         return verdict.tone(found) if found else verdict.BASE
 
     @cached_property
-    def sentences(self) -> dict[str, str]:
+    def numerics(self) -> dict[str, str]:
         """What happened to the numbers, by phenomenon; under "" what is said where nothing did."""
         is_recorded = any(run.is_recorded for run in self.table[RUN])
         looking = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
-        return sentences([g for g in self.groups if not g.is_control], looking)
+        return describe_numerics([g for g in self.groups if not g.is_control], looking)
 
     @cached_property
-    def remarks(self) -> tuple[str, ...]:
+    def caveats(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
         drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
-        off = deviations(self)
+        off = find_deviations(self)
         differs = [f"Not as planned: {listed(off)}."] if off else []
         stale = self.bench.caveats(self.groups) if self.bench else []
-        return (*stale, *drifted[:1], *differs, *self.plan.doubts, *self.warned, *cautions(self))
+        return (*stale, *drifted[:1], *differs, *self.plan.doubts, *self.reading_doubts, *find_caveats(self))
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """How the runs were read, the best of each, what no change at all did."""
-        said = [f"{capital(what)}." for what in self.said]
+        said = [f"{capital(what)}." for what in self.reading_notes]
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
             found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
@@ -180,8 +185,8 @@ def analyse_runs(
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
         raise UserError("the sources hold no training runs, only an earlier report; name others")
-    plan = plan_of(runs)
-    options = Options(
+    plan = read_plan(runs)
+    options = ReadingOptions(
         baseline=baseline,
         metric=metric,
         best=best,
@@ -194,15 +199,15 @@ def analyse_runs(
         time=time,
         memory=memory,
     )
-    reading = read(runs, options)
+    reading = interpret_runs(runs, options)
     grouping, ignored = reading.grouping, frozenset(ignore)
     keys, value = grouping.keys, grouping.baseline
     values = [one.get(keys[0], NOT_SET) for one in grouping.settings]
     of_baseline = [run for run, own in zip(reading.runs, values, strict=True) if own == value]
     target = _target(target, plan.target, of_baseline, reading.metric)
     compared = replace(reading.metric, target=target, is_best=best)
-    rows = table_of(reading.runs, compared, grouping.seeds, grouping.settings)
-    compared = replace(compared, floor=resolution_of(rows, compared))
+    rows = build_run_table(reading.runs, compared, grouping.seeds, grouping.settings)
+    compared = replace(compared, resolution=measure_resolution(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
     there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
     if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
@@ -212,19 +217,22 @@ def analyse_runs(
     measured = read_bench(bench, groups) if bench else None
     bases = [group for group in groups if group.value == value and not group.is_control]
     if measured and any(measured.ratios(base, base) for base in bases):
-        groups = [replace(group, measured=measured.figures(group)) for group in groups]
+        groups = [replace(group, bench_estimates=measured.group_estimates(group)) for group in groups]
     # `bf16` of another program's precision need not be our backend of that name.
-    meanings = {g.value: words_of(run) for g in groups if keys[0] == BACKEND for run in g.all_rows[RUN]}
+    of_backends = groups if keys[0] == BACKEND else []
+    descriptions = {
+        group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
+    }
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
     # Of each interval: of all groups that were asked for, comparable or not, times the looks.
     others = sum(group.value != value and not group.is_control for group in groups)
     level = joint_level(others, len(plan.looks) or 1)
-    published = None
+    reproduction = None
     if reproduce is not None:
-        published = set_beside(load(reproduce), rows, compared, ignored, within)
+        reproduction = assess_reproduction(load_publication(reproduce), rows, compared, ignored, within)
     return Analysis(
         table=rows.assign(**{GROUP: rows.index.map(group_of)}),
-        setting=describe(rows),
+        setting=describe_setting(rows),
         groups=tuple(groups),
         metric=compared,
         keys=keys,
@@ -232,16 +240,16 @@ def analyse_runs(
         plan=plan,
         level=level,
         comparisons=compare_all(groups, value, keys[0], level, measured),
-        best=best_of_each(groups, keys[0], value, compared, level),
-        meanings={group.label: meanings.get(group.value, "") for group in groups},
+        best=find_best_per_value(groups, keys[0], value, compared, level),
+        backend_descriptions={group.label: descriptions.get(group.value, "") for group in groups},
         ignored=ignored,
         bench=measured,
         quantities=reading.quantities,
-        said=tuple(reading.notes),
+        reading_notes=tuple(reading.notes),
         is_own=reading.is_own,
-        warned=tuple(reading.doubts),
-        published=published,
-        required=tuple(parse(require)),
+        reading_doubts=tuple(reading.doubts),
+        reproduction=reproduction,
+        gates=tuple(parse_gates(require)),
     )
 
 
@@ -253,18 +261,20 @@ def _target(
     """
     if (wanted := planned if asked is None else asked) is not None:
         shown = metric.as_shown(wanted)
-        if asked is not None and metric.is_share and not 0 < shown <= 100:
+        if asked is not None and metric.is_percentage and not 0 < shown <= 100:
             raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
         return shown
     ended = [run for run in bases if outcome_of(run, metric.key)[0] is RunState.FINISHED]
-    finished = [run for run in ended if not arm_of(run)]
+    finished = [run for run in ended if not control_position(run)]
     every = [run.values(metric.key) for run in finished]
     known = [values[np.isfinite(values)] * metric.factor for values in every]
-    best = [float(values.min() if metric.falls else values.max()) for values in known if len(values)]
-    worst = max(best, default=0.0) if metric.falls else min(best, default=0.0)
-    guessing = max((BY_COLUMN[CHANCE].taken(run, metric) for run in bases), default=0.0)
-    if not best or (not metric.falls and worst <= 100 * guessing + 1):
+    best = [
+        float(values.min() if metric.lower_is_better else values.max()) for values in known if len(values)
+    ]
+    worst = max(best, default=0.0) if metric.lower_is_better else min(best, default=0.0)
+    guessing = max((BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
+    if not best or (not metric.lower_is_better and worst <= 100 * guessing + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
-    rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
+    rounded = (math.ceil if metric.lower_is_better else math.floor)(round(worst / step, 9)) * step
     return float(f"{rounded:.6g}")

@@ -27,7 +27,7 @@ from ampcompare.runtime import formatting
 UNEVEN = 0.01
 
 
-class Arm(BaseModel):
+class BenchArm(BaseModel):
     """What `bench` writes of a training: `ratio` above 1 is faster than its baseline."""
 
     label: str
@@ -47,7 +47,7 @@ class Arm(BaseModel):
 
 
 @dataclass
-class Benched(Estimate):
+class BenchEstimate(Estimate):
     """A figure of `n` rounds in turns.
 
     Attributes:
@@ -55,7 +55,7 @@ class Benched(Estimate):
         resolution: How far from 1, as a fraction, a ratio may be between two identical trainings.
     """
 
-    is_known: bool = False
+    has_known_interval: bool = False
     resolution: float = 0.0
 
     def side_of(self, null: float) -> int:
@@ -67,20 +67,20 @@ class Benched(Estimate):
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
-        return self.seen if self.is_known else (None, None)
+        return self.observed_range if self.has_known_interval else (None, None)
 
     @property
     def basis(self) -> str:
         return f"{self.n} rounds in turns"
 
 
-class Bench(BaseModel):
+class BenchResults(BaseModel):
     baseline: str
     level: float
     machine: str
     device: str
-    control: Arm
-    arms: list[Arm]
+    control: BenchArm
+    arms: list[BenchArm]
     fingerprint: dict[str, Any] | None = None
 
     @property
@@ -96,7 +96,7 @@ class Bench(BaseModel):
         return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         rounds = max(arm.rounds for arm in self.arms)
         said = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
         control = formatting.ratio(self.control.ratio or 1.0)
@@ -108,7 +108,7 @@ class Bench(BaseModel):
         least = f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
         return f"{said}{level}. Its control is {control}{least}."
 
-    def arm_of(self, group: Group) -> Arm | None:
+    def find_arm(self, group: Group) -> BenchArm | None:
         """Return the arm that measured what the group's runs train, None where there is none.
 
         Backend, device, execution, network, data and code have to be the same, as far as they were recorded.
@@ -131,14 +131,14 @@ class Bench(BaseModel):
         """Return what a reader has to know of the benchmark beside these groups, a sentence each."""
         found: dict[Difference, None] = {}
         for group in groups:
-            if (arm := self.arm_of(group)) and not group.is_control:
+            if (arm := self.find_arm(group)) and not group.is_control:
                 found |= dict.fromkeys(tolerated_differences(self.fingerprint or {}, arm.options, group))
         told = [f"The benchmark was measured with {'; '.join(map(str, found))}."] if found else []
         return [NOT_VERIFIED, *told] if self.fingerprint is None else told
 
-    def figures(self, group: Group) -> dict[str, Estimate]:
+    def group_estimates(self, group: Group) -> dict[str, Estimate]:
         """A group's own speed, and its memory where its runs have none."""
-        arm = self.arm_of(group)
+        arm = self.find_arm(group)
         if arm is None:
             return {}
         values = {THROUGHPUT: arm.images_per_second, PEAK: arm.peak_mib}
@@ -148,7 +148,7 @@ class Bench(BaseModel):
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
         """Those of a group to the baseline of the bench, by question."""
-        arm, other = self.arm_of(group), self.arm_of(base)
+        arm, other = self.find_arm(group), self.find_arm(base)
         if arm is None or other is None or other.label != self.baseline or arm.ratio is None:
             return {}
         span = None
@@ -167,13 +167,19 @@ def _of(
     level: float = 0.95,
     resolution: float = 0.0,
 ) -> Estimate:
-    is_known = span is not None
-    return Benched(
-        value, span or (value, value), n, log=True, level=level, is_known=is_known, resolution=resolution
+    has_known_interval = span is not None
+    return BenchEstimate(
+        value,
+        span or (value, value),
+        n,
+        log=True,
+        level=level,
+        has_known_interval=has_known_interval,
+        resolution=resolution,
     )
 
 
-def read_bench(file: str | Path, groups: Sequence[Group]) -> Bench:
+def read_bench(file: str | Path, groups: Sequence[Group]) -> BenchResults:
     """Read the JSON of `ampcompare bench` for these groups of runs.
 
     Raises:
@@ -185,9 +191,9 @@ def read_bench(file: str | Path, groups: Sequence[Group]) -> Bench:
     return found
 
 
-def _read(file: str | Path) -> Bench:
+def _read(file: str | Path) -> BenchResults:
     try:
-        return Bench.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
+        return BenchResults.model_validate(json.loads(Path(file).read_text(encoding="utf-8")))
     except ValidationError as problem:
         where = ".".join(map(str, problem.errors()[0]["loc"]))
         why = f"not what `ampcompare bench --json` writes ({where}: {problem.errors()[0]['msg']})"

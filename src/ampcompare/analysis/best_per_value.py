@@ -13,16 +13,16 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     CHANGED_CODE,
     NOT_SET,
-    brief,
+    dependent_prefixes,
     differing_keys,
-    follows,
+    format_setting,
 )
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import QUALITY, SCORE, SPEED
 from ampcompare.runtime import formatting
 
 
-class BestOfEach(NamedTuple):
+class BestPerValue(NamedTuple):
     """What is said of the best of each value: as a note, as the heading, and of which group that is."""
 
     sentence: str
@@ -30,9 +30,9 @@ class BestOfEach(NamedTuple):
     label: str
 
 
-def best_of_each(
+def find_best_per_value(
     groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric, level: float
-) -> BestOfEach | None:
+) -> BestPerValue | None:
     """The best group of each value of `key`, by the mean of the metric, the baseline's first; None where
     nothing else was tuned.
 
@@ -44,15 +44,15 @@ def best_of_each(
         if not group.is_control:
             by_value.setdefault(group.value, []).append(group)
     varied = [k for alike in by_value.values() for k in differing_keys([g.settings for g in alike])]
-    aside = (ENVIRONMENT, CHANGED_CODE, *follows(key))
+    aside = (ENVIRONMENT, CHANGED_CODE, *dependent_prefixes(key))
     tuned = [k for k in dict.fromkeys(varied) if k != key and not k.startswith(aside)]
-    best_of = min if metric.falls else max
+    best_of = min if metric.lower_is_better else max
     found: dict[str, Group] = {}
     tried: list[int] = []
     for value, alike in by_value.items() if tuned else ():
-        able = [g for g in alike if SCORE in g.figures and not (g.is_unfinished or g.outcomes.failed)]
+        able = [g for g in alike if SCORE in g.estimates and not (g.is_unfinished or g.outcomes.failed)]
         if able:
-            found[value] = best_of(able, key=lambda g: g.figures[SCORE].value)
+            found[value] = best_of(able, key=lambda g: g.estimates[SCORE].value)
             tried.append(len({tuple(g.settings.get(k) for k in tuned) for g in alike}))
     if len(found) < 2 or baseline not in found or min(tried[0], max(tried[1:])) < 2:
         return None
@@ -60,16 +60,19 @@ def best_of_each(
     least, *_, most = sorted(tried)
     values = f"{most if most == least else f'{least} to {most}'} values"
     what = f"Best of {values} of {formatting.some(names)} each"
-    each, shown = [], {value: metric.show_value(g.figures[SCORE].value) for value, g in found.items()}
+    each, shown = [], {value: metric.show_value(g.estimates[SCORE].value) for value, g in found.items()}
     for value, group in found.items():
-        at = [f"{name} {brief(group.settings.get(k, NOT_SET))}" for name, k in zip(names, tuned, strict=True)]
+        at = [
+            f"{name} {format_setting(group.settings.get(k, NOT_SET))}"
+            for name, k in zip(names, tuned, strict=True)
+        ]
         text = f"{value} reaches {metric.name} {shown[value]} ({', '.join(at)})"
         beside = compare(group, found[baseline], level).estimates if value != baseline else {}
         if QUALITY in beside:
             text += f", {metric.with_unit(formatting.signed(beside[QUALITY].value))}"
         each.append(text + (f", {formatting.ratio(beside[SPEED].value)} as fast" if SPEED in beside else ""))
     others = [value for value in found if value != baseline]
-    first = best_of(others, key=lambda value: found[value].figures[SCORE].value)
+    first = best_of(others, key=lambda value: found[value].estimates[SCORE].value)
     picked = "A best is picked by the figure that is shown, which flatters it: no difference is claimed."
     heading = f"{what}: {first} {shown[first]}, {baseline} {shown[baseline]}"
-    return BestOfEach(f"{what}: {'; '.join(each)}. {picked}", heading, found[first].label)
+    return BestPerValue(f"{what}: {'; '.join(each)}. {picked}", heading, found[first].label)

@@ -11,20 +11,20 @@ from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping import run_table, validity_checks
 from ampcompare.analysis.grouping.backend_info import has_tf32
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.groups import Group, name_in
-from ampcompare.analysis.grouping.run_metrics import CLASSES, IMAGES, QUALITY, SCORE, SPEED, reaching
-from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, SEED, shares_machine
+from ampcompare.analysis.grouping.groups import Group, name_run
+from ampcompare.analysis.grouping.run_metrics import CLASSES, IMAGES, QUALITY, SCORE, SPEED, rows_at_target
+from ampcompare.analysis.grouping.run_table import OUTCOME, RUN, SEED, is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.statistics.multiplicity import wilson
+from ampcompare.analysis.statistics.multiplicity import wilson_interval
 from ampcompare.runs.migrations import PLAIN
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, plural, some
 
-MOST_NAMED = 4
-MOST_PROBLEMS = 3  # of records, each a sentence
+MAX_NAMED = 4
+MAX_PROBLEMS = 3  # of records, each a sentence
 AGREE = 1e-6  # of the resolution: differences below it are those of rounding
-DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
+MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
 CHOSEN = ": if for how they did, those that finished are the better ones"
 TAILS = {
@@ -38,38 +38,38 @@ TAILS = {
 ENDED = (RunState.FINISHED.value, RunState.FAILED.value)
 
 
-def cautions(of: Findings) -> list[str]:
-    pairs = [(c.group, c.baseline) for c in of.comparisons if c.baseline is not None]
+def find_caveats(findings: Findings) -> list[str]:
+    pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
     # Of speeds that are compared, and that are the runs' own.
-    has_own_speed = [c for c in of.comparisons if SPEED in c.estimates and not of.has_bench_speed]
+    has_own_speed = [c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed]
     timed = [(c.group, c.baseline) for c in has_own_speed if c.baseline is not None]
-    ignored = listed(sorted(of.ignored))
+    ignored = listed(sorted(findings.ignored))
     return [
-        *_arithmetic(of.table, compared),
-        *_strict_fp32(of.baseline),
-        *_ended(of.groups),
-        *_learned(compared, of.metric),
-        *_lengths(of),
-        *_machine(compared, has_own_times=not of.has_bench_speed),
-        *([SYNTHETIC] if of.setting.is_synthetic else []),
-        *_apart(of),
+        *_arithmetic(findings.table, compared),
+        *_strict_fp32(findings.baseline),
+        *_ended(findings.groups),
+        *_learned(compared, findings.metric),
+        *_lengths(findings),
+        *_machine(compared, has_own_times=not findings.has_bench_speed),
+        *([SYNTHETIC] if findings.setting.is_synthetic else []),
+        *_apart(findings),
         *_speed(timed),
-        *_records(of.table),
+        *_records(findings.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
-        *_reached(of),
-        *_agreeing(of),
-        *_test_set(compared, of.metric),
+        *_reached(findings),
+        *_agreeing(findings),
+        *_test_set(compared, findings.metric),
     ]
 
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
     on_cpu = rows[rows[run_table.ON_CPU]]
     slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
-    for labels, why in formatting.group_by_reason(slow, MOST_NAMED):
+    for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
         yield f"{labels}: speed not compared: {why}."
     if len(on_cpu) and not slow:
-        unknown = (on_cpu[run_table.HALF] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
+        unknown = (on_cpu[run_table.DTYPE_16BIT] != "") & (on_cpu[run_table.ARITHMETIC] == metrics.UNKNOWN)
         tail = (
             " The records do not say whether it has instructions for 16-bit dtypes." if unknown.any() else ""
         )
@@ -92,13 +92,13 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
         for group in groups:
             rows = group.all_rows[group.all_rows[OUTCOME] == word]
             reasons = formatting.group_by_reason(
-                ((name_in(group, r), r[run_table.WHY]) for _, r in rows.iterrows()), 3
+                ((name_run(group, r), r[run_table.WHY]) for _, r in rows.iterrows()), 3
             )
             if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
                 found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
         if found:
-            yield f"{formatting.capital(word)}: {some(found, MOST_NAMED)}{tail}."
+            yield f"{formatting.capital(word)}: {some(found, MAX_NAMED)}{tail}."
     if only := some([g.label for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: its figures are as far as its runs came."
 
@@ -107,18 +107,18 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
     known = [
         (g.label, why)
         for g in compared
-        if not g.is_unfinished and (why := validity_checks.learned_nothing(g))
+        if not g.is_unfinished and (why := validity_checks.explain_degenerate(g))
     ]
-    for labels, why in formatting.group_by_reason(known, MOST_NAMED):
+    for labels, why in formatting.group_by_reason(known, MAX_NAMED):
         yield f"{metric.title} says nothing about {labels}: {why}."
 
 
-def _lengths(of: Findings) -> Iterator[str]:
+def _lengths(findings: Findings) -> Iterator[str]:
     """Say how far groups came that did not come equally far, and what that means for their quality."""
-    for comparison in (c for c in of.comparisons if not c.is_control):
+    for comparison in (c for c in findings.comparisons if not c.is_control):
         base = comparison.baseline
         if base is not None and (told := unequal_lengths((base, comparison.group))):
-            if of.metric.is_best:
+            if findings.metric.is_best:
                 yield f"Runs of different length: {told}. The best value of each run is compared."
             elif has_early_stopping((base, comparison.group)):
                 yield f"Runs of different length: {told}. Early stopping is recorded: quality is compared."
@@ -128,33 +128,37 @@ def _lengths(of: Findings) -> Iterator[str]:
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
     """Yield what makes times of these runs incomparable. Drift does not matter to speeds from a benchmark."""
-    counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
+    counts = {g.label: (int(is_machine_shared(g.rows).sum()), g.n) for g in compared}
     if counts and all(k == n for k, n in counts.values()):
         yield "All runs shared the machine with others of these: their times do not count."
     elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
-        who = some(shared, MOST_NAMED)
+        who = some(shared, MAX_NAMED)
         yield f"Runs shared the machine with others of these ({who}): their times do not count."
     if not has_own_times:
         return
-    if apart := listed(validity_checks.apart_in_time(compared)):
+    if apart := listed(validity_checks.find_sequential_groups(compared)):
         yield f"{apart} ran one after the other: drift of the machine counts as difference."
-    if apart := listed(validity_checks.on_other_cards(compared)):
+    if apart := listed(validity_checks.find_groups_on_other_cards(compared)):
         yield f"{apart} ran on different cards: what differs between these counts as difference."
-    drift = validity_checks.drift_of(compared)
-    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+    drift = validity_checks.estimate_drift(compared)
+    if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
         change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
-def _apart(of: Findings) -> Iterator[str]:
-    for value in dict.fromkeys(g.value for g in of.groups):
-        alike = [g for g in of.groups if g.value == value]
-        keys = [key for key, _ in alike[0].apart if key not in of.keys]  # none where one group has them all
-        values = {key: [formatting.short(dict(g.apart)[key]) for g in alike] for key in keys}
-        shown = [f"{key} ({some([*dict.fromkeys(those)], MOST_NAMED)})" for key, those in values.items()]
+def _apart(findings: Findings) -> Iterator[str]:
+    for value in dict.fromkeys(g.value for g in findings.groups):
+        alike = [g for g in findings.groups if g.value == value]
+        keys = [
+            key for key, _ in alike[0].distinguishing_settings if key not in findings.keys
+        ]  # none where one group has them all
+        values = {
+            key: [formatting.short(dict(g.distinguishing_settings)[key]) for g in alike] for key in keys
+        }
+        shown = [f"{key} ({some([*dict.fromkeys(those)], MAX_NAMED)})" for key, those in values.items()]
         if shown:
             yield f"Runs of {value} are in {len(alike)} groups: they differ in {some(shown, MAX_KEYS)}."
-    if loose := list(dict.fromkeys(key for c in of.comparisons for key in c.loose)):
+    if loose := list(dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)):
         yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
 
 
@@ -167,7 +171,7 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
         and (gap := validity_checks.median_gap(group, base))
     ]
     if gaps:
-        others = some(gaps, MOST_NAMED)
+        others = some(gaps, MAX_NAMED)
         yield f"By the whole time, start-up and stalls in it, the speed-up is another: {others}."
 
 
@@ -177,10 +181,10 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     whole = [row for row in every if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
     odd = [(_who(row), problem) for row in whole for problem in row[run_table.PROBLEMS]]
     odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
-    reasons = formatting.group_by_reason(dict.fromkeys(odd), MOST_NAMED)
-    for names, problem in reasons[:MOST_PROBLEMS]:
+    reasons = formatting.group_by_reason(dict.fromkeys(odd), MAX_NAMED)
+    for names, problem in reasons[:MAX_PROBLEMS]:
         yield f"The record of {names}: {problem}"
-    if (more := len(reasons) - MOST_PROBLEMS) > 0:
+    if (more := len(reasons) - MAX_PROBLEMS) > 0:
         yield f"{plural(more, 'further problem')} of records: the page's table of runs has them."
     said = (run.environment.get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
@@ -191,26 +195,26 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _reached(of: Findings) -> Iterator[str]:
-    if of.metric.target is None:
+def _reached(findings: Findings) -> Iterator[str]:
+    if findings.metric.target is None:
         return
-    name = f"The target of {of.metric.show_value(of.metric.target)} was reached by"
-    counted = [g for g in of.groups if g.rows[SCORE].notna().any() and not g.is_control]
-    counts = [(g, sum(len(reaching(run, of.metric)) > 0 for run in g.records)) for g in counted]
+    name = f"The target of {findings.metric.show_value(findings.metric.target)} was reached by"
+    counted = [g for g in findings.groups if g.rows[SCORE].notna().any() and not g.is_control]
+    counts = [(g, sum(len(rows_at_target(run, findings.metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
-        yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
+        yield f"{name} {some(some_do, MAX_NAMED)}: the time to it is that of these."
     if none_do := [g.label for g, k in counts if not k]:
-        yield f"{name} no run of {some(none_do, MOST_NAMED)}."
+        yield f"{name} no run of {some(none_do, MAX_NAMED)}."
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     """Say how exactly one run's test set tells its accuracy, of the group of which it does so worst."""
     found = []
     for group in compared if metric.is_accuracy else ():
-        known, mean = group.rows[IMAGES].dropna(), group.figures.get(SCORE)
+        known, mean = group.rows[IMAGES].dropna(), group.estimates.get(SCORE)
         if len(known) and mean and group.rows[CLASSES].notna().all():
             images = int(known.min())
-            low, high = wilson(min(1.0, max(0.0, mean.value / 100)), images)
+            low, high = wilson_interval(min(1.0, max(0.0, mean.value / 100)), images)
             found.append((high - low, 100 * low, 100 * high, images, mean.value, group.label))
     if found:
         _, low, high, images, value, label = max(found)
@@ -220,24 +224,24 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
         )
 
 
-def _agreeing(of: Findings) -> Iterator[str]:
+def _agreeing(findings: Findings) -> Iterator[str]:
     """Say which spread is assumed where seeds agree exactly."""
-    metric, labels = of.metric, []
-    for comparison in of.comparisons:
+    metric, labels = findings.metric, []
+    for comparison in findings.comparisons:
         found = comparison.estimates.get(QUALITY)
-        if found is None or comparison.baseline is None or not found.has_interval or not metric.floor:
+        if found is None or comparison.baseline is None or not found.has_interval or not metric.resolution:
             continue
         sides = (comparison.group.sample(SCORE), comparison.baseline.sample(SCORE))
-        every = [sides[0] - sides[1]] if found.paired else sides
-        if any(np.ptp(values.dropna()) <= AGREE * metric.floor for values in every):
+        every = [sides[0] - sides[1]] if found.is_paired else sides
+        if any(np.ptp(values.dropna()) <= AGREE * metric.resolution for values in every):
             labels.append(comparison.group.label)
     if not labels:
         return
-    images = of.table[IMAGES].dropna()
-    by = f"one answer of {int(images.min()):,} test images" if metric.is_share and len(images) else ""
-    size = metric.with_unit(f"{metric.floor:.3g}")
+    images = findings.table[IMAGES].dropna()
+    by = f"one answer of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
+    size = metric.with_unit(f"{metric.resolution:.3g}")
     yield (
-        f"{metric.title} of {some(labels, MOST_NAMED)}: the seeds agree exactly, which is no "
+        f"{metric.title} of {some(labels, MAX_NAMED)}: the seeds agree exactly, which is no "
         f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
         f"{by or 'the last decimal that was logged'}."
     )
@@ -248,9 +252,14 @@ def _who(row: pd.Series) -> str:
     return name if name == own else f"{name} ({own})"
 
 
-def deviations(of: Findings) -> list[str]:
+def find_deviations(findings: Findings) -> list[str]:
     """In what the comparison is not as it was planned."""
-    plan, metric, target, comparisons = of.plan, of.metric, of.metric.target, of.comparisons
+    plan, metric, target, comparisons = (
+        findings.plan,
+        findings.metric,
+        findings.metric.target,
+        findings.comparisons,
+    )
     sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
     seeds = min(
         (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
@@ -262,7 +271,7 @@ def deviations(of: Findings) -> list[str]:
         found.append(f"the target is {metric.show_value(target)}")
     if plan.looks and seeds and seeds not in plan.looks:
         found.append(f"{plural(seeds, 'seed')} so far is no planned look")
-    if plan.max_seeds is not None and seeds < plan.max_seeds and of.undecided:
+    if plan.max_seeds is not None and seeds < plan.max_seeds and findings.undecided:
         found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
     if plan.max_seeds is not None and seeds > plan.max_seeds:
         found.append(f"{seeds} seeds were run")

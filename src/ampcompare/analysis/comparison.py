@@ -9,17 +9,22 @@ one-sided tests at 5 %, and one interval to look at.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ampcompare.analysis.bench_results import Bench, Benched
+from ampcompare.analysis.bench_results import BenchEstimate, BenchResults
 from ampcompare.analysis.grouping import run_table
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, differing_keys, follows
-from ampcompare.analysis.grouping.groups import Group, again
-from ampcompare.analysis.grouping.run_metrics import COMPARED, MEMORY, QUALITY, SPEED, TIME, Figure
-from ampcompare.analysis.grouping.run_table import shares_machine
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    BACKEND,
+    NOT_SET,
+    dependent_prefixes,
+    differing_keys,
+)
+from ampcompare.analysis.grouping.groups import Group, control_value
+from ampcompare.analysis.grouping.run_metrics import COMPARED, MEMORY, QUALITY, SPEED, TIME, RunMetric
+from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
-from ampcompare.analysis.grouping.validity_checks import drift_of_control, learned_nothing
+from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.analysis.statistics.mean_difference import FEWEST, difference
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS, difference
 from ampcompare.analysis.statistics.multiplicity import more_seeds
 from ampcompare.metrics import COMPUTED_IN_FP32, EMULATED
 from ampcompare.runs.migrations import TF32
@@ -28,6 +33,7 @@ from ampcompare.runtime.formatting import listed, some
 EQUIVALENT = "equivalent"
 GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
 ENVIRONMENT = "environment."
+DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
@@ -76,14 +82,14 @@ class Comparison:
 
     group: Group
     baseline: Group | None
-    refusal: str = ""
-    loose: tuple[str, ...] = ()
+    not_compared_reason: str = ""
+    uncontrolled_differences: tuple[str, ...] = ()
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    beside_control: Mapping[str, Estimate] = field(default_factory=dict)
+    relative_to_control: Mapping[str, Estimate] = field(default_factory=dict)
     has_control: bool = False
     drift: Estimate | None = None
-    silence: str = ""
-    stuck: str = ""
+    no_claim_reason: str = ""
+    degenerate_reason: str = ""
     is_missing_in_bench: bool = False
 
     def __post_init__(self) -> None:
@@ -98,18 +104,23 @@ class Comparison:
         # Equivalent within the margin, or better; never with a failed run.
         self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
         # Shown to be worse by more than the margin allows, or nothing was learned.
-        self.lost = bool(self.stuck) or ("worse" in shown and EQUIVALENT not in shown)
+        self.is_quality_lost = bool(self.degenerate_reason) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """What is not decided, of speed and quality: more seeds may tell."""
-        if not self.claims and not self.is_control and not self.refusal and self.group.outcomes.running:
+        if (
+            not self.claims
+            and not self.is_control
+            and not self.not_compared_reason
+            and self.group.outcomes.running
+        ):
             return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
         return tuple(c for c in self.claims.values() if c.question != MEMORY and c.is_open)
 
 
 def compare_all(
-    groups: Sequence[Group], baseline: str, key: str, level: float, bench: Bench | None = None
+    groups: Sequence[Group], baseline: str, key: str, level: float, bench: BenchResults | None = None
 ) -> list[Comparison]:
     """Every group but the baselines against the one baseline that fits it, each interval at this level;
     nothing without a baseline.
@@ -117,14 +128,18 @@ def compare_all(
     bases = [g for g in groups if g.value == baseline and not g.is_control]
     found = []
     for group in (g for g in groups if bases and g.value != baseline):
-        base, refusal = _baseline_of(group, bases, key)
+        base, not_compared_reason = _baseline_of(group, bases, key)
         if base is None:
-            found.append(Comparison(group, None, refusal))
+            found.append(Comparison(group, None, not_compared_reason))
             continue
-        repeats = [g for g in groups if g.value == again(base.value) and not gap(base, g, key)]
+        repeats = [
+            g
+            for g in groups
+            if g.value == control_value(base.value) and not uncontrolled_settings(base, g, key)
+        ]
         controls = [] if group.is_control else sorted(repeats, key=lambda g: not g.outcomes.finished)
         control = next(iter(controls), None)
-        found.append(compare(group, base, level, control, gap(group, base, key), bench))
+        found.append(compare(group, base, level, control, uncontrolled_settings(group, base, key), bench))
     return found
 
 
@@ -134,12 +149,12 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     """
 
     def rank(base: Group) -> tuple[bool, bool, int]:
-        keys = gap(group, base, key)
+        keys = uncontrolled_settings(group, base, key)
         return not all(k.startswith(ENVIRONMENT) for k in keys), not base.n, len(keys)
 
     nearest = min(bases, key=rank)
     if rank(nearest)[0]:
-        options = [k for k in gap(group, nearest, key) if not k.startswith(ENVIRONMENT)]
+        options = [k for k in uncontrolled_settings(group, nearest, key) if not k.startswith(ENVIRONMENT)]
         ours, theirs = group.settings, nearest.settings
         told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in options]
         return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
@@ -150,12 +165,12 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
 
 
-def gap(group: Group, base: Group, key: str) -> list[str]:
+def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
     """Return the settings in which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
     # What the backend `tf32` is: the switch that it sets is no other difference.
     is_tf32 = key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key))
-    own = (*follows(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
+    own = (*dependent_prefixes(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
     return [k for k in keys if k != key and not k.startswith(own)]
 
 
@@ -164,44 +179,46 @@ def compare(
     base: Group,
     level: float,
     control: Group | None = None,
-    loose: Sequence[str] = (),
-    bench: Bench | None = None,
+    uncontrolled_differences: Sequence[str] = (),
+    bench: BenchResults | None = None,
 ) -> Comparison:
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
     ends = [(g.label, g.outcomes) for g in (group, base)]
-    silence = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
-    if not silence and (nothing := learned_nothing(base)):
-        silence = f"{base.label} is {nothing}"
-    if not silence and not group.metric.is_best and not has_early_stopping((base, group)):
-        silence = unequal_lengths((base, group))
+    no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
+    if not no_claim_reason and (nothing := explain_degenerate(base)):
+        no_claim_reason = f"{base.label} is {nothing}"
+    if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
+        no_claim_reason = unequal_lengths((base, group))
     return Comparison(
         group,
         base,
-        loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
+        uncontrolled_differences=tuple(
+            k for k in uncontrolled_differences if not k.startswith(f"{ENVIRONMENT}device_")
+        ),
         estimates=_estimates(group, base, level, bench),
-        beside_control=_estimates(group, control, level, bench)
+        relative_to_control=_estimates(group, control, level, bench)
         if control and control.outcomes.finished
         else {},
         has_control=control is not None,
-        drift=drift_of_control(group, level) if group.is_control else None,
-        silence=silence,
-        stuck="" if silence else learned_nothing(group),
+        drift=estimate_control_drift(group, level) if group.is_control else None,
+        no_claim_reason=no_claim_reason,
+        degenerate_reason="" if no_claim_reason else explain_degenerate(group),
         is_missing_in_bench=is_missing_in_bench(group, base, bench),
     )
 
 
-def is_missing_in_bench(group: Group, base: Group, bench: Bench | None) -> bool:
+def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -> bool:
     """Whether a benchmark has the speed of the baseline and not that of the group."""
     return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
 
 
-def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> dict[str, Estimate]:
+def _estimates(group: Group, base: Group, level: float, bench: BenchResults | None) -> dict[str, Estimate]:
     measured = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
     # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
-    by = "" if group.is_control or base.is_control else "seed"
+    paired_by = "" if group.is_control or base.is_control else "seed"
     found = {}
     is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
     for question, figure in COMPARED.items():
@@ -214,33 +231,37 @@ def _estimates(group: Group, base: Group, level: float, bench: Bench | None) -> 
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if figure.is_of_seed else not is_one_device:
             continue
-        floor = group.metric.floor if question == QUALITY else 0.0
-        if one := difference(ours, theirs, log=figure.is_ratio, by=by, resolution=floor):
+        floor = group.metric.resolution if question == QUALITY else 0.0
+        if one := difference(ours, theirs, log=figure.is_ratio, paired_by=paired_by, resolution=floor):
             if question == QUALITY and not one.error:  # seeds that agree are no evidence of a spread of zero
                 one = replace(one, error=None)
-            bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_share else one.bounds
+            bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_percentage else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
     return found
 
 
-def _claim(of: Comparison, base: Group, figure: Figure) -> Claim:
+def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
     """What the interval of a question shows, or why it shows nothing."""
     question = figure.question
-    found, beside, metric = of.estimates.get(question), of.beside_control.get(question), of.group.metric
-    is_quality, why = question == QUALITY, _silence(of, base, figure)
+    found, beside, metric = (
+        comparison.estimates.get(question),
+        comparison.relative_to_control.get(question),
+        comparison.group.metric,
+    )
+    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, figure)
     if found is None or why:
         return Claim(question, found, (), why)
     low, high = found.ends
     if low is None or high is None:
-        if isinstance(found, Benched):
+        if isinstance(found, BenchEstimate):
             return Claim(question, found, (), found.basis, is_open=True)
-        return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
+        return Claim(question, found, (), f"n = {found.n}", max(1, MIN_RUNS - found.n), is_open=True)
     shown = _sides(figure, found, metric)
-    if is_quality and of.stuck:  # what it lost may be said; equal it can never be
+    if is_quality and comparison.degenerate_reason:  # what it lost may be said; equal it can never be
         worse = tuple(word for word in shown if word == "worse")
-        return Claim(question, found, worse, "" if worse else of.stuck)
+        return Claim(question, found, worse, "" if worse else comparison.degenerate_reason)
     # A bench has a control of its own.
-    has_control = of.has_control and not isinstance(found, Benched)
+    has_control = comparison.has_control and not isinstance(found, BenchEstimate)
     if has_control and {*shown} & {*GAINS} and (not beside or shown != _sides(figure, beside, metric)):
         few = f"the control has n = {beside.n if beside else 0}"
         why = "no more than the control, nothing changed, shows here"
@@ -258,33 +279,35 @@ def _claim(of: Comparison, base: Group, figure: Figure) -> Claim:
     return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 
-def _silence(of: Comparison, base: Group, figure: Figure) -> str:
+def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> str:
     """Why nothing is claimed of a question, however many runs there are; nothing where something may be."""
-    question, sides = figure.question, (of.group, base)
-    found = of.estimates.get(question)
+    question, sides = figure.question, (comparison.group, base)
+    found = comparison.estimates.get(question)
     if found is None:
-        if question != QUALITY and len(of.group.devices | base.devices) > 1:
+        if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
             return "they ran on different devices"
-        if question != QUALITY and "" in of.group.devices | base.devices:
+        if question != QUALITY and "" in comparison.group.devices | base.devices:
             return "the device is not recorded"
         if question == SPEED and (why := no_native_arithmetic(sides)):
             return why
-        if question == SPEED and of.is_missing_in_bench:
+        if question == SPEED and comparison.is_missing_in_bench:
             return "not in the benchmark"
-        if question == SPEED and any(side.n and shares_machine(side.rows).all() for side in sides):
+        if question == SPEED and any(side.n and is_machine_shared(side.rows).all() for side in sides):
             return "their runs shared the machine"
         return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
     if question != QUALITY:
         return ""
-    name = of.group.metric.name
-    never = "" if found.error or found.n < FEWEST else f"{name} never varied, and its resolution is not known"
-    return of.silence or never or ("" if found.has_interval else of.stuck)
+    name = comparison.group.metric.name
+    never = (
+        "" if found.error or found.n < MIN_RUNS else f"{name} never varied, and its resolution is not known"
+    )
+    return comparison.no_claim_reason or never or ("" if found.has_interval else comparison.degenerate_reason)
 
 
-def _sides(figure: Figure, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+def _sides(figure: RunMetric, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
     """On which side of no change the interval lies, in the question's word for it."""
     above, below = figure.sides or ("", "")
-    if figure.question == QUALITY and metric.falls:
+    if figure.question == QUALITY and metric.lower_is_better:
         above, below = below, above
     side = found.side_of(figure.null)
     return ((above,) if side > 0 else (below,)) if side else ()

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ampcompare.analysis.bench_results import Bench
-from ampcompare.analysis.best_per_value import BestOfEach
+from ampcompare.analysis.bench_results import BenchResults
+from ampcompare.analysis.best_per_value import BestPerValue
 from ampcompare.analysis.comparison import Comparison
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric, Quantities
-from ampcompare.analysis.grouping.distinguishing_settings import Setting
+from ampcompare.analysis.grouping.distinguishing_settings import CommonSetting
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import THROUGHPUT
 from ampcompare.analysis.plan import Plan
-from ampcompare.analysis.reproduction import Reproduction
+from ampcompare.analysis.reproduction import ReproductionResult
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,7 +29,7 @@ class Findings:
     """
 
     table: pd.DataFrame
-    setting: Setting
+    setting: CommonSetting
     groups: tuple[Group, ...]
     metric: ComparedMetric
     keys: tuple[str, ...]
@@ -37,15 +37,15 @@ class Findings:
     plan: Plan
     level: float
     comparisons: list[Comparison]
-    best: BestOfEach | None
-    meanings: Mapping[str, str]
+    best: BestPerValue | None
+    backend_descriptions: Mapping[str, str]
     ignored: frozenset[str]
-    bench: Bench | None
+    bench: BenchResults | None
     quantities: Quantities
-    said: tuple[str, ...]
+    reading_notes: tuple[str, ...]
     is_own: bool
-    warned: tuple[str, ...]
-    published: Reproduction | None
+    reading_doubts: tuple[str, ...]
+    reproduction: ReproductionResult | None
 
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
@@ -58,7 +58,7 @@ class Findings:
     @property
     def has_bench_speed(self) -> bool:
         """Whether any speed is from a benchmark, beside which no time of a run may stand."""
-        return any(THROUGHPUT in group.measured for group in self.groups)
+        return any(THROUGHPUT in group.bench_estimates for group in self.groups)
 
     @property
     def target(self) -> float | None:

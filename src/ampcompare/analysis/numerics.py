@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.backend_info import half_of
+from ampcompare.analysis.grouping.backend_info import dtype_16bit_of
 from ampcompare.analysis.grouping.groups import Group
-from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, largest
+from ampcompare.analysis.grouping.run_metrics import SKIPPED, STEPS, summary_or_maximum
 from ampcompare.analysis.grouping.run_table import RUN, SEED, STARTED
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import is_number
@@ -16,12 +16,12 @@ from ampcompare.runtime import formatting
 LARGEST_FP16 = 65504.0
 WORTH_SAYING = 0.005  # of all elements
 NEAR = 16  # of what fp16 can hold, the part from which on an activation is worth a sentence
-MOST_NAMED = 4
+MAX_NAMED = 4
 IN_FP16 = "flushed to zero"
 FLUSHED = "An element that is flushed to zero moves no weight."
 
 
-def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
+def describe_numerics(groups: Sequence[Group], looking: str) -> dict[str, str]:
     """Return by phenomenon what it means here, where something happened; under "" what is said of none.
 
     Args:
@@ -31,7 +31,7 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
     told = {}
     for name, (what, of_group, why) in PHENOMENA.items():
         parts = formatting.group_by_reason(
-            [(g.label, said) for g in groups if (said := of_group(g))], MOST_NAMED
+            [(g.label, said) for g in groups if (said := of_group(g))], MAX_NAMED
         )
         if parts:
             shown = f"{what}: {'; '.join(f'{labels} {said}' for labels, said in parts)}{why}"
@@ -49,11 +49,11 @@ def sentences(groups: Sequence[Group], looking: str) -> dict[str, str]:
 def _scale(group: Group) -> str:
     """Say how the loss scale of a group's run with the lowest seed went, and how many steps it skipped."""
     most, run = group.rows[SKIPPED].max(), scaled_run(group)
-    steps = group.rows[STEPS].max() if run is None else largest(run, metrics.STEP)
+    steps = group.rows[STEPS].max() if run is None else summary_or_maximum(run, metrics.STEP)
     share = f" of {formatting.count(steps)} steps" if steps == steps else " steps"
     if run is None:
         return f"{formatting.count(float(most))}{share} skipped" if most > 0 else ""
-    own = largest(run, metrics.SKIPPED)
+    own = summary_or_maximum(run, metrics.SKIPPED)
     skipped = f"{formatting.count(own)}{share} skipped" if own > 0 else "no step skipped"
     if most > own:
         skipped += f" ({formatting.count(float(most))} in another run)"
@@ -104,7 +104,7 @@ def _underflow(group: Group) -> str:
     if max(with_scale, without) < WORTH_SAYING:
         return ""
     bare = f" ({formatting.whole_percent(without)} without the loss scale)" if without > with_scale else ""
-    in_fp16 = bool(group.records) and all(half_of(run) == "fp16" for run in group.records)
+    in_fp16 = bool(group.records) and all(dtype_16bit_of(run) == "fp16" for run in group.records)
     return f"{formatting.whole_percent(with_scale)} {IN_FP16 if in_fp16 else 'would be lost in fp16'}{bare}"
 
 
@@ -127,8 +127,8 @@ def _at_peak_and_end(run: RunRecord) -> tuple[float, float] | None:
 
 
 def _activations(group: Group) -> str:
-    largest = _most(group, metrics.ACTIVATION_LARGEST)
-    return formatting.number(largest) if largest >= LARGEST_FP16 / NEAR else ""
+    summary_or_maximum = _most(group, metrics.ACTIVATION_LARGEST)
+    return formatting.number(summary_or_maximum) if summary_or_maximum >= LARGEST_FP16 / NEAR else ""
 
 
 # What is said of each, of which groups, and what it means.

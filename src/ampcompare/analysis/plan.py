@@ -12,7 +12,7 @@ from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import listed, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
-MOST = 10_000  # seeds, and looks: more is a slip of the keyboard
+MAX_COUNT = 10_000  # seeds, and looks: more is a slip of the keyboard
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Plan:
         return self.control not in ("", "none")
 
     @property
-    def is_there(self) -> bool:
+    def is_planned(self) -> bool:
         return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
 
-def plan_of(runs: Sequence[RunRecord]) -> Plan:
+def read_plan(runs: Sequence[RunRecord]) -> Plan:
     """The plan that the runs share. Used is only what is such a value, and the same in all that have it; of
     looks all that any run has.
     """
@@ -62,7 +62,7 @@ def plan_of(runs: Sequence[RunRecord]) -> Plan:
     return Plan(**found, doubts=tuple(doubts))
 
 
-def planned_words(plan: Plan, metric: ComparedMetric) -> str:
+def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
     """`planned: margin 0.5 points, looks at 3, 6 and 10 seeds`; nothing where nothing was."""
     said = []
     if plan.margin is not None:
@@ -90,6 +90,8 @@ def _read(name: str, value: Any) -> Any:
         return None
     kind: Any = int if name == "looks" else spec.type
     parts: list[Any] = read if name == "looks" else [read]
-    if not 0 < len(parts) <= MOST or any(type(p) is not kind or (kind is int and p > MOST) for p in parts):
+    if not 0 < len(parts) <= MAX_COUNT or any(
+        type(p) is not kind or (kind is int and p > MAX_COUNT) for p in parts
+    ):
         return None
     return tuple(sorted({*parts})) if name == "looks" else read

@@ -10,7 +10,7 @@ import pandas as pd
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
 from ampcompare.analysis.grouping.groups import Group, group_runs
-from ampcompare.analysis.grouping.run_table import RUN, device_words
+from ampcompare.analysis.grouping.run_table import RUN, describe_device
 from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
@@ -35,7 +35,7 @@ MAKERS = frozenset(
 _MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
 
 
-class Place(NamedTuple):
+class RunConditions(NamedTuple):
     """Where runs of an arm stand: to what they were shrunk, on which device, and what of them is not as
     published, a key and `batch_size 128 (published 256)` each.
     """
@@ -45,12 +45,12 @@ class Place(NamedTuple):
     deviations: tuple[tuple[str, str], ...]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return some([text for _, text in self.deviations] or [*filter(None, (self.scaled, self.device))], 3)
 
 
 @dataclass(frozen=True)
-class Matched:
+class PublicationMatch:
     """The runs by arm, all of one place; what was left out, and why.
 
     `scaled` says to what they were shrunk, empty where they were not; `deviations` are the options that are
@@ -66,23 +66,23 @@ class Matched:
     @property
     def devices(self) -> tuple[str, ...]:
         rows = (row for group in self.arms.values() for _, row in group.rows.iterrows())
-        return tuple(dict.fromkeys(map(device_words, rows)))
+        return tuple(dict.fromkeys(map(describe_device, rows)))
 
 
-def match(
+def match_runs(
     publication: Publication, rows: pd.DataFrame, metric: ComparedMetric, ignored: frozenset[str]
-) -> Matched:
+) -> PublicationMatch:
     """The runs of each arm, of the table of runs. Where they are of several places, those of the one that
     has the baseline, the published card, and most of the arms. Raises UserError where none is of this model,
     these data and an arm.
     """
-    theirs = {
+    published = {
         arm: canonical(config_now({**publication.setting, **own})) for arm, own in publication.arms.items()
     }
-    places: dict[Place, dict[str, list[int]]] = {}
+    places: dict[RunConditions, dict[str, list[int]]] = {}
     refused: list[tuple[str, str]] = []
     for number, run in enumerate(rows[RUN]):
-        place, arm, why = _place_of(run, publication, theirs)
+        place, arm, why = _conditions_of(run, publication, published)
         if why:
             refused.append((short(printable(f"{run.name or 'run'} ({run.id})"), 80), why))
         else:
@@ -91,14 +91,14 @@ def match(
         why = short("; ".join(dict.fromkeys(why for _, why in refused)), 300)
         raise UserError(f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {why}")
 
-    def rank(place: Place) -> tuple[Any, ...]:
+    def rank(place: RunConditions) -> tuple[Any, ...]:
         arms, is_same = places[place], is_same_card(publication.hardware, [place.device])
         count = sum(map(len, arms.values()))
         return not place.scaled, publication.baseline in arms, is_same, len(arms), count
 
     best = max(places, key=rank)
     others = [(place, arms) for place, arms in places.items() if place != best]
-    aside = [(arm, len(n), place.words) for place, arms in others for arm, n in arms.items()]
+    aside = [(arm, len(n), place.text) for place, arms in others for arm, n in arms.items()]
     arms: dict[str, Group] = {}
     for arm in (name for name in publication.arms if name in places[best]):
         pooled = group_runs(rows.iloc[places[best][arm]], metric, (BACKEND,), ignored)
@@ -111,44 +111,46 @@ def match(
     left_out = [f"{names}: {why}" for names, why in group_by_reason(refused, 3)]
     left_out += [f"{plural(n, 'run')} of {arm}: in another setting ({why})" for arm, n, why in aside]
     is_same = is_same_card(publication.hardware, {name for group in arms.values() for name in group.devices})
-    return Matched(arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same)
+    return PublicationMatch(
+        arms, best.scaled, dict(best.deviations), tuple(map(printable, left_out)), is_same
+    )
 
 
-def _place_of(
-    run: RunRecord, publication: Publication, theirs: Mapping[str, Mapping[str, Any]]
-) -> tuple[Place, str, str]:
+def _conditions_of(
+    run: RunRecord, publication: Publication, published: Mapping[str, Mapping[str, Any]]
+) -> tuple[RunConditions, str, str]:
     """A run's place and its arm, or why it is of none."""
     environment, scaled = run.environment, _scale_of(publication, run)
-    ours, base = canonical(run.config, environment), theirs[publication.baseline]
-    ours |= {key: "not recorded" for key in NAMES if run.option(key) is None}
+    measured, base = canonical(run.config, environment), published[publication.baseline]
+    measured |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     of_arms = {BACKEND, *publication.arm_keys}
     if any(
-        arm[BACKEND] == TF32 for arm in theirs.values()
+        arm[BACKEND] == TF32 for arm in published.values()
     ):  # whose arms differ in this switch by what they are
         of_arms |= {TF32}
-    off = {key: text for key, text in _unlike(ours, base, {**ours, **base}) if key not in of_arms}
+    off = {key: text for key, text in _unlike(measured, base, {**measured, **base}) if key not in of_arms}
     aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
     deviations = [(k, text) for k, text in off.items() if k not in PASSING and not k.startswith(aside)]
-    place = Place(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
+    place = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
     if scaled:  # what was shrunk is as it is on purpose
         of_arms = {key for key in of_arms if not key.startswith(SHRUNK)}
     elif others := [text for key, text in off.items() if key.startswith(IDENTITY)]:
         return place, "", some(others, 3)
-    for arm in sorted(theirs, key=lambda arm: arm != run.option("published.arm")):
-        if not any(_unlike(ours, theirs[arm], of_arms)):
+    for arm in sorted(published, key=lambda arm: arm != run.option("published.arm")):
+        if not any(_unlike(measured, published[arm], of_arms)):
             return place, arm, ""
-    told = some([f"{key} {_shown(ours[key])}" for key in sorted(of_arms) if key in ours], 3)
-    return place, "", f"{told} is none of its arms ({some(list(theirs), 6)})"
+    told = some([f"{key} {_shown(measured[key])}" for key in sorted(of_arms) if key in measured], 3)
+    return place, "", f"{told} is none of its arms ({some(list(published), 6)})"
 
 
 def _unlike(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]
+    measured: Mapping[str, Any], published: Mapping[str, Any], keys: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
     """What is not the same: (key, `batch_size 128 (published 256)`). What a publication left to the machine
     is as it came out; 0.1 is 1e-1.
     """
     for key in keys:
-        one, other = ours.get(key), theirs.get(key)
+        one, other = measured.get(key), published.get(key)
         if other != AUTO and numeric_sort_key(as_text(one)) != numeric_sort_key(as_text(other)):
             yield key, f"{key} {_shown(one)} (published {_shown(other)})"
 
@@ -176,13 +178,13 @@ def is_same_card(published: str, devices: Iterable[str]) -> bool:
     >>> is_same_card("H100 PCIe", ["NVIDIA H100 SXM"])
     False
     """
-    theirs, ours = _words(published), [_words(device) for device in devices]
-    return bool(theirs and ours) and all(
-        (theirs <= here or here <= theirs) and all(map(_MORE.fullmatch, theirs ^ here)) for here in ours
+    name, device_names = _name_parts(published), [_name_parts(device) for device in devices]
+    return bool(name and device_names) and all(
+        (name <= other or other <= name) and all(map(_MORE.fullmatch, name ^ other)) for other in device_names
     )
 
 
-def _words(name: str) -> frozenset[str]:
+def _name_parts(name: str) -> frozenset[str]:
     text = re.sub(r"\((?:r|tm|c)\)|[®™]", " ", name.lower())
     text = re.sub(r"(\d+)[ -]?gi?b\b", r" \1gb ", text)
     return frozenset(word for word in re.split(r"[^a-z0-9.]+", text) if word and word not in MAKERS)

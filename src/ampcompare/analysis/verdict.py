@@ -1,11 +1,11 @@
-"""The finding in words: the heading, a group's chip, what the table's caption and the line below it say.
+"""The finding in words: the heading, a group's badge, what the table's caption and the line below it say.
 
 The answer has a fixed order: speed, memory, quality; each yes, no, or cannot tell because.
 """
 
 from collections.abc import Sequence
 
-from ampcompare.analysis.bench_results import Benched
+from ampcompare.analysis.bench_results import BenchEstimate
 from ampcompare.analysis.comparison import (
     CANNOT_TELL,
     EQUIVALENT,
@@ -18,34 +18,34 @@ from ampcompare.analysis.comparison import (
 from ampcompare.analysis.findings import Findings
 from ampcompare.analysis.grouping.groups import BACKEND, Group
 from ampcompare.analysis.grouping.run_metrics import MEMORY, QUALITY, SPEED
-from ampcompare.analysis.plan import planned_words
+from ampcompare.analysis.plan import describe_plan
 from ampcompare.analysis.statistics.estimate import ALPHA
-from ampcompare.analysis.statistics.mean_difference import FEWEST
+from ampcompare.analysis.statistics.mean_difference import MIN_RUNS
 from ampcompare.runs.loader import ARM
 from ampcompare.runtime import formatting
 
-GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a chip
+GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a badge
 NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
-A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
-MOST_LABEL = 40  # characters of a label in the heading
+MANY_FAILED = 1 / 3  # of a group's runs failed: that belongs into the heading
+MAX_LABEL_CHARS = 40  # characters of a label in the heading
 
 
-def chip(comparison: Comparison) -> str:
+def badge(comparison: Comparison) -> str:
     """Return what is known of a group: `faster · same accuracy`, `inconclusive`, `2 of 5 failed`."""
-    if comparison.refusal or comparison.is_control:
-        return NOT_COMPARED if comparison.refusal else "control"
+    if comparison.not_compared_reason or comparison.is_control:
+        return NOT_COMPARED if comparison.not_compared_reason else "control"
     if not comparison.claims or comparison.group.outcomes.failed:
         return _failed(comparison.group) or NOT_FINISHED
     known = [e for q in (SPEED, QUALITY) if (e := comparison.claims[q].estimate) is not None]
-    if known and not comparison.stuck and not any(estimate.has_interval for estimate in known):
+    if known and not comparison.degenerate_reason and not any(estimate.has_interval for estimate in known):
         return INCONCLUSIVE
-    return " · ".join(brief for brief, _ in _told(comparison) if brief)
+    return " · ".join(brief for brief, _ in _describe_claims(comparison) if brief)
 
 
 def tone(comparison: Comparison) -> str:
     if comparison.is_control:
         return BASE
-    if comparison.lost or comparison.group.outcomes.failed:
+    if comparison.is_quality_lost or comparison.group.outcomes.failed:
         return BAD
     return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
 
@@ -56,22 +56,26 @@ def _failed(group: Group) -> str:
     return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
 
 
-def _told(comparison: Comparison) -> list[tuple[str, str]]:
-    """What is said of speed, memory and quality, briefly for the chip and in full for the heading; nothing of
+def _describe_claims(comparison: Comparison) -> list[tuple[str, str]]:
+    """What is said of speed, memory and quality, briefly for the badge and in full for the heading; nothing of
     what is not compared.
     """
     claims = comparison.claims
-    return [_of_speed(claims[SPEED]), ("", _of_memory(claims[MEMORY])), _of_quality(comparison)]
+    return [
+        _describe_speed(claims[SPEED]),
+        ("", _describe_memory(claims[MEMORY])),
+        _describe_quality(comparison),
+    ]
 
 
-def _of_speed(claim: Claim) -> tuple[str, str]:
+def _describe_speed(claim: Claim) -> tuple[str, str]:
     """`faster` and `1.77× as fast`; an inconclusive speed only where more runs may decide it."""
     if claim.estimate and claim.shown:
         return claim.shown[0], f"{formatting.ratio(claim.estimate.value)} as fast"
     return (f"speed {INCONCLUSIVE}" if claim.estimate and claim.is_open else "",) * 2
 
 
-def _of_memory(claim: Claim) -> str:
+def _describe_memory(claim: Claim) -> str:
     """`11 % less memory`, `the same memory`."""
     found = claim.estimate
     if found is None or not (claim.shown or found.value - 1 == found.error == 0):
@@ -83,17 +87,19 @@ def _of_memory(claim: Claim) -> str:
     return f"{amount} % {'less' if share < 0 else 'more'} memory"
 
 
-def _of_quality(comparison: Comparison) -> tuple[str, str]:
+def _describe_quality(comparison: Comparison) -> tuple[str, str]:
     """`same accuracy` and `accuracy the same within 1 point`."""
     metric, claim = comparison.group.metric, comparison.claims[QUALITY]
     noun = metric.noun
     if claim.estimate is None:
         return "", ""
-    if comparison.stuck and not claim.shown:
-        return (f"{noun} {'at chance' if 'at chance' in comparison.stuck else 'never changed'}",) * 2
+    if comparison.degenerate_reason and not claim.shown:
+        return (
+            f"{noun} {'at chance' if 'at chance' in comparison.degenerate_reason else 'never changed'}",
+        ) * 2
     if claim.answer in NOT_SHOWN:
         brief = f"{noun} {INCONCLUSIVE}"
-        if comparison.silence:
+        if comparison.no_claim_reason:
             return brief, brief
         return brief, f"{brief} at n = {claim.estimate.n}{_interval(claim)}"
     size = metric.size(claim.estimate.value)
@@ -106,42 +112,43 @@ def _of_quality(comparison: Comparison) -> tuple[str, str]:
     return f"{noun} {size} {side}", f"{noun} {metric.with_unit(size)} {side}"
 
 
-def headline(of: Findings) -> tuple[str, str]:
+def headline(findings: Findings) -> tuple[str, str]:
     """Return the strongest finding in a line, and the label that it is about ("" where it is of all)."""
-    held = [c for c in of.comparisons if not c.is_control]
-    bases = [g for g in of.groups if g.value == of.baseline_value and not g.is_control]
-    compared = [c for c in held if not c.refusal]
+    held = [c for c in findings.comparisons if not c.is_control]
+    bases = [g for g in findings.groups if g.value == findings.baseline_value and not g.is_control]
+    compared = [c for c in held if not c.not_compared_reason]
     claimed = [c for c in compared if c.claims]
     if not bases:
-        return f"No run of {_named(of.baseline_value)} to compare with", ""
+        return f"No run of {_shorten(findings.baseline_value)} to compare with", ""
     if not held:
-        return f"Only {_named(bases[0].label)}: nothing to compare it with", ""
+        return f"Only {_shorten(bases[0].label)}: nothing to compare it with", ""
     if all(base.is_unfinished or not base.n for base in bases):
-        what = f"The baseline {_named(of.baseline_value)} has no finished run"
-        return f"{what}: {bases[0].outcomes.words}", ""
-    if not compared and of.best:
-        return of.best.headline, of.best.label
+        what = f"The baseline {_shorten(findings.baseline_value)} has no finished run"
+        return f"{what}: {bases[0].outcomes.text}", ""
+    if not compared and findings.best:
+        return findings.best.headline, findings.best.label
     if not compared:
         return "Nothing is compared: no two groups differ in the compared setting alone", ""
     if not claimed:
         first = compared[0].group
-        return f"{_named(first.label)} has not finished: {first.outcomes.words}", first.label
-    told = _subject(claimed)
+        return f"{_shorten(first.label)} has not finished: {first.outcomes.text}", first.label
+    told = _headline_comparison(claimed)
     label = told.group.label
     if _mostly_failed(told):
-        return f"{_named(label)}: {_failed(told.group)}", label
-    if not any(c.shown or c.silence or c.stuck for c in claimed):
-        return _inconclusive(told)
+        return f"{_shorten(label)}: {_failed(told.group)}", label
+    if not any(c.shown or c.no_claim_reason or c.degenerate_reason for c in claimed):
+        return _inconclusive_headline(told)
     said = (
-        ", ".join(full for _, full in _told(told) if full) or f"no {of.metric.noun} and no speed to compare"
+        ", ".join(full for _, full in _describe_claims(told) if full)
+        or f"no {findings.metric.noun} and no speed to compare"
     )
     failing = [c.group for c in claimed if c is not told and _mostly_failed(c)][:1]
-    tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_named(g.label)} runs failed" for g in failing)
-    prefix = "" if of.keys[0] in (BACKEND, ARM) else f"{of.keys[0].rpartition('.')[2]} "
-    return f"{prefix}{_named(label)}: {said}{tail}", label
+    tail = "".join(f"; {_failed(g).removesuffix(' failed')} {_shorten(g.label)} runs failed" for g in failing)
+    prefix = "" if findings.keys[0] in (BACKEND, ARM) else f"{findings.keys[0].rpartition('.')[2]} "
+    return f"{prefix}{_shorten(label)}: {said}{tail}", label
 
 
-def _subject(claimed: Sequence[Comparison]) -> Comparison:
+def _headline_comparison(claimed: Sequence[Comparison]) -> Comparison:
     """Return the group that the heading is about, by the strongest claim that is shown of it.
 
     The fastest that keeps its quality, else the fastest, else one that keeps its quality or needs less memory
@@ -152,7 +159,7 @@ def _subject(claimed: Sequence[Comparison]) -> Comparison:
 
     def rank(c: Comparison) -> tuple[bool, bool, bool, int, float]:
         whole, gains = not _mostly_failed(c), c.keeps_quality + ("smaller" in c.shown)
-        gains = 0 if "slower" in c.shown or c.lost else gains
+        gains = 0 if "slower" in c.shown or c.is_quality_lost else gains
         return (whole, c.is_faster and c.keeps_quality, c.is_faster, gains, float(f"{c.speedup or 0.0:.3g}"))
 
     return max(claimed, key=rank)
@@ -160,10 +167,10 @@ def _subject(claimed: Sequence[Comparison]) -> Comparison:
 
 def _mostly_failed(comparison: Comparison) -> bool:
     outcomes = comparison.group.outcomes
-    return outcomes.failed > 0 and outcomes.failed >= A_THIRD * outcomes.ended
+    return outcomes.failed > 0 and outcomes.failed >= MANY_FAILED * outcomes.ended
 
 
-def _inconclusive(comparison: Comparison) -> tuple[str, str]:
+def _inconclusive_headline(comparison: Comparison) -> tuple[str, str]:
     """Return the heading where nothing is shown of any group, and the label that it is about.
 
     `Inconclusive at n = 3: accuracy of native +0.12 points (95 % CI −0.91 to +1.15)`.
@@ -172,9 +179,9 @@ def _inconclusive(comparison: Comparison) -> tuple[str, str]:
     known = [claim for claim in found if claim.estimate and claim.estimate.has_interval]
     if not known:
         n = min((claim.estimate.n for claim in found if claim.estimate), default=0)
-        if 0 < n < FEWEST:
+        if 0 < n < MIN_RUNS:
             each = formatting.plural(n, "seed" if comparison.group.seeds else "run")
-            return f"Inconclusive: {each} of each, and an interval needs at least {FEWEST}", ""
+            return f"Inconclusive: {each} of each, and an interval needs at least {MIN_RUNS}", ""
         claims = sorted(comparison.claims.values(), key=lambda claim: claim.question != QUALITY)
         reasons = [claim.why for claim in claims if claim.why]
         return f"Inconclusive: {reasons[0]}" if reasons else "Inconclusive: nothing was recorded", ""
@@ -182,9 +189,9 @@ def _inconclusive(comparison: Comparison) -> tuple[str, str]:
     label, metric, estimate = comparison.group.label, comparison.group.metric, claim.estimate
     assert estimate is not None
     if claim.question == QUALITY:
-        told = f"{metric.noun} of {_named(label)} {metric.with_unit(formatting.signed(estimate.value))}"
+        told = f"{metric.noun} of {_shorten(label)} {metric.with_unit(formatting.signed(estimate.value))}"
     else:
-        told = f"{claim.question} of {_named(label)} {formatting.ratio(estimate.value)}"
+        told = f"{claim.question} of {_shorten(label)} {formatting.ratio(estimate.value)}"
     return f"Inconclusive at n = {estimate.n}: {told}{_interval(claim)}", label
 
 
@@ -200,30 +207,30 @@ def _interval(claim: Claim) -> str:
     return f" ({formatting.level(found.level)} CI {span})"
 
 
-def basis(of: Findings) -> str:
+def basis(findings: Findings) -> str:
     """Setting, number of runs, machine and margin or plan, in one line."""
-    shown = [g for g in of.groups if g.n and not g.is_control]
+    shown = [g for g in findings.groups if g.n and not g.is_control]
     seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
     counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs or [0], "run")
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
-    margin = f"margin {of.metric.tolerance}" if of.metric.margin is not None else ""
-    told = f"{of.setting.words}, {span} {unit}{'' if counts == [1] else 's'} of each"
-    parts = [told, of.setting.machine, planned_words(of.plan, of.metric) or margin]
+    margin = f"margin {findings.metric.tolerance}" if findings.metric.margin is not None else ""
+    told = f"{findings.setting.text}, {span} {unit}{'' if counts == [1] else 's'} of each"
+    parts = [told, findings.setting.machine, describe_plan(findings.plan, findings.metric) or margin]
     return " · ".join(part for part in parts if part)
 
 
-def caption(of: Findings) -> str:
+def caption(findings: Findings) -> str:
     """What the table's intervals are, once for all."""
-    metric, looks = of.metric, len(of.plan.looks)
-    held = [c for c in of.comparisons if not c.is_control and c.claims]
+    metric, looks = findings.metric, len(findings.plan.looks)
+    held = [c for c in findings.comparisons if not c.is_control and c.claims]
     every = [e for c in held for e in c.estimates.values()]
-    kinds = {e.paired for e in every if e.has_interval and not isinstance(e, Benched)}
+    kinds = {e.is_paired for e in every if e.has_interval and not isinstance(e, BenchEstimate)}
     more = ""
-    if of.bench:
+    if findings.bench:
         none = "None of the arms of --bench has backend, settings and device of these runs."
-        more = f" {of.bench.words if of.has_bench_speed else none}"
+        more = f" {findings.bench.text if findings.has_bench_speed else none}"
     if not kinds:
-        none = f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
+        none = f"Below {MIN_RUNS} runs a side there is no interval: each line is the range that was seen."
         return none + more
     how = "paired where seeds are shared"
     if len(kinds) == 1:
@@ -237,9 +244,9 @@ def caption(of: Findings) -> str:
     if metric.margin is not None:
         reading[QUALITY] = f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same"
     parts = formatting.capital("; ".join(said for question, said in reading.items() if question in there))
-    level = formatting.level(of.level)
+    level = formatting.level(findings.level)
     return f"Each line is an interval at {level} ({how}){joint}.{parts and f' {parts}.'}{more}"
 
 
-def _named(label: str) -> str:
-    return formatting.short(label, MOST_LABEL)
+def _shorten(label: str) -> str:
+    return formatting.short(label, MAX_LABEL_CHARS)

@@ -20,12 +20,12 @@ def publication_sources(published: PublishedConfig) -> list[Source]:
     Raises:
         UserError: No publication is named, it has no such arm, or its file is wrong.
     """
-    from ampcompare.publications.publication import load, names
+    from ampcompare.publications.publication import list_publications, load_publication
 
     if published.name is None:
-        raise UserError(f"published.name=None: set it to a file or one of {', '.join(names())}")
+        raise UserError(f"published.name=None: set it to a file or one of {', '.join(list_publications())}")
     try:
-        publication = load(published.name)
+        publication = load_publication(published.name)
     except UserError as problem:
         raise UserError(f"published.name: {problem}") from None
     if published.arm and published.arm not in publication.arms:

@@ -11,10 +11,10 @@ from ampcompare.runtime.strict_model import Checked, Number, refused
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?")
 _DURATION = re.compile(r"(?:(?P<h>\d+) ?h)? ?(?:(?P<min>\d+) ?min)? ?(?:(?P<s>\d+(?:\.\d+)?) ?s)?")
 SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
-LONGEST = 40  # characters
+MAX_CHARS = 40  # characters
 
 
-class Printed(Checked):
+class PrintedValue(Checked):
     """A published figure: `text` as it stands there, `value` and the interval that it may be of. In a file it
     is a text ("0.240": quoted, so that its last zero counts), a number, or a mapping of `value` and the rest.
 
@@ -40,7 +40,7 @@ class Printed(Checked):
         if isinstance(what, Mapping):
             return {"text": f"{what.get('value')}", "confidence": 0.95, **what}
         text = "" if isinstance(what, bool) or not isinstance(what, int | float | str) else str(what).strip()
-        if len(text) <= LONGEST:
+        if len(text) <= MAX_CHARS:
             if match := _NUMBER.fullmatch(text):
                 return _rounded(text, float(text.replace(",", "")), match["decimals"])
             if (match := _DURATION.fullmatch(text)) and match.lastgroup:

@@ -33,37 +33,39 @@ from pydantic import (
 )
 
 from ampcompare.errors import UserError, did_you_mean, one_line
-from ampcompare.publications.printed_value import Printed
+from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.runtime.paths import find_shipped, list_shipped
 from ampcompare.runtime.strict_model import Above0, Checked, checked, refused
 from ampcompare.runtime.yaml_io import flatten, read_yaml
 
 FOLDER = "configs/published"
-MOST_ARMS = 20
-LONGEST_NAME = 60
+MAX_ARMS = 20
+MAX_NAME_CHARS = 60
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementKind:
     """A measurement that publications give: how ours is named, its unit, whether less of it is better, and
     whether it is one of time, which other hardware has otherwise.
     """
 
-    words: str
+    label: str
     unit: str
-    falls: bool
+    lower_is_better: bool
     is_time: bool = False
-    is_share: bool = False  # in the file as a fraction or in percent, which `unit` of the figure says
+    is_percentage: bool = False  # in the file as a fraction or in percent, which `unit` of the figure says
 
 
-MEASURED = {
-    "seconds": Measured("training time", "s", falls=True, is_time=True),
-    "seconds_in_all": Measured("time with evaluations", "s", falls=True, is_time=True),
-    "seconds_per_epoch": Measured("time of an epoch", "s", falls=True, is_time=True),
-    "images_per_second": Measured("throughput", "images/s", falls=False, is_time=True),
-    "peak_memory": Measured("peak memory", "MiB", falls=True),
-    "final_accuracy": Measured("accuracy after the last epoch", "%", falls=False, is_share=True),
-    "best_accuracy": Measured("best accuracy", "%", falls=False, is_share=True),
+MEASUREMENTS = {
+    "seconds": MeasurementKind("training time", "s", lower_is_better=True, is_time=True),
+    "seconds_in_all": MeasurementKind("time with evaluations", "s", lower_is_better=True, is_time=True),
+    "seconds_per_epoch": MeasurementKind("time of an epoch", "s", lower_is_better=True, is_time=True),
+    "images_per_second": MeasurementKind("throughput", "images/s", lower_is_better=False, is_time=True),
+    "peak_memory": MeasurementKind("peak memory", "MiB", lower_is_better=True),
+    "final_accuracy": MeasurementKind(
+        "accuracy after the last epoch", "%", lower_is_better=False, is_percentage=True
+    ),
+    "best_accuracy": MeasurementKind("best accuracy", "%", lower_is_better=False, is_percentage=True),
 }
 # Units of a file by the one that they come to.
 UNITS: dict[str, dict[str, float]] = {
@@ -74,7 +76,7 @@ UNITS: dict[str, dict[str, float]] = {
 }
 
 
-def _words(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise refused("expected a text")
     return one_line(value)
@@ -82,15 +84,15 @@ def _words(value: Any) -> str:
 
 def _name(name: str) -> str:
     """It stands in tables, and an arm's on command lines."""
-    if name != one_line(name) or not 0 < len(name) <= LONGEST_NAME:
-        raise refused(f"expected a name of 1 to {LONGEST_NAME} characters, in one line")
+    if name != one_line(name) or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise refused(f"expected a name of 1 to {MAX_NAME_CHARS} characters, in one line")
     return name
 
 
-Words = Annotated[str, PlainValidator(_words)]
+Text = Annotated[str, PlainValidator(_read_text)]
 Name = Annotated[str, AfterValidator(_name)]
 # Options of a run by dotted key, of a nested or flatten tree; whether there are such is for who runs it.
-Options = Annotated[
+RunOptions = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
     AfterValidator(lambda tree: dict(flatten(tree))),
@@ -98,21 +100,21 @@ Options = Annotated[
 Count = Annotated[int, Field(ge=1)]
 
 
-class Figure(Checked):
+class PublishedMetric(Checked):
     """What was printed of each arm: `values` by arm, in the unit of `measured` (s, images/s, MiB, %). `unit`
     is the one that their texts are in.
     """
 
-    measured: Literal[*MEASURED]  # type: ignore[valid-type]
+    measured: Literal[*MEASUREMENTS]  # type: ignore[valid-type]
     unit: str = ""
-    values: Annotated[dict[str, Printed], Field(min_length=1)]
-    what: Words = ""
+    values: Annotated[dict[str, PrintedValue], Field(min_length=1)]
+    what: Text = ""
     name: str = ""  # by which the file calls it
 
     @property
-    def kind(self) -> Measured:
+    def kind(self) -> MeasurementKind:
         """What is measured."""
-        return MEASURED[self.measured]
+        return MEASUREMENTS[self.measured]
 
     @property
     def factor(self) -> float:
@@ -123,11 +125,11 @@ class Figure(Checked):
     @classmethod
     def _fits(cls, unit: str, info: ValidationInfo) -> str:
         measured = info.data.get("measured")
-        if unit and measured and unit not in (units := UNITS[MEASURED[measured].unit]):
+        if unit and measured and unit not in (units := UNITS[MEASUREMENTS[measured].unit]):
             raise refused(f"expected one of {', '.join(units)}, which fit {measured}")
         return unit
 
-    def named(self, name: str) -> Self:
+    def as_named(self, name: str) -> Self:
         """The same under this name, its values in the unit of `measured`."""
         ends = ("value", "low", "high")
         values = {
@@ -138,31 +140,31 @@ class Figure(Checked):
         return self.model_copy(update={"name": name, "unit": unit, "values": values})
 
 
-_FIGURES = TypeAdapter(dict[Name, Figure])
+_FIGURES = TypeAdapter(dict[Name, PublishedMetric])
 
 
-def _figures(content: Any) -> tuple[Figure, ...]:
-    return tuple(figure.named(name) for name, figure in _FIGURES.validate_python(content).items())
+def _figures(content: Any) -> tuple[PublishedMetric, ...]:
+    return tuple(figure.as_named(name) for name, figure in _FIGURES.validate_python(content).items())
 
 
 class Publication(Checked):
     """See the module."""
 
-    title: Words
-    source: Words
-    url: Words = ""
-    date: Words = ""
-    hardware: Words = ""
-    software: Words = ""
-    note: Words = ""
+    title: Text
+    source: Text
+    url: Text = ""
+    date: Text = ""
+    hardware: Text = ""
+    software: Text = ""
+    note: Text = ""
     runs: Count = 1
     images: Count | None = None
     gflop: Above0 | None = None
-    setting: Options = Field(default_factory=dict)
-    tiny: Options = Field(default_factory=dict)
+    setting: RunOptions = Field(default_factory=dict)
+    tiny: RunOptions = Field(default_factory=dict)
     baseline: str
-    arms: Annotated[dict[Name, Options], Field(min_length=1, max_length=MOST_ARMS)]
-    figures: Annotated[tuple[Figure, ...], BeforeValidator(_figures)] = ()
+    arms: Annotated[dict[Name, RunOptions], Field(min_length=1, max_length=MAX_ARMS)]
+    figures: Annotated[tuple[PublishedMetric, ...], BeforeValidator(_figures)] = ()
     curves: list[str] = Field(default_factory=list)
     name: str = ""  # that of its file
     path: Path = Path()
@@ -183,18 +185,21 @@ class Publication(Checked):
         return self
 
 
-def names() -> list[str]:
+def list_publications() -> list[str]:
     """The publications that come with the tool."""
     return list_shipped(FOLDER)
 
 
-def load(name: str) -> Publication:
+def load_publication(name: str) -> Publication:
     """The publication of that name, or of the YAML file. Raises UserError with a line for each mistake."""
     path = None
     with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
         path = find_shipped(name, FOLDER)
     if path is None:
-        near = did_you_mean(name, names()) or f"expected a file or one of {', '.join(names())}"
+        near = (
+            did_you_mean(name, list_publications())
+            or f"expected a file or one of {', '.join(list_publications())}"
+        )
         raise UserError(f"{name!r}: no such publication; {near}")
     found = checked(Publication, read_yaml(path), path)
     return found.model_copy(update={"name": path.stem, "path": path})

@@ -43,12 +43,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group. `chip` is the verdict in a few words, `tone` its colour, `runs` how many there are of it."""
+    """One group: `badge` is the verdict in a few words, `tone` its colour, `runs` how many runs it has."""
 
     label: str
     meaning: str
     cells: Mapping[str, Cell]
-    chip: str
+    badge: str
     tone: str
     runs: str
 
@@ -85,7 +85,7 @@ class Column:
     axis: Axis | None = None
 
     @property
-    def figure(self) -> run_metrics.Figure:
+    def figure(self) -> run_metrics.RunMetric:
         return run_metrics.COMPARED[self.key]
 
     def text(self, value: float) -> str:
@@ -159,14 +159,14 @@ def comparison_table(analysis: Analysis) -> Table:
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
     found = analysis.comparison(group.label)
     cells = {column.key: _cell(column, group, found) for column in columns}
-    if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.measured:
+    if analysis.has_bench_speed and run_metrics.THROUGHPUT not in group.bench_estimates:
         why = claim.why if found and (claim := found.claims.get(run_metrics.SPEED)) else NOT_IN_BENCH
         cells[run_metrics.SPEED] = Cell(formatting.NOTHING, answer=NOT_COMPARED, why=why)
-    said, share = group.outcomes.words, group.outcomes.failures
+    said, share = group.outcomes.text, group.outcomes.failures
     if share and share.k:
         said += f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
-    meaning = analysis.meanings[group.label]
-    return GroupRow(group.label, meaning, cells, analysis.chip(group), analysis.tone(group), said)
+    meaning = analysis.backend_descriptions[group.label]
+    return GroupRow(group.label, meaning, cells, analysis.badge(group), analysis.tone(group), said)
 
 
 def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
@@ -175,8 +175,8 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
         return Cell(text, unit)
     claim = found.claims.get(column.key)
     if (estimate := found.estimates.get(column.key)) is None:
-        is_known = column.figure.column in group.figures
-        why = (found.refusal or (claim.why if claim else "")) if is_known else ""
+        is_known = column.figure.column in group.estimates
+        why = (found.not_compared_reason or (claim.why if claim else "")) if is_known else ""
         return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     span = column.span(estimate)
     if not estimate.has_interval:
@@ -193,7 +193,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
     """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
-    if (found := group.figures.get(column.figure.column)) is not None:
+    if (found := group.estimates.get(column.figure.column)) is not None:
         return column.own(found.value), column.unit
     has_clock = group.rows[run_metrics.SECONDS].notna().any() and not group.rows[run_table.JUMPS].any()
     is_missed = column.key == run_metrics.TIME and has_clock and not group.is_unfinished

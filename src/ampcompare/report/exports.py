@@ -9,15 +9,15 @@ import pandas as pd
 from ampcompare import __version__, metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.comparison import Comparison
-from ampcompare.analysis.gates import Answer
+from ampcompare.analysis.gates import GateResult
 from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.compared_metric import OWN
 from ampcompare.analysis.grouping.groups import Group
-from ampcompare.analysis.reproduction import JudgedFigure, Reproduction
+from ampcompare.analysis.reproduction import AssessedValue, ReproductionResult
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runtime.atomic_files import finite
 
-FIGURES = [figure.column for figure in run_metrics.FIGURES]
+FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
 # Questions by the names that they have in files: speedup, memory_ratio, quality_difference; ratios first.
 COMPARED = {
     f"{q}up" if q == run_metrics.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
@@ -45,19 +45,19 @@ def to_json(analysis: Analysis) -> str:
             {"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided
         ],
         "notes": analysis.notes,
-        "numerics": analysis.sentences,
-        "cautions": analysis.remarks,
+        "numerics": analysis.numerics,
+        "cautions": analysis.caveats,
         "metric": metric.key,
-        "metric_better": metrics.LOWER if metric.falls else metrics.HIGHER,
+        "metric_better": metrics.LOWER if metric.lower_is_better else metrics.HIGHER,
         "metric_shown_times": metric.factor,
         "margin": metric.margin,
         "target": metric.target,
-        "plan": vars(analysis.plan) if analysis.plan.is_there else None,
+        "plan": vars(analysis.plan) if analysis.plan.is_planned else None,
         "confidence": analysis.level,
         "intervals": analysis.caption,
         "group_by": analysis.keys,
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
-        "setting": analysis.setting.words,
+        "setting": analysis.setting.text,
         "devices": analysis.setting.devices,
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(row) for _, row in analysis.table.iterrows()],
@@ -65,10 +65,10 @@ def to_json(analysis: Analysis) -> str:
     if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
         said = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
         content["units"] = said
-    if analysis.required:
-        content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
-    if analysis.published is not None:
-        content["published"] = _published(analysis.published)
+    if analysis.gates:
+        content["requirements"] = [_requirement(answer) for answer in analysis.gate_results]
+    if analysis.reproduction is not None:
+        content["published"] = _published(analysis.reproduction)
     return json.dumps(finite(content), indent=1, allow_nan=False, default=str) + "\n"
 
 
@@ -109,7 +109,7 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
     return {
         "label": group.label,
         analysis.keys[0]: group.value,
-        "apart": dict(group.apart),
+        "apart": dict(group.distinguishing_settings),
         "control": group.is_control,
         "runs": len(group.all_rows),
         "counted_runs": group.n,
@@ -117,8 +117,8 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "finished": not group.is_unfinished,
         "outcomes": vars(group.outcomes),
         "failures": failures and {**vars(failures), "share": failures.k / failures.n},
-        "verdict": analysis.chip(group),
-        "figures": {name: _estimate(one.at(analysis.level)) for name, one in group.figures.items()},
+        "verdict": analysis.badge(group),
+        "figures": {name: _estimate(one.at_level(analysis.level)) for name, one in group.estimates.items()},
         "compared": found and _comparison(found),
     }
 
@@ -126,19 +126,19 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
 def _comparison(found: Comparison) -> dict[str, Any]:
     return {
         "baseline": found.baseline and found.baseline.label,
-        "not_compared_because": found.refusal or None,
-        "differs_in": found.loose,
+        "not_compared_because": found.not_compared_reason or None,
+        "differs_in": found.uncontrolled_differences,
         **{name: _claimed(found, question) for name, question in COMPARED.items()},
         "quality_unit": found.group.metric.unit or None,
         "quality_kept": found.keeps_quality,
-        "nothing_claimed_because": found.silence or None,
+        "nothing_claimed_because": found.no_claim_reason or None,
         "drift": _estimate(found.drift),
     }
 
 
 def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
     """A figure against the baseline, and what its interval shows; or why there is none."""
-    claim, beside = found.claims.get(question), found.beside_control.get(question)
+    claim, beside = found.claims.get(question), found.relative_to_control.get(question)
     figure = _estimate(found.estimates.get(question))
     if figure is None and claim is None:
         return None
@@ -149,18 +149,18 @@ def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
 def _estimate(found: Estimate | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    after = found.next_run()
+    after = found.prediction_interval()
     return {
         **_named(found, "value", "low", "high", "n"),
         "method": found.basis,
         "confidence": found.level if found.has_interval else None,
-        "seen": found.seen,
+        "seen": found.observed_range,
         "next_run": after and {"low": after[0], "high": after[1]},
     }
 
 
-def _requirement(answer: Answer) -> dict[str, Any]:
-    term = answer.term
+def _requirement(answer: GateResult) -> dict[str, Any]:
+    term = answer.gate
     asked = {"group": term.label, "term": term.text, "kind": term.kind, "bound": term.bound}
     return asked | {"shown": answer.is_shown, "why": answer.why}
 
@@ -180,27 +180,27 @@ def _run(row: pd.Series) -> dict[str, Any]:
     }
 
 
-def _published(beside: Reproduction) -> dict[str, Any]:
+def _published(beside: ReproductionResult) -> dict[str, Any]:
     names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
     return _named(beside.publication, *names) | {
         "verdict": beside.headline,
         "refuted": beside.is_refuted,
         "differs_in": beside.differences,
-        "left_out": beside.matched.left_out,
-        "rows": [_judged(row, beside.matched.arms.get(row.arm)) for row in beside.rows],
+        "left_out": beside.match.left_out,
+        "rows": [_judged(row, beside.match.arms.get(row.arm)) for row in beside.rows],
     }
 
 
-def _judged(row: JudgedFigure, group: Group | None) -> dict[str, Any]:
+def _judged(row: AssessedValue, group: Group | None) -> dict[str, Any]:
     return {
         "figure": row.figure.name,
         "measured": row.figure.measured,
-        "relation": row.relation.figure,
+        "relation": row.relation.label,
         "arm": row.arm,
         "group": group and group.label,
         "printed": row.printed,
-        "published": row.theirs and _named(row.theirs, "value", "low", "high"),
-        "ours": _estimate(row.ours),
+        "published": row.published and _named(row.published, "value", "low", "high"),
+        "ours": _estimate(row.measured),
         "verdict": row.verdict,
         "because": row.why,
         "more_runs": row.more_runs,

@@ -107,13 +107,13 @@ class Request:
         if self.watch and "html" not in self.kinds:
             raise UserError("--watch: shows the page; add html to --format")
         if self.reproduce is not None:
-            from ampcompare.publications.publication import load
+            from ampcompare.publications.publication import load_publication
 
-            load(self.reproduce)
+            load_publication(self.reproduce)
         if self.require:
-            from ampcompare.analysis.gates import parse
+            from ampcompare.analysis.gates import parse_gates
 
-            parse(self.require)
+            parse_gates(self.require)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.grouping.backend_info import AGAIN, ordered
+from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, order_backends
 
 Pen = tuple[str, tuple[int, ...]]  # colour and dash
 SOLID: tuple[int, ...] = (1, 0)
@@ -50,7 +50,7 @@ _SPARE_PENS: tuple[Pen, ...] = (
     ("#7a5195", (10, 3)),
     ("#8c564b", (6, 2, 1, 2)),
 )
-AGAIN_DASH: tuple[int, ...] = (3, 3)
+CONTROL_DASH: tuple[int, ...] = (3, 3)
 
 
 KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
@@ -68,7 +68,7 @@ def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     by its name, so it has the same pen in every report unless another value has taken that pen.
     """
     pairs = list(dict.fromkeys(labels))
-    values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
+    values = order_backends(value.removesuffix(AA_SUFFIX) for _, value in pairs)
     pens = dict(_PENS)
     unused = [(colour, SOLID) for value, (colour, _) in _PENS.items() if value not in values]
     taken: list[Pen] = []
@@ -80,11 +80,11 @@ def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     seen: Counter[str] = Counter()
     found = {}
     for label, value in pairs:
-        colour, dash = pens[value.removesuffix(AGAIN)]
+        colour, dash = pens[value.removesuffix(AA_SUFFIX)]
         if seen[value]:
             dash = _SPARE_PENS[(seen[value] - 1) % len(_SPARE_PENS)][1]
-        elif value.endswith(AGAIN):
-            dash = AGAIN_DASH
+        elif value.endswith(AA_SUFFIX):
+            dash = CONTROL_DASH
         seen[value] += 1
         found[label] = Style(label, colour, dash)
     return found

@@ -31,8 +31,8 @@ def make_report(request: Request, console: Console) -> int:
     if published is not None:
         say(console, f"published: {published}")
     tell(written, folder, console)
-    failed = [answer.sentence for answer in analysis.requirements if not answer.is_shown]
-    failed += analysis.published.refuted if analysis.published is not None else []
+    failed = [answer.sentence for answer in analysis.gate_results if not answer.is_shown]
+    failed += analysis.reproduction.refuted if analysis.reproduction is not None else []
     for sentence in failed:
         sys.stderr.write(f"{one_line(sentence)}\n")
     return EXIT_NOT_SHOWN if failed else 0

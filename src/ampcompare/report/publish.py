@@ -7,13 +7,13 @@ from typing import Any
 from ampcompare import __version__
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
-from ampcompare.analysis.grouping.groups import Group, measured
+from ampcompare.analysis.grouping.groups import Group, sample_measurement
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 from ampcompare.analysis.statistics.mean_difference import mean
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS, with_role
 from ampcompare.errors import UserError
-from ampcompare.publications.publication import MEASURED, load
+from ampcompare.publications.publication import MEASUREMENTS, load_publication
 from ampcompare.report.writer import write_file
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import listed, printable, some
@@ -28,7 +28,7 @@ def publish(analysis: Analysis, name: str) -> Path:
 
     content = yaml.safe_dump(_content(analysis), sort_keys=False, allow_unicode=True, width=100)
     path = write_file(Path(name), content)
-    load(name)
+    load_publication(name)
     return path
 
 
@@ -51,7 +51,7 @@ def _content(analysis: Analysis) -> dict[str, Any]:
     began = [run.started_at for run in runs if run.started_at]
     torch = dict.fromkeys(as_text(found) for run in runs if (found := run.environment.get("torch")))
     told = {
-        "title": f"{analysis.setting.words}: {listed(labels)}",
+        "title": f"{analysis.setting.text}: {listed(labels)}",
         "source": f"runs recorded by AMP Compare {__version__}",
         "note": f"Of the records {some([run.id for run in runs], MOST_RECORDS)}",
         "date": f"{max(began):%Y-%m-%d}" if began else "",
@@ -79,17 +79,21 @@ def _options(group: Group) -> dict[str, Any]:
 
 
 def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, kind in MEASURED.items():
-        found = {printable(group.label): mean(measured(group, name)) for group in groups}
-        values = {label: _printed(one, kind.is_share) for label, one in found.items() if one is not None}
+    for name, kind in MEASUREMENTS.items():
+        found = {printable(group.label): mean(sample_measurement(group, name)) for group in groups}
+        values = {label: _printed(one, kind.is_percentage) for label, one in found.items() if one is not None}
         if values:
-            yield name, {"measured": name, "what": kind.words, "unit": kind.unit, "values": values}
+            yield name, {"measured": name, "what": kind.label, "unit": kind.unit, "values": values}
 
 
-def _printed(found: Estimate, is_share: bool) -> Any:
+def _printed(found: Estimate, is_percentage: bool) -> Any:
     """A figure with its interval and n; without an interval as text, with the digits that it has."""
     if found.low is None or found.high is None:
         return f"{found.value:.6f}"
     # Without the digits that nobody can measure: 78.504 for 78.50399999999999.
-    ends = {"value": found.value, "low": found.low if is_share else max(found.low, 0.0), "high": found.high}
+    ends = {
+        "value": found.value,
+        "low": found.low if is_percentage else max(found.low, 0.0),
+        "high": found.high,
+    }
     return {key: float(f"{end:.7g}") for key, end in ends.items()} | {"n": found.n, "confidence": 1 - ALPHA}

@@ -8,7 +8,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.reproduction import Reproduction
+from ampcompare.analysis.reproduction import ReproductionResult
 from ampcompare.report.comparison_table import Cell, Column, Table, comparison_table
 from ampcompare.report.palette import styles_of
 from ampcompare.runtime.formatting import capital, listed, printable, some
@@ -30,11 +30,11 @@ def print_table(analysis: Analysis, console: Console) -> None:
             console.print(_grid(table, columns, analysis))
     console.print()
     _print(console, [table.caption, *_reasons(table)])
-    if analysis.published is not None:
-        _print(console, [analysis.published.headline], "bold")
-        _print(console, [f"- {line}" for line in _judged(analysis.published)])
-    _print(console, analysis.sentences.values())
-    _print(console, [f"- {remark}" for remark in analysis.remarks])
+    if analysis.reproduction is not None:
+        _print(console, [analysis.reproduction.headline], "bold")
+        _print(console, [f"- {line}" for line in _judged(analysis.reproduction)])
+    _print(console, analysis.numerics.values())
+    _print(console, [f"- {remark}" for remark in analysis.caveats])
     _print(console, [*analysis.notes, analysis.advice], "dim")
 
 
@@ -60,7 +60,7 @@ def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
         cells = [Text("\n".join(filter(None, _parts(row.cells[column.key])))) for column in columns]
-        verdict = Text("\n".join(part for part in (row.chip, row.runs) if part))
+        verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
 
@@ -84,12 +84,12 @@ def _reasons(table: Table) -> Iterator[str]:
         yield f"{capital(what)}, because {why}: {said}."
 
 
-def _judged(beside: Reproduction) -> Iterator[str]:
+def _judged(beside: ReproductionResult) -> Iterator[str]:
     """What became of each published figure, and which runs were no evidence."""
     yield from (row.sentence for row in beside.rows)
     if beside.differences:
         yield f"what differs: {listed(beside.differences)}"
-    yield from (f"left out: {line}" for line in beside.matched.left_out)
+    yield from (f"left out: {line}" for line in beside.match.left_out)
 
 
 def to_markdown(analysis: Analysis) -> str:
@@ -97,9 +97,9 @@ def to_markdown(analysis: Analysis) -> str:
     table = comparison_table(analysis)
     head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
     said = [_safe(" ".join([table.caption, *_reasons(table)]))]
-    doubts = [["Before you quote a figure:"], _list(analysis.remarks)] if analysis.remarks else []
+    doubts = [["Before you quote a figure:"], _list(analysis.caveats)] if analysis.caveats else []
     rest = _list([*analysis.notes, analysis.advice])
-    return _paragraphs(*head, said, *_asked(analysis), _list(analysis.sentences.values()), *doubts, rest)
+    return _paragraphs(*head, said, *_asked(analysis), _list(analysis.numerics.values()), *doubts, rest)
 
 
 def to_summary(analysis: Analysis) -> str:
@@ -118,7 +118,7 @@ def _markdown_table(table: Table) -> list[str]:
     for row in table.rows:
         cells = [_parts(row.cells[column.key]) for column in table.columns]
         told = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
-        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.chip, row.runs])
+        rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.badge, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
@@ -126,11 +126,11 @@ def _markdown_table(table: Table) -> list[str]:
 def _asked(analysis: Analysis) -> list[list[str]]:
     """What was required and whether it is shown; which published figures are reproduced."""
     required = []
-    for answer in analysis.requirements:
+    for answer in analysis.gate_results:
         mark = "shown" if answer.is_shown else "**not shown**"
-        required.append(f"- {mark}: {_safe(f'{answer.term.label}: {answer.term.text} ({answer.why})')}")
+        required.append(f"- {mark}: {_safe(f'{answer.gate.label}: {answer.gate.text} ({answer.why})')}")
     parts = [["Required:"], required] if required else []
-    if (beside := analysis.published) is not None:
+    if (beside := analysis.reproduction) is not None:
         source = _safe(f"{beside.publication.title}. {beside.publication.source}")
         parts += [[f"**{_safe(beside.headline)}** ({source})"], _list(_judged(beside))]
     return parts

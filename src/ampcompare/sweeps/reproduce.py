@@ -7,7 +7,7 @@ from typing import Any
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.publication_config import arm_config
 from ampcompare.data.sources import SOURCES
-from ampcompare.publications.publication import Publication, load, names
+from ampcompare.publications.publication import Publication, list_publications, load_publication
 from ampcompare.runtime.formatting import listed, plural
 from ampcompare.sweeps.sweep_file import key_of
 
@@ -26,9 +26,9 @@ HEAD = """\
 
 def lines(seeds: int) -> Iterator[str]:
     """Yield the lines that list all publications, with the time of so many seeds of each arm."""
-    for name in names():
-        own = load(name)
-        printed = [f"{figure.kind.words} ({figure.name})" for figure in own.figures]
+    for name in list_publications():
+        own = load_publication(name)
+        printed = [f"{figure.kind.label} ({figure.name})" for figure in own.figures]
         curves = [f"the curve of {key}" for key in own.curves]
         yield f"{name}: {own.title}"
         yield f"  shows:  {listed([*printed, *curves])}"
@@ -100,7 +100,7 @@ def sweep_file(
     """
     import yaml
 
-    own = load(name)
+    own = load_publication(name)
     arms = sorted(own.arms, key=lambda arm: arm != own.baseline)  # a sweep takes the first for the baseline
     fixed: dict[str, Any] = {"published.name": name}
     fixed |= {"published.scale": scale} if scale != 1 else {}

@@ -120,8 +120,8 @@ def look_at(sweep: Sweep, folder: Path, runs: Sequence[SweepRun]) -> Look:
     decided, undecided, silent = [], [], []
     for comparison in (c for c in analysis.comparisons if not c.is_control):
         label = comparison.group.label
-        if comparison.refusal:
-            silent.append(f"{label} is not compared: {comparison.refusal}")
+        if comparison.not_compared_reason:
+            silent.append(f"{label} is not compared: {comparison.not_compared_reason}")
         for one in comparison.open_claims:
             would = f"; about {plural(one.more_seeds, 'more seed')} would decide it" if one.more_seeds else ""
             undecided.append(f"undecided: {one.question} of {label}{would}")

@@ -64,5 +64,5 @@ def test_runs_of_ours_have_arms_too_whatever_their_backends_are_called():
     ]
     analysis = analyse_runs(runs)
     assert (analysis.keys, analysis.baseline_value) == (("arm",), "old")
-    assert analysis.comparison("new").refusal == ""
+    assert analysis.comparison("new").not_compared_reason == ""
     assert analyse_runs(runs, group_by=["backend"]).groups[0].value == "none"

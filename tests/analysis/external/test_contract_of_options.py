@@ -53,7 +53,7 @@ def test_speed_and_memory_are_taken_only_where_they_are_named():
 )
 def test_a_figure_is_in_the_unit_that_is_named(option, text, value, column, shown):
     analysis = analyse_runs(several(logs={"odd": value}), **NAMED, **{option: text})
-    assert analysis.groups[0].figures[column].value == pytest.approx(shown)
+    assert analysis.groups[0].estimates[column].value == pytest.approx(shown)
 
 
 def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
@@ -65,10 +65,10 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
         run.logged |= run.adding({"clock": clock - 3000 * evaluations}).logged
     analysis = analyse_runs(runs, **NAMED, time="clock:ms:cumulative")
     assert analysis.quantities.speed == "steps/s"
-    assert [group.figures["images_per_second"].value for group in analysis.groups] == pytest.approx(
+    assert [group.estimates["images_per_second"].value for group in analysis.groups] == pytest.approx(
         [20.0, 36.0]
     )
-    assert analysis.groups[0].figures["train_seconds"].value == pytest.approx(20.0)
+    assert analysis.groups[0].estimates["train_seconds"].value == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_no_name_decides_anything():
         with pytest.raises(MissingInput):
             analyse_runs(several(logs=logs), **ARMS)
     plain = analyse_runs(several(logs={"accuracy": 0.5}), **ARMS, metric="accuracy:max").metric
-    assert (plain.is_share, plain.margin) == (False, None)
+    assert (plain.is_percentage, plain.margin) == (False, None)
 
 
 def log_of(folder: Path, seed: int) -> None:
@@ -191,7 +191,7 @@ def test_what_a_format_declares_is_not_asked(changes, metric):
     config = changes.pop("config", {})
     runs = [replace(run, **changes) for run in several(logs=logs, config=config)]
     found = analyse_runs(runs, **ARMS).metric
-    assert (found.key, found.falls, found.is_share) == metric
+    assert (found.key, found.lower_is_better, found.is_percentage) == metric
 
 
 def test_declarations_without_a_direction_or_of_several_keys_are_asked():
@@ -204,7 +204,7 @@ def test_declarations_without_a_direction_or_of_several_keys_are_asked():
 def test_the_direction_that_is_declared_of_a_named_key_is_taken():
     definitions = {"val_*": MetricDefinition(goal="minimize")}
     runs = [replace(run, definitions=definitions) for run in several()]
-    assert analyse_runs(runs, **ARMS, metric="val_acc").metric.falls
+    assert analyse_runs(runs, **ARMS, metric="val_acc").metric.lower_is_better
 
 
 def test_a_sweep_says_what_it_varies_its_baseline_and_its_seed():
@@ -216,13 +216,13 @@ def test_a_sweep_says_what_it_varies_its_baseline_and_its_seed():
 
 def test_only_a_key_named_seed_pairs_by_itself():
     runs = several()
-    assert analyse_runs(runs, **NAMED).comparison(MIXED).estimates["quality"].paired
+    assert analyse_runs(runs, **NAMED).comparison(MIXED).estimates["quality"].is_paired
     other = [
         replace(r, config={k: v for k, v in r.config.items() if k != "seed"} | {"my_seed": 3}) for r in runs
     ]
     other = [replace(r, config=r.config | {"my_seed": int(r.name[-1])}) for r in other]
-    assert not analyse_runs(other, **NAMED).comparison(MIXED).estimates["quality"].paired
-    assert analyse_runs(other, **NAMED, seed="my_seed").comparison(MIXED).estimates["quality"].paired
+    assert not analyse_runs(other, **NAMED).comparison(MIXED).estimates["quality"].is_paired
+    assert analyse_runs(other, **NAMED, seed="my_seed").comparison(MIXED).estimates["quality"].is_paired
 
 
 def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_groups():
@@ -231,7 +231,7 @@ def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_grou
     ]
     analysis = analyse_runs(runs, **NAMED)
     assert [group.n for group in analysis.groups] == [4, 4]
-    (listed,) = [remark for remark in analysis.remarks if remark.startswith("Runs differ")]
+    (listed,) = [remark for remark in analysis.caveats if remark.startswith("Runs differ")]
     assert "lr (0.1 and 0.2)" in listed
     assert "run_name (8 values)" in listed
     assert "--split-by KEY" in listed
@@ -239,7 +239,7 @@ def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_grou
     assert {group.label for group in split.groups} == {
         f"{p} · lr {lr}" for p in (FULL, MIXED) for lr in (0.1, 0.2)
     }
-    assert all(not comparison.refusal for comparison in split.comparisons)
+    assert all(not comparison.not_compared_reason for comparison in split.comparisons)
 
 
 def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_it_was_one():
@@ -280,4 +280,4 @@ def test_a_recorders_one_score_is_taken_and_several_are_a_question():
         with pytest.raises(MissingInput, match=f"which way eval/{score} is better"):
             analyse_runs([recorded(*arm, (score,)) for arm in arms])
     found = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
-    assert (found.key, found.falls, found.name) == ("eval/odd", True, "oddness")
+    assert (found.key, found.lower_is_better, found.name) == ("eval/odd", True, "oddness")

@@ -43,9 +43,9 @@ def test_a_trainers_own_runs_are_compared_by_what_is_named(tmp_path, name, optio
     runs = trained(name, tmp_path)
     analysis = analyse_runs(runs, **options, **speed)
     assert [(g.n, g.seeds) for g in analysis.groups] == [(2, 2), (2, 2)]
-    assert analysis.metric.is_share
+    assert analysis.metric.is_percentage
     (comparison,) = analysis.comparisons
-    assert comparison.refusal == ""
+    assert comparison.not_compared_reason == ""
     assert ("speed" in comparison.estimates) is bool(speed)
     assert "quality" in comparison.estimates
     assert analysis.metric.name in render_page(analysis).decode()

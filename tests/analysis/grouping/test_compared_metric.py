@@ -57,13 +57,13 @@ def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
     ours, theirs = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
     assert ours.ends == pytest.approx(theirs.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
-    assert percent.metric.show_value(percent.groups[0].figures["quality"].value) == "93.20 %"
+    assert percent.metric.show_value(percent.groups[0].estimates["quality"].value) == "93.20 %"
 
 
 def test_a_metric_in_percent_at_chance_says_nothing_either():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
-    assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.silence
+    assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.no_claim_reason
     assert not comparison.keeps_quality
 
 
@@ -100,10 +100,15 @@ def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
         for seed in (1, 2)
     ]
     compared = analyse_runs(runs).metric
-    assert (compared.key, compared.falls, compared.unit, compared.margin) == ("eval/mae", True, "", None)
+    assert (compared.key, compared.lower_is_better, compared.unit, compared.margin) == (
+        "eval/mae",
+        True,
+        "",
+        None,
+    )
     told = {"metric": "eval/depth", "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}}}
     analysis = analyse_runs([run_of(REGRESSION, told=told, depth=2.0)])
-    assert (analysis.metric.key, analysis.metric.falls) == ("eval/depth", True)
+    assert (analysis.metric.key, analysis.metric.lower_is_better) == ("eval/depth", True)
     assert "Of depth of field lower is better." in analysis.notes
 
 
@@ -123,10 +128,10 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
 def test_a_loop_that_logs_one_score_alone_is_compared_by_it():
     analysis = analyse_runs([recorded(seed, mae=0.8, loss=2.0) for seed in (1, 2)])
     assert analysis.metric.key == "eval/mae"
-    assert analysis.groups[0].figures["quality"].value == pytest.approx(0.8)
+    assert analysis.groups[0].estimates["quality"].value == pytest.approx(0.8)
 
 
-def reaching(backend: str, seed: int, *accuracies: float, state: str = "finished"):
+def rows_at_target(backend: str, seed: int, *accuracies: float, state: str = "finished"):
     """A run with these accuracies, at 100, 200, ... training seconds."""
 
     def edit(made):
@@ -138,7 +143,7 @@ def reaching(backend: str, seed: int, *accuracies: float, state: str = "finished
     return make(backend, seed, edit=edit, state=state)
 
 
-NONE = [reaching("none", 1, 0.5, 0.8, 0.935), reaching("none", 2, 0.5, 0.9, 0.942)]
+NONE = [rows_at_target("none", 1, 0.5, 0.8, 0.935), rows_at_target("none", 2, 0.5, 0.9, 0.942)]
 
 
 def group(analysis, label):
@@ -148,19 +153,19 @@ def group(analysis, label):
 def test_the_target_is_what_every_finished_run_of_the_baseline_reaches():
     assert analyse_runs(NONE).target == 93.0
     for state in ("failed", "running"):
-        assert analyse_runs([*NONE, reaching("none", 3, 0.2, state=state)]).target == 93.0
+        assert analyse_runs([*NONE, rows_at_target("none", 3, 0.2, state=state)]).target == 93.0
     # At chance it sets none.
-    assert analyse_runs([reaching("none", seed, 0.1, 0.1, 0.102) for seed in (1, 2)]).target is None
+    assert analyse_runs([rows_at_target("none", seed, 0.1, 0.1, 0.102) for seed in (1, 2)]).target is None
 
 
 def test_who_does_not_reach_it_has_no_time_and_is_named():
-    runs = [reaching("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
+    runs = [rows_at_target("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
     analysis = analyse_runs([*NONE, *runs])
     native = group(analysis, "native")
-    assert native.figures["seconds_to_target"].n == 2
-    assert native.figures["seconds_to_target"].value == pytest.approx(200.0)
+    assert native.estimates["seconds_to_target"].n == 2
+    assert native.estimates["seconds_to_target"].value == pytest.approx(200.0)
     said = "The target of 93.00 % was reached by 2 of 3 of native: the time to it is that of these."
-    assert said in analysis.remarks
+    assert said in analysis.caveats
 
 
 def test_a_lower_metric_is_reached_from_above():
@@ -185,4 +190,4 @@ def test_a_target_that_was_reached_without_a_time_is_not_said_to_be_missed():
 
     runs = [*NONE, make("native", 1, edit=untimed)]
     runs[-1].logged[metrics.EVAL_ACCURACY] = NONE[0].logged[metrics.EVAL_ACCURACY]
-    assert "was reached by no run" not in " ".join(analyse_runs(runs).remarks)
+    assert "was reached by no run" not in " ".join(analyse_runs(runs).caveats)

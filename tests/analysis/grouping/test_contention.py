@@ -44,7 +44,7 @@ def test_a_run_that_starts_while_another_finishes_shares_nothing_worth_a_word():
     runs = [run(*one, place * (LASTS - 5)) for place, one in enumerate(order)]
     analysis = analyse_runs(runs)
     assert "speed" in analysis.comparison("native").estimates
-    assert "shared" not in " ".join(analysis.remarks)
+    assert "shared" not in " ".join(analysis.caveats)
 
 
 def test_runs_on_gpus_share_a_gpu_not_the_host():
@@ -100,11 +100,11 @@ def pairs(seeds, apart):
 def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
-    assert [line for line in at_once.remarks if "shared" in line] == [
+    assert [line for line in at_once.caveats if "shared" in line] == [
         "All runs shared the machine with others of these: their times do not count."
     ]
     assert "fast" not in at_once.headline
-    assert "images_per_second" in at_once.baseline.figures  # what was measured is shown
+    assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
 
 
 def test_speed_is_compared_of_the_runs_that_were_alone():
@@ -116,8 +116,9 @@ def test_speed_is_compared_of_the_runs_that_were_alone():
     assert (found.estimates["speed"].n, found.estimates["quality"].n) == (3, 4)
     assert found.is_faster
     ours, theirs = (
-        (one.estimates["speed"].value, one.group.figures["images_per_second"].value) for one in (found, alone)
+        (one.estimates["speed"].value, one.group.estimates["images_per_second"].value)
+        for one in (found, alone)
     )
     assert ours == pytest.approx(theirs)
-    (line,) = [line for line in analysis.remarks if "shared" in line]
+    (line,) = [line for line in analysis.caveats if "shared" in line]
     assert line.startswith("Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4)")

@@ -20,10 +20,10 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     analysis = analyse_runs(runs)
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    (said,) = [remark for remark in analysis.remarks if "Runs of none are in 2 groups: they differ" in remark]
+    (said,) = [remark for remark in analysis.caveats if "Runs of none are in 2 groups: they differ" in remark]
     assert key in said
     asked = analyse_runs(runs, group_by=("backend", key))  # what was asked for is no reason for doubt
-    assert not [remark for remark in asked.remarks if "in 2 groups" in remark]
+    assert not [remark for remark in asked.caveats if "in 2 groups" in remark]
 
 
 def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
@@ -59,7 +59,7 @@ def test_ignored_settings_are_pooled_and_the_page_says_so():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, ignore=["batch_size"])
     assert [g.label for g in analysis.groups] == ["none", "native"]
-    assert "pool and compare runs whatever their batch_size" in " ".join(analysis.remarks)
+    assert "pool and compare runs whatever their batch_size" in " ".join(analysis.caveats)
 
 
 def test_by_two_keys_each_is_compared_with_the_baseline_of_its_own_setting_and_any_key_can_be():
@@ -80,7 +80,7 @@ def test_by_two_keys_each_is_compared_with_the_baseline_of_its_own_setting_and_a
 
 def test_a_baseline_of_another_setting_is_refused_by_name():
     analysis = analyse_runs([make("none", config={"batch_size": 64}), make("native"), make("apex_o1")])
-    refusal = analysis.comparison("native").refusal
+    refusal = analysis.comparison("native").not_compared_reason
     assert refusal == "it differs from none in batch_size (128 against 64)"
     assert not analysis.comparison("native").estimates
 
@@ -91,8 +91,8 @@ def test_other_software_is_compared_and_named_but_of_two_baselines_none_is_taken
         run.summary["environment"] = run.summary["environment"] | {"torch": version}
     analysis = analyse_runs(runs[:2])
     assert analysis.comparison("native").speedup == pytest.approx(1.9)
-    assert "although they differ in environment.torch" in " ".join(analysis.remarks)
-    refusal = analyse_runs(runs).comparison("native").refusal
+    assert "although they differ in environment.torch" in " ".join(analysis.caveats)
+    refusal = analyse_runs(runs).comparison("native").not_compared_reason
     assert "would both do; they differ in environment.torch" in refusal
 
 
@@ -108,7 +108,7 @@ def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key,
     for run, value in zip(runs, (*values, values[0]), strict=True):
         run.summary[key] = value
     (group,) = analyse_runs(runs, metric=key).groups
-    assert group.figures["quality"].high == 100.0
+    assert group.estimates["quality"].high == 100.0
 
 
 def test_seed_1_and_seed_1_0_are_one_seed():
@@ -117,7 +117,7 @@ def test_seed_1_and_seed_1_0_are_one_seed():
     for run in other:
         run.config["seed"] = float(run.config["seed"])
     analysis = analyse_runs([*made, *other])
-    assert analysis.comparison("native").estimates["speed"].paired
+    assert analysis.comparison("native").estimates["speed"].is_paired
     assert set(analysis.table["seed"]) == {"1", "2", "3"}
 
 
@@ -163,9 +163,9 @@ def test_a_record_of_fp32_with_tf32_is_the_backend_tf32_and_others_are_what_they
     analysis = analyse_runs([*plain, *native, *before, now])
     assert {g.label: g.n for g in analysis.groups} == {"none": 3, "tf32": 4, "native": 3}
     tf32, native = analysis.comparison("tf32"), analysis.comparison("native")
-    assert (tf32.baseline.label, tf32.loose) == ("none", ())
-    assert "tf32 (True against False)" in native.refusal  # a switch that the baseline has not
-    assert analyse_runs([*before, *plain], "tf32").comparison("none").refusal == ""
+    assert (tf32.baseline.label, tf32.uncontrolled_differences) == ("none", ())
+    assert "tf32 (True against False)" in native.not_compared_reason  # a switch that the baseline has not
+    assert analyse_runs([*before, *plain], "tf32").comparison("none").not_compared_reason == ""
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_is_said_once(environment, is_
         plan["summary"]["environment"] |= environment
 
     runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
-    told = [one for one in analyse_runs(runs).remarks if "PyTorch's default for convolutions" in one]
+    told = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
     assert len(told) == is_told
 
 

@@ -112,7 +112,7 @@ def grouped(runs):
 
 def test_failures_are_counted_with_their_exact_interval():
     outcomes = grouped(fp16(0, 1, 1, 0, 1, 255)).outcomes
-    assert outcomes.words == "2 of 6 runs, 3 failed, 1 stopped"
+    assert outcomes.text == "2 of 6 runs, 3 failed, 1 stopped"
     share = outcomes.failures
     assert (share.k, share.n, share.low, share.high) == pytest.approx((3, 5, 0.1466, 0.9473), abs=1e-4)
 
@@ -121,7 +121,7 @@ def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
     whole = [make("fp16", seed, **SHORT, config={"batch_size": 64}) for seed in (1, 2)]
     refused = make("fp16", 3, **SHORT, state="failed", edit=nothing_logged)
     refused.exit_code, refused.summary, refused.config = 2, {}, {"backend": "fp16", "seed": 3}
-    assert grouped([*whole, refused]).outcomes.words == "2 of 3 runs, 1 refused"
+    assert grouped([*whole, refused]).outcomes.text == "2 of 3 runs, 1 refused"
     refused.config |= {"batch_size": 32}
     assert len(analyse_runs([*whole, refused]).groups) == 2
 
@@ -129,8 +129,8 @@ def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
 def test_no_accuracy_comes_from_runs_that_all_failed():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished
-    assert "quality" not in group.figures
-    assert group.figures["images_per_second"].n == 2  # as far as they came, and said so
+    assert "quality" not in group.estimates
+    assert group.estimates["images_per_second"].n == 2  # as far as they came, and said so
 
 
 def test_how_runs_ended_is_said_where_they_did_not_finish():
@@ -138,7 +138,7 @@ def test_how_runs_ended_is_said_where_they_did_not_finish():
     runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
     runs[2].exit_code = 2
     base = make("none", 1, **SHORT, state="running")
-    said = analyse_runs([base, *runs]).remarks
+    said = analyse_runs([base, *runs]).caveats
     assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in said
     assert "No run of none finished: its figures are as far as its runs came." in said
     assert "Refused: 1 of 4 runs of fp16 (seed 2: exit code 2, no step) before the first step." in said
@@ -159,4 +159,4 @@ def test_a_loop_that_ended_without_a_step_counts_for_nothing(rows: int):
     analysis = analyse_runs([make("none"), whole, make("native", 2, edit=edit)])
     (group,) = [group for group in analysis.groups if group.value == "native"]
     assert group.records == (whole,)
-    assert any("Refused: 1 of 2 runs of native" in line for line in analysis.remarks)
+    assert any("Refused: 1 of 2 runs of native" in line for line in analysis.caveats)

@@ -30,7 +30,7 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
     assert claim.why == "fp32 came to step 400 and amp came to step 160"
-    assert any(": fp32 came to step 400 and amp came to step 160." in remark for remark in analysis.remarks)
+    assert any(": fp32 came to step 400 and amp came to step 160." in remark for remark in analysis.caveats)
     assert "same val_acc" not in analysis.headline
 
 
@@ -45,8 +45,8 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
 def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes, said):
     analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
     assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
-    assert not any("No verdict on quality" in remark for remark in analysis.remarks)
-    told = [remark for remark in analysis.remarks if "came to step 400 and amp came to step 160" in remark]
+    assert not any("No verdict on quality" in remark for remark in analysis.caveats)
+    told = [remark for remark in analysis.caveats if "came to step 400 and amp came to step 160" in remark]
     assert len(told) == bool(said)
     assert said in "".join(told)
 
@@ -57,7 +57,7 @@ def test_two_percent_apart_is_equal():
         runs = [external(p, seed, steps=lengths[p]) for p in (FULL, MIXED) for seed in (1, 2, 3)]
         short = [replace(r, config={"arm": ARMS[r.name[:-2]], "seed": r.config["seed"]}) for r in runs]
         found = analyse_runs(short, metric="val_acc:max:fraction").comparison("amp")
-        assert (found.silence == "") is is_equal
+        assert (found.no_claim_reason == "") is is_equal
 
 
 def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
@@ -66,10 +66,10 @@ def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
         rows, values = run.logged["val_acc"]
         run.logged["val_acc"] = rows, np.where(np.arange(len(values)) == 3, 0.99, values)
     analysis = analyse_runs(runs, metric="val_acc:max:fraction", best=True)
-    assert {round(group.figures["quality"].value, 6) for group in analysis.groups} == {99.0}
+    assert {round(group.estimates["quality"].value, 6) for group in analysis.groups} == {99.0}
     assert "best val_acc, points" in to_markdown(analysis).replace("\\", "")
     lowest = analyse_runs(arms(40), metric="train_loss:min", best=True)
-    assert lowest.groups[0].figures["quality"].value == pytest.approx(2 / 400)
+    assert lowest.groups[0].estimates["quality"].value == pytest.approx(2 / 400)
 
 
 def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_stops_early(tmp_path: Path):
@@ -84,8 +84,8 @@ def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_sto
             (folder / "trainer_state.json").write_text(json.dumps(state))
     sources = [f"{arm}={tmp_path / arm}" for arm in "ab"]
     found = analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b")
-    assert found.silence == "a came to step 100 of 100 and b came to step 40 of 100"
+    assert found.no_claim_reason == "a came to step 100 of 100 and b came to step 40 of 100"
     for path in tmp_path.glob("b/*/*.json"):
         state = json.loads(path.read_text()) | {"stateful_callbacks": {"EarlyStoppingCallback": {}}}
         path.write_text(json.dumps(state))
-    assert analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b").silence == ""
+    assert analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b").no_claim_reason == ""

@@ -13,7 +13,7 @@ from support.known_runs import BASE, FAST, SAME, SLOW, runs
 
 from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.analysis.grouping.validity_checks import drift_of
+from ampcompare.analysis.grouping.validity_checks import estimate_drift
 from ampcompare.runs import RunRecord
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def said(analysis: Analysis) -> str:
-    return " ".join(analysis.remarks)
+    return " ".join(analysis.caveats)
 
 
 def with_accuracies(*accuracies: float, seed: int = 1, backend: str = "none", **summary: Any) -> RunRecord:
@@ -57,7 +57,7 @@ def test_accuracies_at_chance_and_constant_ones_say_nothing(accuracies, size, wh
     native = with_accuracies(0.5, 0.8, 0.9, backend="native", **size)
     analysis = analyse_runs([with_accuracies(*accuracies, **size), native])
     assert (why in said(analysis)) if why else ("says nothing" not in said(analysis))
-    assert bool(analysis.comparison("native").silence) is bool(why)
+    assert bool(analysis.comparison("native").no_claim_reason) is bool(why)
 
 
 def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
@@ -86,7 +86,7 @@ def test_a_figure_is_known_to_its_last_decimal_also_where_it_went_through_float3
     for run in made:
         run.config["data"]["source"] = "./mine.py:build"  # of which the test set is not known
     analysis = analyse_runs(made)
-    assert analysis.metric.floor == pytest.approx(1)
+    assert analysis.metric.resolution == pytest.approx(1)
     assert not analysis.comparison("native").claims["quality"].shown
 
 
@@ -149,7 +149,9 @@ def test_drift_over_the_sweep_is_found_and_noise_is_not():
 
     def drifted(**how: Any) -> list[Any]:
         found = [
-            drift_of(analyse_runs(sweep(interleaved(names, 3, order), sd=0.005, chance=chance, **how)).groups)
+            estimate_drift(
+                analyse_runs(sweep(interleaved(names, 3, order), sd=0.005, chance=chance, **how)).groups
+            )
             for _ in range(20)
         ]
         return [one for one in found if one and one.side_of(1.0)]
@@ -176,10 +178,10 @@ def test_a_control_takes_all_its_runs_claims_nothing_and_tells_a_drift():
     analysis = analyse_runs(control((112, 112.4, 111.6), (100, 100.1, 99.9), (108.6, 108.2, 109)))
     (found,) = analysis.comparisons
     assert found.estimates["speed"].sizes == (6, 3)
-    assert (dict(found.claims), analysis.chip(found.group), analysis.level) == ({}, "control", 0.95)
+    assert (dict(found.claims), analysis.badge(found.group), analysis.level) == ({}, "control", 0.95)
     assert any(note.startswith("No change at all (none again (A/A)): speed +10 %") for note in analysis.notes)
-    assert (found.drift.value, found.drift.paired) == (pytest.approx(0.97, abs=0.001), False)
-    assert analysis.remarks[0].startswith("From its first to its last runs the control changed by −3.0 %")
+    assert (found.drift.value, found.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
+    assert analysis.caveats[0].startswith("From its first to its last runs the control changed by −3.0 %")
 
 
 def test_what_a_median_leaves_out_is_said_with_both_ratios():
@@ -237,16 +239,16 @@ def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
 
 
 def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
-    again = [
+    control_value = [
         *(r for n, speed in enumerate(SLOW) for r in _numbered(n, runs("none", BASE[:1], (speed,)))),
         *(r for n, speed in enumerate(FAST) for r in _numbered(n, runs("native", SAME[:1], (speed,)))),
     ]
-    analysis = analyse_runs(again)
+    analysis = analyse_runs(control_value)
     group = analysis.groups[0]
     assert (group.n, group.seeds) == (5, 1)
-    assert (group.figures["images_per_second"].n, group.figures["quality"].n) == (5, 1)
+    assert (group.estimates["images_per_second"].n, group.estimates["quality"].n) == (5, 1)
     found = analysis.comparison("native").estimates["speed"]
-    assert (found.n, found.paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
+    assert (found.n, found.is_paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
 
 
 def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:

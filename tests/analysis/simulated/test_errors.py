@@ -168,4 +168,4 @@ def test_the_control_sees_a_drift():
     analyses = [analyse_runs(with_control(chance, 1, 4, DRIFT)) for _ in range(8)]
     assert sum(map(alarms, analyses)) >= 7
     for analysis in analyses:
-        assert alarms(analysis) == any("the control changed" in remark for remark in analysis.remarks)
+        assert alarms(analysis) == any("the control changed" in remark for remark in analysis.caveats)

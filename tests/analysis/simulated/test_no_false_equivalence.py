@@ -71,10 +71,10 @@ def said_equivalent(runs: list[RunRecord]) -> set[str]:
     labels = {run.config["backend"] for run in runs} - {"none"}
     terms = [f"{label}: equivalent within {MARGIN}" for label in labels]
     analysis = analyse_runs(runs, margin=MARGIN, require=terms)
-    found = {answer.term.label for answer in analysis.requirements if answer.is_shown}
+    found = {answer.gate.label for answer in analysis.gate_results if answer.is_shown}
     found |= {analysis.accent} if "the same within" in analysis.headline else set()
     for c in analysis.comparisons:
-        is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.chip(c.group)
+        is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.badge(c.group)
         found |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
     return found
 

@@ -4,16 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ampcompare.analysis.reproduction import REFUTED, REPRODUCED, JudgedFigure, Relation, with_verdicts
-from ampcompare.analysis.statistics.equivalence import Theirs
+from ampcompare.analysis.reproduction import REFUTED, REPRODUCED, AssessedValue, Relation, assess_values
+from ampcompare.analysis.statistics.equivalence import PublishedEstimate
 from ampcompare.analysis.statistics.mean_difference import difference
-from ampcompare.publications.printed_value import Printed
-from ampcompare.publications.publication import Figure
+from ampcompare.publications.printed_value import PrintedValue
+from ampcompare.publications.publication import PublishedMetric
 from ampcompare.runtime import formatting
 
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
-SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
+SPEEDS = PublishedMetric.model_construct(name="speed", measured="images_per_second", values={})
 RATIO = Relation("speed-up", formatting.ratio, is_ratio=True)
 
 
@@ -22,15 +22,18 @@ def page(rng, n, noise, doctored=1.0):
 
     def times(speed, sd):
         values = 100 * speed * np.exp(rng.normal(0, sd, n + 1))
-        return pd.Series(values[:-1]), Printed.model_validate(f"{values[-1]:.3g}")
+        return pd.Series(values[:-1]), PrintedValue.model_validate(f"{values[-1]:.3g}")
 
     (base, there), rows = times(1.0, noise[0]), []
     for number, speed in enumerate(ARMS):
         ours, one = times(speed, noise[-1])
         ends = (one.value / there.value, one.low / there.high, one.high / there.low)
-        theirs, found = Theirs(*(doctored * end for end in ends)), difference(ours, base, log=True, by="")
-        rows.append(JudgedFigure(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
-    return [row.verdict for row in with_verdicts(rows, 0.1, 0.5)]
+        theirs, found = (
+            PublishedEstimate(*(doctored * end for end in ends)),
+            difference(ours, base, log=True, paired_by=""),
+        )
+        rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+    return [row.verdict for row in assess_values(rows, 0.1, 0.5)]
 
 
 @pytest.mark.parametrize(("n", "noise"), [(3, (0.15,)), (3, (0.15, 0.05)), (5, (0.02,)), (10, (0.05, 0.15))])

@@ -10,9 +10,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from ampcompare.analysis.statistics.equivalence import Theirs, differs, equals, more_to_tell
+from ampcompare.analysis.statistics.equivalence import (
+    PublishedEstimate,
+    count_further_runs,
+    is_different,
+    is_equivalent,
+)
 from ampcompare.analysis.statistics.mean_difference import difference, mean
-from ampcompare.analysis.statistics.multiplicity import joint_level, more_seeds, share_of
+from ampcompare.analysis.statistics.multiplicity import estimate_proportion, joint_level, more_seeds
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 OURS, THEIRS = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)
@@ -28,9 +33,9 @@ def test_three_pairs_by_hand():
     # Differences 1, 2, 3: deviation 1, error 1/sqrt(3). The seeds themselves are 100 apart.
     found = difference(of(101, 202, 303), of(100, 200, 300))
     half = T_2 / math.sqrt(3)
-    assert (found.value, found.seen, found.n, found.df) == (2.0, (1.0, 3.0), 3, 2.0)
+    assert (found.value, found.observed_range, found.n, found.df) == (2.0, (1.0, 3.0), 3, 2.0)
     assert (found.low, found.high) == pytest.approx((2 - half, 2 + half), **EXACT)
-    assert found.next_run() == pytest.approx((2 - 2 * half, 2 + 2 * half), **EXACT)
+    assert found.prediction_interval() == pytest.approx((2 - 2 * half, 2 + 2 * half), **EXACT)
     assert found.basis == "n = 3, paired by seed"
 
 
@@ -39,7 +44,7 @@ def test_three_pairs_by_hand():
 def test_intervals_are_scipys(log: bool, level: float, subtests: pytest.Subtests):
     def assert_is(found, theirs):
         ends = np.array(theirs.confidence_interval(level))
-        assert found.at(level).ends == pytest.approx(tuple(np.exp(ends) if log else ends), **EXACT)
+        assert found.at_level(level).ends == pytest.approx(tuple(np.exp(ends) if log else ends), **EXACT)
 
     ours, theirs = np.log([OURS, THEIRS]) if log else np.array([OURS, THEIRS])
     with subtests.test("mean"):
@@ -75,7 +80,7 @@ def test_paired_from_three_pairs_that_are_half_of_the_smaller_side(ours, theirs,
     rng = np.random.default_rng(ours)
     a, b = of(*rng.normal(size=ours)), of(*rng.normal(size=theirs), first=ours - common)
     found = difference(a, b)
-    assert found.paired == paired
+    assert found.is_paired == paired
     assert (found.n, found.sizes) == (common if paired else min(ours, theirs), (ours, theirs))
     expected = (a - b).dropna().mean() if paired else a.mean() - b.mean()
     assert found.value == pytest.approx(expected, **EXACT)
@@ -86,7 +91,7 @@ def test_paired_from_three_pairs_that_are_half_of_the_smaller_side(ours, theirs,
 def test_pairs_are_by_what_the_index_says_not_by_order():
     found = difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
     assert (found.value, found.ends) == (1.0, (1.0, 1.0))
-    assert not difference(of(*OURS), of(*THEIRS), by="").paired
+    assert not difference(of(*OURS), of(*THEIRS), paired_by="").is_paired
     with pytest.raises(AssertionError, match="multiply"):  # as pandas would, of a label that is there twice
         difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), of(1, 2, 3))
 
@@ -95,9 +100,9 @@ def test_pairs_are_by_what_the_index_says_not_by_order():
 @pytest.mark.parametrize("first", [0, 20])
 def test_below_three_a_side_there_is_what_was_seen_and_no_interval(ours, theirs, first):
     found = difference(of(*range(1, ours + 1)), of(*[0.5] * theirs, first=first), log=True)
-    assert (found.has_interval, found.ends, found.next_run()) == (False, (None, None), None)
+    assert (found.has_interval, found.ends, found.prediction_interval()) == (False, (None, None), None)
     pairs = 0 if first else min(ours, theirs)
-    assert found.seen == pytest.approx((2.0, 2.0 * (pairs or ours)))
+    assert found.observed_range == pytest.approx((2.0, 2.0 * (pairs or ours)))
     assert found.basis.endswith("no interval")
     assert mean(of(*range(1, ours + 1))).has_interval == (ours >= 3)
 
@@ -146,7 +151,7 @@ def test_the_level_is_shared_by_groups_and_looks():
 
 
 def found_at(level: float, pilot: pd.Series = PILOT):
-    return difference(pilot, 0 * pilot).at(level)
+    return difference(pilot, 0 * pilot).at_level(level)
 
 
 def power(n: int, level: float, *distances: float) -> float:
@@ -185,7 +190,7 @@ def test_where_no_number_would_do_there_is_none():
 
 @pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
 def test_a_share_is_scipys_exact_binomial(k, n):
-    found = share_of(k, n)
+    found = estimate_proportion(k, n)
     theirs = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
     assert (found.low, found.high) == pytest.approx(tuple(theirs), **EXACT)
 
@@ -195,43 +200,46 @@ VALUES = pd.Series([93.1, 93.6, 92.9, 93.3])
 
 def assert_differs_at(ours, theirs, p):
     """At every level below 1 - p, and at none above."""
-    assert differs(ours, theirs, 1 - 1.001 * p)
-    assert not differs(ours, theirs, 1 - 0.999 * p)
+    assert is_different(ours, theirs, 1 - 1.001 * p)
+    assert not is_different(ours, theirs, 1 - 0.999 * p)
 
 
 @pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
 def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
     ours = mean(VALUES)
     t = (ours.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
-    assert_differs_at(ours, Theirs(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
+    assert_differs_at(ours, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
     # What the digits leave open counts as agreement.
-    assert not differs(ours, Theirs(value, min(value, 93.2), max(value, 93.3), runs), 1e-6)
+    assert not is_different(ours, PublishedEstimate(value, min(value, 93.2), max(value, 93.3), runs), 1e-6)
 
 
 def test_a_figure_with_its_own_interval_is_compared_by_welch():
     others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
-    theirs = Theirs(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
+    theirs = PublishedEstimate(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
     welch = stats.ttest_ind(VALUES, others, equal_var=False)
     assert_differs_at(mean(VALUES), theirs, welch.pvalue)
     low, _ = welch.confidence_interval(0.9)
-    assert equals(mean(VALUES), theirs, -low + 1e-9)
-    assert not equals(mean(VALUES), theirs, -low - 1e-9)
+    assert is_equivalent(mean(VALUES), theirs, -low + 1e-9)
+    assert not is_equivalent(mean(VALUES), theirs, -low - 1e-9)
 
 
 def test_a_printed_figure_is_equal_by_two_one_sided_tests():
-    theirs, ends = Theirs(93.0, 92.95, 93.05), stats.ttest_1samp(VALUES, 0).confidence_interval(0.9)
+    theirs, ends = (
+        PublishedEstimate(93.0, 92.95, 93.05),
+        stats.ttest_1samp(VALUES, 0).confidence_interval(0.9),
+    )
     margin = max(92.95 - ends.low, ends.high - 93.05)
-    assert equals(mean(VALUES), theirs, margin + 1e-9)
-    assert not equals(mean(VALUES), theirs, margin - 1e-9)
+    assert is_equivalent(mean(VALUES), theirs, margin + 1e-9)
+    assert not is_equivalent(mean(VALUES), theirs, margin - 1e-9)
     few = mean(VALUES[:2])
-    assert not equals(few, theirs, 99.0)
-    assert not differs(few, theirs, 0.01)
+    assert not is_equivalent(few, theirs, 99.0)
+    assert not is_different(few, theirs, 0.01)
 
 
 def test_what_their_own_noise_hides_no_number_of_ours_tells():
     ours, level = mean(VALUES), 0.01
-    assert more_to_tell(ours, Theirs(93.2, 93.2, 93.2), 0.8, level) > 0  # to be shown equal
-    assert more_to_tell(ours, Theirs(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
-    vague = Theirs(95.5, 0, 0, error=1.2, df=9)
-    assert more_to_tell(ours, vague, 0.8, level) is None
-    assert more_to_tell(mean(VALUES[:2]), vague, 0.8, level) is None
+    assert count_further_runs(ours, PublishedEstimate(93.2, 93.2, 93.2), 0.8, level) > 0  # to be shown equal
+    assert count_further_runs(ours, PublishedEstimate(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
+    vague = PublishedEstimate(95.5, 0, 0, error=1.2, df=9)
+    assert count_further_runs(ours, vague, 0.8, level) is None
+    assert count_further_runs(mean(VALUES[:2]), vague, 0.8, level) is None

@@ -97,15 +97,15 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
     assert charts(make("none"), steady)["loss-scale"]["title"]["subtitle"].endswith("no step was skipped")
     assert "✕" in charts(make("none"), skipping)["loss-scale"]["title"]["subtitle"]
     # 65,536 halved in the first step and twice more to 8,192, doubled at steps 100, 200 and 300.
-    told = analyse_runs([make("none"), skipping]).sentences["scale"]
+    told = analyse_runs([make("none"), skipping]).numerics["scale"]
     assert told.startswith(
         "Loss scale: native from 32,768 to 65,536, 3 growths seen, 3 of 400 steps skipped. "
     )
-    told = analyse_runs([make("none"), steady]).sentences["scale"]
+    told = analyse_runs([make("none"), steady]).numerics["scale"]
     assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
     assert "none" not in told
     # Scale, growth and skipped steps are of one run; what another run skipped is said apart.
-    told = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).sentences["scale"]
+    told = analyse_runs([make("none"), steady, make("native", 2, steps=400)]).numerics["scale"]
     assert "1 growth seen, no step skipped (3 in another run)." in told
 
 
@@ -113,7 +113,7 @@ def test_the_loss_scale_is_drawn_and_told_of_every_scaled_backend_with_its_growt
 def test_the_loss_scale_is_that_of_the_lowest_seed_in_whatever_order_the_runs_are_loaded(turned: bool):
     made = [make("native", 10, steps=400), make("native", 9, skip_steps=())][:: -1 if turned else 1]
     analysis = analyse_runs([make("none"), *made])
-    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in analysis.sentences["scale"]
+    assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in analysis.numerics["scale"]
     (line,) = charts(make("none"), *made)["loss-scale"]["data"]["values"]
     assert max(line["y"]) == 131_072
 
@@ -133,7 +133,7 @@ def test_growth_before_the_first_row_counts():
         plan["config"]["precision"] = {"init_scale": 65536.0}
         plan["rows"] = [row for row in plan["rows"] if row["global_step"] > 100]
 
-    told = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).sentences["scale"]
+    told = analyse_runs([make("none"), make("native", skip_steps=(), edit=late)]).numerics["scale"]
     assert "native from 65,536 to 131,072, 1 growth seen, no step skipped" in told
 
 

@@ -111,18 +111,18 @@ def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
         analysis.headline,
         "5 November 2026",
         analysis.basis,
-        *analysis.remarks,
+        *analysis.caveats,
         *analysis.notes,
         analysis.caption,
     ]
-    said += [*analysis.sentences.values(), *(answer.sentence for answer in analysis.requirements)]
-    said += [analysis.advice.replace("`", ""), analysis.published.headline]
-    said += [row.why for row in analysis.published.rows]
+    said += [*analysis.numerics.values(), *(answer.sentence for answer in analysis.gate_results)]
+    said += [analysis.advice.replace("`", ""), analysis.reproduction.headline]
+    said += [row.why for row in analysis.reproduction.rows]
     table = comparison_table(analysis)
     said += [
         text for row in table.rows for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)
     ]
-    said += [text for row in table.rows for text in (row.label, row.meaning, row.chip, row.runs)]
+    said += [text for row in table.rows for text in (row.label, row.meaning, row.badge, row.runs)]
     assert not [text for text in said if " ".join(text.split()) not in page.text]
     order = [a["id"] for a in page.of("section")]
     assert order == ["comparison", "training", "numerics", "published", "evidence"]

@@ -15,7 +15,7 @@ from ampcompare.cli import main
 from ampcompare.config.load import config_from_cli
 from ampcompare.config.publication_config import arm_config
 from ampcompare.entrypoint import main as train
-from ampcompare.publications.publication import load, names
+from ampcompare.publications.publication import list_publications, load_publication
 from ampcompare.report.page.render import render_page
 from ampcompare.sweeps.command_macros import build_command
 from ampcompare.sweeps.prepare import prepare_sweep
@@ -56,9 +56,9 @@ def test_the_list_names_every_publication_with_its_arms_data_source_and_time(cap
     status, said = run(capsys=capsys)
     assert status == 0
     blocks = dict(block.split(": ", 1) for block in said.split("\n\n")[:-1])
-    assert sorted(blocks) == names()
+    assert sorted(blocks) == list_publications()
     for name, block in blocks.items():
-        publication = load(name)
+        publication = load_publication(name)
         assert publication.title in block
         assert publication.source in block
         assert all(arm in block for arm in publication.arms)
@@ -118,7 +118,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
 def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, monkeypatch, name):
     """No figure of it is judged, and title and section say why."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    own, runs = load(name), tmp_path / "runs"
+    own, runs = load_publication(name), tmp_path / "runs"
     for number, arm in enumerate(own.arms):
         words = [f"published.name={name}", f"published.arm={arm}", *LOOK, f"output_dir={runs / str(number)}"]
         assert train([*words, *OF.get(name, ["data.source=synthetic"]), *SMALL]) == 0
@@ -128,8 +128,8 @@ def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, mon
         for key in ("backend", "tf32", "precision.loss_scale", "memory_format", "optimizer.lr"):
             assert record.option(key) == whole.value(key)
     analysis = analyse_runs(load_runs([str(runs)]), reproduce=name)
-    assert [*analysis.published.matched.arms] == [*own.arms]
-    assert {row.verdict for row in analysis.published.rows} <= {OPEN}
+    assert [*analysis.reproduction.match.arms] == [*own.arms]
+    assert {row.verdict for row in analysis.reproduction.rows} <= {OPEN}
     page = render_page(analysis).decode()
     assert f"{name} at scale 0.02 with the network tiny</title>" in page
     assert page.count("at scale 0.02 with the network tiny") >= 2
@@ -171,7 +171,7 @@ def written(tmp_path: Path, name: str, *options: str) -> Path:
 
 def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path):
     path = written(tmp_path, "recipe", "--seeds", "2", "--scale", "0.5", "log.every=7")
-    sweep, publication = read(path), load("recipe")
+    sweep, publication = read(path), load_publication("recipe")
     assert sweep.total() == 2 * len(publication.arms)
     template = sweep.command[sweep.command.index("run") + 1 :]
     configs = [

@@ -10,7 +10,12 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.analysis.external.questions import MissingInput, arms_question, differing_settings, values_in
-from ampcompare.analysis.grouping.distinguishing_settings import BACKEND, NOT_SET, sets_apart, settings_of
+from ampcompare.analysis.grouping.distinguishing_settings import (
+    BACKEND,
+    NOT_SET,
+    is_distinguishing,
+    settings_of,
+)
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.runs import RunRecord
@@ -116,7 +121,7 @@ def group_external(
     found.seeds = [None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))]
     machine = {
         f"{metrics.ENVIRONMENT}.{key}": tuple(as_text(run.machine.facts.get(key, NOT_SET)) for run in runs)
-        for key in dict.fromkeys(key for run in runs for key in run.machine.facts if sets_apart(key))
+        for key in dict.fromkeys(key for run in runs for key in run.machine.facts if is_distinguishing(key))
     }
     known = {*every, seed, *ignore}
     free = {key: column for key, column in {**columns, **machine}.items() if key not in known}

@@ -39,7 +39,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Measure:
+class KeyMapping:
     """A logged key in a role.
 
     Attributes:
@@ -103,7 +103,7 @@ def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
     return rates
 
 
-def parse_measure(role: str, text: str, runs: Sequence[RunRecord]) -> Measure:
+def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMapping:
     """Return what `--throughput`, `--time` or `--memory` names. Raises UserError for another form, and for a
     key that no run has as a number.
     """
@@ -118,14 +118,14 @@ def parse_measure(role: str, text: str, runs: Sequence[RunRecord]) -> Measure:
         known = sorted(name for name in every if not name.startswith("_"))
         near, there = nearest_key(key, known), ", ".join(known[:12]) or "nothing"
         raise UserError(f"--{role} {key!r}: no run has it as a number; {near and near + ' '}logged: {there}")
-    return Measure(role, key, unit, is_cumulative)
+    return KeyMapping(role, key, unit, is_cumulative)
 
 
-def measures_of(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[Measure]:
+def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[KeyMapping]:
     """Return a Measure for each role that is named. Raises UserError where both name the speed."""
     if options.get(THROUGHPUT) and options.get(TIME):
         raise UserError("--time: --throughput says how fast a run is, too; name one of them")
-    return [parse_measure(role, text, runs) for role, text in options.items() if text]
+    return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
 
 
 # The step of rows in which no format declares one, by the formats' own names.

@@ -15,7 +15,7 @@ from ampcompare.analysis.external.key_mapping import (
     OWN_STEP,
     STEP_KEYS,
     counts_rows,
-    measures_of,
+    parse_key_mappings,
     with_clock,
 )
 from ampcompare.analysis.external.questions import MissingInput, metric_question, suggested_way
@@ -29,10 +29,10 @@ from ampcompare.analysis.grouping.compared_metric import (
     Quantities,
     Unit,
     choose_metric,
+    infer_goal,
     is_logged,
     parse_metric,
     placeholder_of,
-    says_direction,
     without_value,
 )
 from ampcompare.analysis.grouping.distinguishing_settings import BACKEND
@@ -45,14 +45,14 @@ from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, plural, printable, short, some
 
-OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
-OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
+OWN_KEYS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
+OWN_KEYS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
 DEVICE = "device"  # `--ignore device`: the runs had one device, although no record says so
 ONE_DEVICE = "one device, as you say"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReadingOptions:
     """What the user names, as for `analyse_runs`; None is left to the runs, or asked for."""
 
     baseline: str | None = None
@@ -69,7 +69,7 @@ class Options:
 
 
 @dataclass
-class Reading:
+class RunReading:
     """The runs under our names, what they are compared by, and what has to be said of that.
 
     Attributes:
@@ -91,7 +91,7 @@ class Reading:
     is_own: bool = True
 
 
-def read(runs: Sequence[RunRecord], options: Options) -> Reading:
+def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     """Read a set of runs.
 
     Raises:
@@ -103,10 +103,10 @@ def read(runs: Sequence[RunRecord], options: Options) -> Reading:
     return reading
 
 
-def _read_own(runs: Sequence[RunRecord], options: Options) -> Reading:
+def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     is_ours = not any(run.is_recorded for run in runs)
     measures = _measures(options, runs)
-    reading = Reading(
+    reading = RunReading(
         [_apply(run, measures) for run in runs],
         _own_metric(runs, options),
         group_own(runs, options.group_by, options.baseline, options.split_by, options.seed, options.ignore),
@@ -122,7 +122,7 @@ def _read_own(runs: Sequence[RunRecord], options: Options) -> Reading:
     return reading
 
 
-def _read_external(runs: Sequence[RunRecord], options: Options) -> Reading:
+def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
     measures = _measures(options, runs)
     questions: list[str] = []
     arguments: list[str] = []
@@ -144,7 +144,7 @@ def _read_external(runs: Sequence[RunRecord], options: Options) -> Reading:
     mapped = [with_clock(run, step) for run, step in zip(runs, steps, strict=True)]
     mapped = [_apply(run, measures) for run in _with_machines(mapped, DEVICE in options.ignore)]
     unit = _step_unit(runs, steps)
-    reading = Reading(
+    reading = RunReading(
         mapped, metric, grouping, _quantities(Quantities("", "", step=unit), measures), is_own=False
     )
     of = "best" if options.best else "last"
@@ -156,12 +156,12 @@ def _read_external(runs: Sequence[RunRecord], options: Options) -> Reading:
 
 
 def _way(metric: ComparedMetric) -> str:
-    return "lower" if metric.falls else "higher"
+    return "lower" if metric.lower_is_better else "higher"
 
 
-def _measures(options: Options, runs: Sequence[RunRecord]) -> list[Any]:
+def _measures(options: ReadingOptions, runs: Sequence[RunRecord]) -> list[Any]:
     roles = ("throughput", "time", MEMORY)
-    return measures_of({role: getattr(options, role) for role in roles}, runs)
+    return parse_key_mappings({role: getattr(options, role) for role in roles}, runs)
 
 
 def _apply(run: RunRecord, measures: Sequence[Any]) -> RunRecord:
@@ -181,10 +181,10 @@ def _are_own(runs: Sequence[RunRecord]) -> bool:
     """Whether this program recorded them: a run names a backend, which others do as well, and logs under our
     names or says what it ran on; or, where all ended before that, it is a backend of ours.
     """
-    if not any(run.rows or OURS & {*run.summary} for run in runs):
+    if not any(run.rows or OWN_KEYS & {*run.summary} for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
     named = [run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()]
-    return any(OURS & {*run.logged, *run.summary} for run in named)
+    return any(OWN_KEYS & {*run.logged, *run.summary} for run in named)
 
 
 def _has_other_data(run: RunRecord) -> bool:
@@ -212,7 +212,7 @@ def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
     return "row" if is_row else "step"
 
 
-def _external_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMetric:
+def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
     """Return the metric that the user names or the format declares. Raises MissingInput, UserError."""
     if options.metric is not None:
         key, goal, unit = parse_metric(options.metric, runs)
@@ -231,7 +231,7 @@ def _external_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMet
     return choose_metric(key, options.margin, runs, unit=unit, goal=goal or MAXIMIZE)
 
 
-def _own_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMetric:
+def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
     """Return the metric that the user names, else that of the runs' sweep, else that of their task."""
     goal, unit = "", None
     swept = runs[0].objective if len({run.objective for run in runs}) == 1 else None
@@ -242,18 +242,18 @@ def _own_metric(runs: Sequence[RunRecord], options: Options) -> ComparedMetric:
     else:
         # What is not there is said of the groups.
         key = _of_their_task(runs) or _only_score(runs) or DEFAULT_METRIC
-    words, declared = _declared_in_task(key, runs)
+    display_name, declared = _declared_in_task(key, runs)
     # Our training records which way a score is better. The names that a loop gives its values say nothing.
     is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
     goal = goal or declared or (declared_goal(key, runs) if is_named else "")
-    if not goal and (is_named or says_direction(key) is None) and is_logged(key, runs):
+    if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
         question = f"which way {printable(key)} is better: --metric {key}:max or {key}:min"
         raise MissingInput([question], ["--metric", f"{options.metric or key}:{suggested_way(key, runs)}"])
     if unit is None and is_named and not any(key in run.units for run in runs):
         unit = Unit.PLAIN
     is_asked = options.metric is not None
     metric = choose_metric(key, options.margin, runs, unit=unit, goal=goal, is_asked=is_asked)
-    return replace(metric, words=words)
+    return replace(metric, display_name=display_name)
 
 
 def is_quality(key: str) -> bool:
@@ -322,7 +322,7 @@ def _with_machines(runs: list[RunRecord], is_one_device: bool) -> list[RunRecord
     return found
 
 
-def _drop_placeholder(reading: Reading) -> None:
+def _drop_placeholder(reading: RunReading) -> None:
     """Take away the value of the metric that stands for no evaluation (-1), and say so."""
     key, runs = reading.metric.key, reading.runs
     every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))

@@ -1,0 +1,1 @@
+"""From runs to groups: one table row per run, and repeats pooled into groups."""

@@ -8,7 +8,7 @@ from ampcompare.precision.registry import REGISTRY
 from ampcompare.runs import RunRecord
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short
 
-AGAIN = " again (A/A)"  # ends the name of the baseline's control
+AA_SUFFIX = " again (A/A)"  # ends the name of the baseline's control
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 AMPERE = 8.0  # compute capability from which NVIDIA's GPUs have TF32
 # Where a record lacks the capability: GPUs of Ampere and newer by their names, as the driver gives them.
@@ -25,7 +25,7 @@ def label_of(run: RunRecord) -> str:
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
-def ordered(values: Iterable[str]) -> list[str]:
+def order_backends(values: Iterable[str]) -> list[str]:
     """Return each value once: built-in backends in their order, then the others by name, numbers by size."""
     wanted = set(values)
     known = [label for label in REGISTRY if label in wanted]
@@ -41,7 +41,7 @@ def dtype_of(run: RunRecord) -> str:
     return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
 
 
-def half_of(run: RunRecord) -> str:
+def dtype_16bit_of(run: RunRecord) -> str:
     """Its type of less than 32 bits (`bf16`); nothing for fp32, and where none is known."""
     return SHORT.get(dtype_of(run), "")
 
@@ -69,7 +69,7 @@ def has_tf32(run: RunRecord) -> bool:
     return "NVIDIA" in name and SINCE_AMPERE.search(name) is not None
 
 
-def words_of(run: RunRecord) -> str:
+def describe_backend(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
     words, dtype = run.environment.get("backend_words"), dtype_of(run)
     if built_in := REGISTRY.get(str(run.option("backend"))):

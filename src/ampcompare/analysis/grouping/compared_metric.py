@@ -46,27 +46,27 @@ class ComparedMetric:
     margin: float | None = ACCURACY_MARGIN
     scale: Unit = Unit.FRACTION
     goal: str = MAXIMIZE
-    words: str = ""
+    display_name: str = ""
     target: float | None = None
-    floor: float = 0.0
+    resolution: float = 0.0
     is_best: bool = False
 
     def __post_init__(self) -> None:
         listed = metrics.find(self.key)
-        name = listed.label if listed else self.words or self.key
+        name = listed.label if listed else self.display_name or self.key
         best = "best " if self.is_best else ""
         self.name = f"{best}{name}"
-        self.falls = self.goal == MINIMIZE
-        self.is_share = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
-        self.is_accuracy = self.is_share and not self.falls
+        self.lower_is_better = self.goal == MINIMIZE
+        self.is_percentage = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
+        self.is_accuracy = self.is_percentage and not self.lower_is_better
         # What it is, beside speed and memory. Another share may be an F1 score, so it keeps its name.
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
         # Above a chart and at the beginning of a sentence: a logged key stays as it is.
         self.title = capital(self.name) if best or listed else self.name
-        self.axis = f"{self.name}, %" if self.is_share else self.name
+        self.axis = f"{self.name}, %" if self.is_percentage else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
         own = listed.unit if listed and listed.unit != metrics.FRACTION else ""
-        self.unit = "points" if self.is_share else own  # of differences
+        self.unit = "points" if self.is_percentage else own  # of differences
         self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
     def with_unit(self, difference: str) -> str:
@@ -75,11 +75,11 @@ class ComparedMetric:
         return f"{difference} {unit}".rstrip()
 
     def show_value(self, shown: float) -> str:
-        return in_percent(shown) if self.is_share else number(shown)
+        return in_percent(shown) if self.is_percentage else number(shown)
 
     def size(self, difference: float) -> str:
         """How large a difference is, without its sign and unit: `0.37`, `0.0041`."""
-        text = amount(difference, 2) if self.is_share else number(abs(difference))
+        text = amount(difference, 2) if self.is_percentage else number(abs(difference))
         return text if float(text.replace(",", "")) else number(abs(difference), 2)
 
     def as_shown(self, value: float) -> float:
@@ -114,7 +114,7 @@ class Quantities:
 OWN = Quantities()
 
 
-def says_direction(key: str) -> str | None:
+def infer_goal(key: str) -> str | None:
     """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
     listed = metrics.find(key)
     return GOALS.get((listed and listed.better) or metrics.guess_direction(key))
@@ -174,7 +174,7 @@ def choose_metric(
             raise UserError(f"--metric {key}:{unit.value}: {why}; leave :{unit.value} out")
     scale = unit or unit_of(key, values)
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
-    direction = goal or says_direction(key) or ""
+    direction = goal or infer_goal(key) or ""
     return ComparedMetric(key, default if margin is None else margin, scale, direction)
 
 
@@ -193,8 +193,8 @@ def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
     """
     known = {*values}
     negative = {value for value in known if value < 0}
-    is_share = unit in (Unit.FRACTION, Unit.PERCENT)
-    return negative.pop() if is_share and len(negative) == 1 and max(known) >= 0 else None
+    is_percentage = unit in (Unit.FRACTION, Unit.PERCENT)
+    return negative.pop() if is_percentage and len(negative) == 1 and max(known) >= 0 else None
 
 
 def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
@@ -227,12 +227,12 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     says_percent = any(part in PERCENT_WORDS for part in metrics.split_words(key))
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
-    if not (says_percent or says_accuracy(key)) or low < 0 or high > 100:
+    if not (says_percent or is_accuracy_name(key)) or low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
 
 
-def says_accuracy(key: str) -> bool:
+def is_accuracy_name(key: str) -> bool:
     """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
     found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.split_words(key))
     return found and "loss" not in key.lower()

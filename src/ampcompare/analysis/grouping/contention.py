@@ -14,14 +14,14 @@ from ampcompare import metrics
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 
-MOST = 1e11  # seconds since 1970; what is beyond is no moment
+MAX_TIMESTAMP = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
 # Keys of `environment.machine` that tell what a run of this device computed on: a CPU by its host, a GPU not
 # by it, as the host may have others.
 TELLING = {"cpu": ("host",), "cuda": ("gpu", "gpu_uuid")}
 
 
-def at_work(
+def measure_contention(
     runs: Sequence[RunRecord], kinds: Iterable[str], starts: Iterable[float]
 ) -> tuple[list[float], list[frozenset[str]]]:
     """The share of each run's time in which others of the set had one of its cards too, NaN where machine or
@@ -63,9 +63,9 @@ def _spans(run: RunRecord, start: float) -> np.ndarray:
     start and its own clock; of one that went on elsewhere, when it was there.
     """
     clock, ends = run.numbers(metrics.ELAPSED), run.numbers("_timestamp")
-    if not (known := (np.abs(clock) < MOST) & (ends > 0) & (ends < MOST)).any():
+    if not (known := (np.abs(clock) < MAX_TIMESTAMP) & (ends > 0) & (ends < MAX_TIMESTAMP)).any():
         ends = clock + (start if len(run.paths) < 2 else np.nan)
-        known = (np.abs(clock) < MOST) & np.isfinite(ends)
+        known = (np.abs(clock) < MAX_TIMESTAMP) & np.isfinite(ends)
     if not known.any():
         return np.empty((0, 2))
     clock, ends = np.maximum.accumulate(clock[known]), np.maximum.accumulate(ends[known])

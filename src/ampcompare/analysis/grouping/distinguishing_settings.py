@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ampcompare.analysis.grouping.backend_info import label_of
-from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, device_words
+from ampcompare.analysis.grouping.run_table import DEVICE, NO_DEVICE, RUN, describe_device
 from ampcompare.config.canonical import canonical
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import find_option, with_role
@@ -55,7 +55,7 @@ def settings_of(
     program's what its reading has `told`. With either the machine and the software.
     """
     environment = run.environment
-    facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if sets_apart(k)}
+    facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if is_distinguishing(k)}
     if told is not None:
         return facts | dict(told)
     found = {key: _text(value) for key, value in canonical(run.config, environment).items()}
@@ -71,18 +71,18 @@ def _text(value: Any) -> str:
     return (",".join(map(as_text, value)) or NULL) if isinstance(value, list) else as_text(value)
 
 
-def follows(compared: str) -> tuple[str, ...]:
+def dependent_prefixes(compared: str) -> tuple[str, ...]:
     """How the keys begin of what differs because this one does."""
     return FOLLOWS.get(compared.partition(".")[0], ())
 
 
-def sets_apart(key: str) -> bool:
+def is_distinguishing(key: str) -> bool:
     """Whether runs that differ in this key of the environment are never pooled."""
     head = key.partition(".")[0]
     return head in SPLITS or head.endswith(HASHES)
 
 
-def arm_of(run: RunRecord) -> str:
+def control_position(run: RunRecord) -> str:
     """Where in its sweep a run of the A/A control stands (`first`, `last`); nothing for any other run."""
     arm = run.option("plan.arm")
     return as_text(arm) if arm or arm == 0 else ""
@@ -93,7 +93,7 @@ def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({one.get(key) for one in settings}) > 1]
 
 
-def labels_of(
+def make_labels(
     value: str,
     settings: Sequence[Mapping[str, str]],
     always: Sequence[str],
@@ -104,7 +104,7 @@ def labels_of(
     label shows, and in which of the differing ones they do.
     """
     # Another backend has other precision settings; its name says enough.
-    told = tuple(begins for key in differing for begins in follows(key))
+    told = tuple(begins for key in differing for begins in dependent_prefixes(key))
     others = [key for key in differing if not key.startswith(told) and key not in always]
     code = [key for key in (*always, *others) if key.startswith(CHANGED_CODE)]
     always = [key for key in always if key not in code]
@@ -114,7 +114,10 @@ def labels_of(
     for number, one in enumerate(settings, 1):
         # `tf32 on`, `lr 0.009`, `model resnet50`
         fixed, more = (
-            [f"{key.removesuffix('.name').rpartition('.')[2]} {brief(one.get(key, NOT_SET))}" for key in keys]
+            [
+                f"{key.removesuffix('.name').rpartition('.')[2]} {format_setting(one.get(key, NOT_SET))}"
+                for key in keys
+            ]
             for keys in (always, others)
         )
         more = more if len(", ".join(more)) <= SUFFIX_CHARS else [f"setting {number}"]
@@ -136,7 +139,7 @@ def _code_label(one: Mapping[str, str], key: str, settings: Sequence[Mapping[str
     return f"{file} before {first_change}" if changed else "before the change"
 
 
-def brief(value: str) -> str:
+def format_setting(value: str) -> str:
     """A setting in a label: a number with six digits, 0.009 for 0.009000000000000001; `on` for True; a text
     as it is, cut where it is long.
     """
@@ -146,12 +149,12 @@ def brief(value: str) -> str:
         return short(value, 24)
 
 
-class Setting(NamedTuple):
+class CommonSetting(NamedTuple):
     """The common setting of a set of runs: model, data, batch size and length in `words`, the data always;
     where the runs differ, every value is named.
     """
 
-    words: str
+    text: str
     devices: tuple[str, ...]
     is_synthetic: bool
 
@@ -168,7 +171,7 @@ STEPS = ("max_steps",)
 EPOCHS = ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max_epochs")
 
 
-def describe(rows: pd.DataFrame) -> Setting:
+def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     runs: list[RunRecord] = list(rows[RUN])
     model, batch = ", ".join(_said(runs, MODELS)), ", ".join(_said(runs, BATCHES))
     own = [name for name in dict.fromkeys(map(_data_of, runs)) if name]
@@ -179,10 +182,10 @@ def describe(rows: pd.DataFrame) -> Setting:
         if counts:
             parts.append(f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}")
             break
-    devices = dict.fromkeys(device_words(row) for _, row in rows.iterrows() if row[DEVICE])
+    devices = dict.fromkeys(describe_device(row) for _, row in rows.iterrows() if row[DEVICE])
     named = {run.option("data.source") for run in runs if isinstance(run.option("data.source"), str)}
     is_synthetic = any(sources.SOURCES[name].is_synthetic for name in named & {*sources.SOURCES})
-    return Setting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
+    return CommonSetting(", ".join(filter(None, parts)), tuple(devices) or (NO_DEVICE,), is_synthetic)
 
 
 def _said(runs: Sequence[RunRecord], keys: Sequence[str]) -> list[str]:

@@ -14,29 +14,29 @@ from typing import Any
 import pandas as pd
 
 from ampcompare.analysis.grouping import run_table
-from ampcompare.analysis.grouping.backend_info import AGAIN, ordered
+from ampcompare.analysis.grouping.backend_info import AA_SUFFIX, order_backends
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.distinguishing_settings import (
     BACKEND,
     NOT_SET,
-    arm_of,
+    control_position,
     differing_keys,
-    labels_of,
+    make_labels,
 )
 from ampcompare.analysis.grouping.run_metrics import (
     BEST,
     BY_COLUMN,
-    FIGURES,
     FINAL,
     PEAK,
+    RUN_METRICS,
     SCORE,
     SECONDS,
-    Figure,
+    RunMetric,
 )
-from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, shares_machine
+from ampcompare.analysis.grouping.run_table import OUTCOME, REFUSED, RUN, SEED, SETTINGS, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import mean
-from ampcompare.analysis.statistics.multiplicity import Share, share_of
+from ampcompare.analysis.statistics.multiplicity import Proportion, estimate_proportion
 from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import plural
@@ -61,12 +61,12 @@ class Outcomes:
         return self.finished + self.failed
 
     @property
-    def failures(self) -> Share | None:
+    def failures(self) -> Proportion | None:
         """The failed among those that ended, with the exact interval; None where none did."""
-        return share_of(self.failed, self.ended) if self.ended else None
+        return estimate_proportion(self.failed, self.ended) if self.ended else None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`5 of 5 runs`, `3 of 5 runs, 2 failed`, `3 of 6 runs, 1 stopped, 2 running`."""
         every = vars(self).items()
         others = [f"{n} {word}" for word, n in every if n and word != "finished"]
@@ -86,9 +86,9 @@ class Group:
     metric: ComparedMetric
     value: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    apart: tuple[tuple[str, str], ...] = ()
+    distinguishing_settings: tuple[tuple[str, str], ...] = ()
     is_control: bool = False
-    measured: Mapping[str, Estimate] = field(default_factory=dict)
+    bench_estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         said, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
@@ -107,20 +107,20 @@ class Group:
         self.devices = frozenset(self.rows[run_table.DEVICE])  # an empty name where none was recorded
 
     @cached_property
-    def figures(self) -> dict[str, Estimate]:
+    def estimates(self) -> dict[str, Estimate]:
         """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
         stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
-        every = {figure.column: self._mean(figure) for figure in FIGURES}
-        return {name: found for name, found in every.items() if found} | dict(self.measured)
+        every = {figure.column: self._mean(figure) for figure in RUN_METRICS}
+        return {name: found for name, found in every.items() if found} | dict(self.bench_estimates)
 
-    def _mean(self, figure: Figure) -> Estimate | None:
+    def _mean(self, figure: RunMetric) -> Estimate | None:
         values = self.sample(figure.column)
         if values.empty:  # shown, and not compared
             values = self.sample(figure.column, own_times=False)
         if figure.column != SCORE:
             return mean(values, log=figure.is_ratio)
-        found = mean(values, resolution=self.metric.floor)
-        return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_share else found
+        found = mean(values, resolution=self.metric.resolution)
+        return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_percentage else found
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
         """One figure of the counted runs that have it, by the seed, by which it is paired. Of what the seed
@@ -133,7 +133,7 @@ class Group:
         if figure.is_of_seed:
             counts &= rows[OUTCOME] != RunState.FAILED
         if figure.is_timed and own_times:
-            counts &= ~shares_machine(rows)
+            counts &= ~is_machine_shared(rows)
         rows = rows[counts]
         found: dict[str, list[float]] = {}
         for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
@@ -152,7 +152,6 @@ def group_runs(
     metric: ComparedMetric,
     keys: Sequence[str] = (BACKEND,),
     ignored: frozenset[str] = frozenset(),
-    floor: float = 0.0,
 ) -> list[Group]:
     """The groups, known backends first. The first of `keys` is compared, all are in the labels.
 
@@ -163,8 +162,8 @@ def group_runs(
     for place, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
         own = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
         value = row[SETTINGS].get(keys[0], NOT_SET)
-        if arm_of(row[RUN]):
-            value = again(value)
+        if control_position(row[RUN]):
+            value = control_value(value)
             own |= {keys[0]: value} if keys[0] in own else {}
         alike, pool = pools.setdefault(value, {}), tuple(sorted(own.items()))
         if is_refused[place]:  # the record may have no more than what was asked
@@ -172,27 +171,27 @@ def group_runs(
             pool = pool if pool in alike else next((one for one in alike if asked <= {*one}), pool)
         alike.setdefault(pool, []).append(place)
     groups: list[Group] = []
-    plain = ordered(value.removesuffix(AGAIN) for value in pools)
-    for value in (named for one in plain for named in (one, again(one)) if named in pools):
+    plain = order_backends(value.removesuffix(AA_SUFFIX) for value in pools)
+    for value in (named for one in plain for named in (one, control_value(one)) if named in pools):
         settings = [dict(pool) for pool in pools[value]]
         differing, taken = differing_keys(settings), [group.label for group in groups]
-        labels = labels_of(value, settings, keys[1:], differing, taken)
+        labels = make_labels(value, settings, keys[1:], differing, taken)
         for label, own, places in zip(labels, settings, pools[value].values(), strict=True):
-            apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
-            members, is_control = rows[rows.index.isin(places)], value.endswith(AGAIN)
-            groups.append(Group(label, members, metric, value, own, apart, is_control))
+            distinguishing_settings = tuple((key, own.get(key, NOT_SET)) for key in differing)
+            members, is_control = rows[rows.index.isin(places)], value.endswith(AA_SUFFIX)
+            groups.append(Group(label, members, metric, value, own, distinguishing_settings, is_control))
     return groups
 
 
-def again(value: str) -> str:
-    return f"{value}{AGAIN}"
+def control_value(value: str) -> str:
+    return f"{value}{AA_SUFFIX}"
 
 
 # Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
 COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
 
 
-def measured(group: Group, what: str) -> pd.Series:
+def sample_measurement(group: Group, what: str) -> pd.Series:
     """The counted runs' measurements of what publications give, in its unit: per process, accuracies per
     seed.
     """
@@ -200,7 +199,7 @@ def measured(group: Group, what: str) -> pd.Series:
     return 100 * values if what in (FINAL, BEST) else values
 
 
-def name_in(group: Group, row: pd.Series) -> str:
+def name_run(group: Group, row: pd.Series) -> str:
     """`seed 2`, or the run's name and id where the group has several of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
         return f"{row[run_table.NAME]} ({row[RUN].id})"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.compared_metric import ComparedMetric, says_accuracy
+from ampcompare.analysis.grouping.compared_metric import ComparedMetric, is_accuracy_name
 from ampcompare.data.sources import SOURCES
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import is_number, lookup
 
-LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
+MAX_VALUE = 1e100  # what is larger is no measurement, and could not be squared or added up
 SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups
 THROUGHPUT, PEAK, SKIPPED, SECONDS = "images_per_second", "peak_mib", "skipped_steps", "train_seconds"
 SCORE, BEST, TO_TARGET, FINAL = "quality", "best_accuracy", "seconds_to_target", "final_accuracy"
@@ -21,7 +21,7 @@ EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "clas
 
 
 @dataclass(frozen=True)
-class Figure:
+class RunMetric:
     """A number of each run; `column` is its name in the table of runs and in files.
 
     `of` takes it from a record, NaN where nothing was recorded. Groups are compared by the `question`, where
@@ -44,18 +44,18 @@ class Figure:
         """What a comparison comes to where nothing changes."""
         return 1.0 if self.is_ratio else 0.0
 
-    def taken(self, run: RunRecord, metric: ComparedMetric) -> float:
-        value, least = self.of(run, metric), 1 / LARGEST if self.question and self.is_ratio else -LARGEST
-        return value if least <= value <= LARGEST else math.nan
+    def value_of(self, run: RunRecord, metric: ComparedMetric) -> float:
+        value, least = self.of(run, metric), 1 / MAX_VALUE if self.question and self.is_ratio else -MAX_VALUE
+        return value if least <= value <= MAX_VALUE else math.nan
 
 
-def largest(run: RunRecord, key: str, logged: str = "") -> float:
+def summary_or_maximum(run: RunRecord, key: str, logged: str = "") -> float:
     """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
-    value = summary(run, key)
-    return value if abs(value) <= LARGEST else _maximum(run, logged or key)
+    value = summary_value(run, key)
+    return value if abs(value) <= MAX_VALUE else _maximum(run, logged or key)
 
 
-def summary(run: RunRecord, key: str) -> float:
+def summary_value(run: RunRecord, key: str) -> float:
     told = run.summary_number(key)
     return math.nan if told is None else told
 
@@ -69,14 +69,14 @@ def _median(run: RunRecord, key: str) -> float:
 
 
 def _sound(values: np.ndarray) -> np.ndarray:
-    return values[np.abs(values) <= LARGEST]
+    return values[np.abs(values) <= MAX_VALUE]
 
 
 def _last(run: RunRecord, key: str) -> float:
     """The last value logged; NaN where it was, however good the one before."""
     told = lookup(run.summary, key)
     if is_number(told) or key not in run.logged:  # not `{"max": ...}`, which is not the last
-        return summary(run, key)
+        return summary_value(run, key)
     _, numbers = run.logged_numbers(key)
     return float(numbers[-1]) if len(numbers) else math.nan
 
@@ -84,38 +84,38 @@ def _last(run: RunRecord, key: str) -> float:
 def _score(run: RunRecord, metric: ComparedMetric) -> float:
     """The last value of the metric, or its best one, in the shown unit."""
     if metric.is_best and len(values := _sound(run.values(metric.key))):
-        return float(values.min() if metric.falls else values.max()) * metric.factor
+        return float(values.min() if metric.lower_is_better else values.max()) * metric.factor
     return _last(run, metric.key) * metric.factor
 
 
 def _throughput(run: RunRecord) -> float:
     """Of all processes together: the median as recorded, else of the rows after warm-up."""
-    found, warmup = summary(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
-    if abs(found) <= LARGEST:
+    found, warmup = summary_value(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
+    if abs(found) <= MAX_VALUE:
         return found
     windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
-    if is_number(warmup) and abs(warmup) <= LARGEST:  # others' runs may log these, too
+    if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # others' runs may log these, too
         windows = windows[~(steps <= warmup)]
     return float(np.median(windows)) if len(windows := _sound(windows)) else math.nan
 
 
 def _best(run: RunRecord) -> float:
-    found = largest(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
+    found = summary_or_maximum(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
     return found if 0 <= found <= 1 else math.nan  # another program's may be in percent
 
 
 def _seconds_in_all(run: RunRecord) -> float:
-    return math.nan if clock_jumps(run) else _maximum(run, metrics.ELAPSED)
+    return math.nan if count_clock_jumps(run) else _maximum(run, metrics.ELAPSED)
 
 
 def _seconds_per_epoch(run: RunRecord) -> float:
     epochs = _maximum(run, metrics.EPOCH)
-    return largest(run, metrics.TRAIN_SECONDS) / epochs if epochs >= 1 else math.nan
+    return summary_or_maximum(run, metrics.TRAIN_SECONDS) / epochs if epochs >= 1 else math.nan
 
 
 def _of_data(run: RunRecord, key: str, known: str) -> float:
     """A count as recorded, else what is known of the source; NaN if neither."""
-    if 1 <= (told := summary(run, key)) <= LARGEST:
+    if 1 <= (told := summary_value(run, key)) <= MAX_VALUE:
         return float(math.floor(told))
     named, limit = run.option("data.source"), run.option("data.test_limit")
     count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
@@ -126,45 +126,51 @@ def _of_data(run: RunRecord, key: str, known: str) -> float:
 def _chance(run: RunRecord, metric: ComparedMetric) -> float:
     """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
     top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    taken = (int(top[1]) if top else 1) if metric.is_accuracy and says_accuracy(metric.key) else 0
+    value_of = (int(top[1]) if top else 1) if metric.is_accuracy and is_accuracy_name(metric.key) else 0
     classes = _of_data(run, metrics.CLASSES, "classes")
-    return min(1.0, taken / classes) if classes >= 1 else 0.0
+    return min(1.0, value_of / classes) if classes >= 1 else 0.0
 
 
-def clock_jumps(run: RunRecord) -> int:
+def count_clock_jumps(run: RunRecord) -> int:
     """How often its clock went backwards."""
     clock = run.values(metrics.ELAPSED)
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
 
-def seconds_to(run: RunRecord, metric: ComparedMetric) -> float:
+def seconds_to_target(run: RunRecord, metric: ComparedMetric) -> float:
     """The training seconds at which the metric was at its target or better; NaN of a run that did not reach
     it, and where its clock went backwards.
     """
-    there, clock = reaching(run, metric), run.numbers(metrics.TRAIN_SECONDS)
-    known = clock[: there[0] + 1] if len(there) and not clock_jumps(run) else clock[:0]
+    there, clock = rows_at_target(run, metric), run.numbers(metrics.TRAIN_SECONDS)
+    known = clock[: there[0] + 1] if len(there) and not count_clock_jumps(run) else clock[:0]
     known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
     return float(known[-1]) if len(known) else math.nan
 
 
-def reaching(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
+def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
     """The numbers of the rows in which the metric is at its target or better."""
     if (target := metric.target) is None:
         return np.empty(0, int)
     values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
-    return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+    return np.flatnonzero(
+        (values <= target + slack) if metric.lower_is_better else (values >= target - slack)
+    )
 
 
 # In the order of files. Memory is the device's peak allocation, on a CPU the process's resident memory; the
 # score the last value of the compared metric in the unit in which it is shown.
-FIGURES = (
-    Figure(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
-    Figure("step_time_ms_p50", lambda run, _: summary(run, metrics.STEP_TIME_P50), is_timed=True),
-    Figure(PEAK, lambda run, _: largest(run, metrics.PEAK_MEMORY), MEMORY, ("larger", "smaller")),
-    Figure("joules_per_image", lambda run, _: _median(run, metrics.ENERGY), ENERGY, is_timed=True),
-    Figure(SKIPPED, lambda run, _: largest(run, metrics.SKIPPED), is_ratio=False, is_of_seed=True),
-    Figure(SECONDS, lambda run, _: largest(run, metrics.TRAIN_SECONDS), is_timed=True),
-    Figure(
+RUN_METRICS = (
+    RunMetric(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
+    RunMetric("step_time_ms_p50", lambda run, _: summary_value(run, metrics.STEP_TIME_P50), is_timed=True),
+    RunMetric(
+        PEAK, lambda run, _: summary_or_maximum(run, metrics.PEAK_MEMORY), MEMORY, ("larger", "smaller")
+    ),
+    RunMetric("joules_per_image", lambda run, _: _median(run, metrics.ENERGY), ENERGY, is_timed=True),
+    RunMetric(
+        SKIPPED, lambda run, _: summary_or_maximum(run, metrics.SKIPPED), is_ratio=False, is_of_seed=True
+    ),
+    RunMetric(SECONDS, lambda run, _: summary_or_maximum(run, metrics.TRAIN_SECONDS), is_timed=True),
+    RunMetric(
         SCORE,
         _score,
         QUALITY,
@@ -172,21 +178,21 @@ FIGURES = (
         is_ratio=False,
         is_of_seed=True,
     ),
-    Figure(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
-    Figure(TO_TARGET, seconds_to, TIME, is_timed=True),
+    RunMetric(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
+    RunMetric(TO_TARGET, seconds_to_target, TIME, is_timed=True),
 )
 # What is known of a run besides, and in part what publications have: the time with evaluations, that of an
 # epoch, the last accuracy (0..1).
-MORE = (
-    Figure("step_time_ms_p95", lambda run, _: summary(run, metrics.STEP_TIME_P95), is_timed=True),
-    Figure(EPOCHS, lambda run, _: _maximum(run, metrics.EPOCH)),
-    Figure(STEPS, lambda run, _: _maximum(run, metrics.STEP)),
-    Figure(IMAGES, lambda run, _: _of_data(run, metrics.TEST_IMAGES, "test_images")),
-    Figure(CLASSES, lambda run, _: _of_data(run, metrics.CLASSES, "classes")),
-    Figure(CHANCE, _chance),
-    Figure("seconds_in_all", lambda run, _: _seconds_in_all(run), is_timed=True),
-    Figure("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
-    Figure(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
+OTHER_METRICS = (
+    RunMetric("step_time_ms_p95", lambda run, _: summary_value(run, metrics.STEP_TIME_P95), is_timed=True),
+    RunMetric(EPOCHS, lambda run, _: _maximum(run, metrics.EPOCH)),
+    RunMetric(STEPS, lambda run, _: _maximum(run, metrics.STEP)),
+    RunMetric(IMAGES, lambda run, _: _of_data(run, metrics.TEST_IMAGES, "test_images")),
+    RunMetric(CLASSES, lambda run, _: _of_data(run, metrics.CLASSES, "classes")),
+    RunMetric(CHANCE, _chance),
+    RunMetric("seconds_in_all", lambda run, _: _seconds_in_all(run), is_timed=True),
+    RunMetric("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
+    RunMetric(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
 )
-BY_COLUMN = {figure.column: figure for figure in (*FIGURES, *MORE)}
-COMPARED = {figure.question: figure for figure in FIGURES if figure.question}
+BY_COLUMN = {figure.column: figure for figure in (*RUN_METRICS, *OTHER_METRICS)}
+COMPARED = {figure.question: figure for figure in RUN_METRICS if figure.question}

@@ -11,11 +11,16 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.analysis.grouping.backend_info import describe_arithmetic, dtype_of, half_of
+from ampcompare.analysis.grouping.backend_info import describe_arithmetic, dtype_16bit_of, dtype_of
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.contention import at_work
+from ampcompare.analysis.grouping.contention import measure_contention
 from ampcompare.analysis.grouping.outcome import outcome_of
-from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, clock_jumps, largest, summary
+from ampcompare.analysis.grouping.run_metrics import (
+    BY_COLUMN,
+    count_clock_jumps,
+    summary_or_maximum,
+    summary_value,
+)
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import plural, printable, short
@@ -28,14 +33,14 @@ from ampcompare.runtime.formatting import plural, printable, short
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
 REFUSED = "refused"  # in the column of outcomes, of a run that ended before its first step
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
-ON_CPU, HALF, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
+ON_CPU, DTYPE_16BIT, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
 
-MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
+MAX_OVERLAP = 0.2  # of a run's training; with less, its median and its seconds are still its own
 NO_DEVICE = "device not recorded"
 
 
-def table_of(
+def build_run_table(
     records: Sequence[RunRecord],
     metric: ComparedMetric,
     seeds: Sequence[Any],
@@ -43,7 +48,7 @@ def table_of(
 ) -> pd.DataFrame:
     """The frame, in the order of the records, which its index counts."""
     frame = pd.DataFrame([_row(run, metric) for run in records])
-    shares, cards = at_work(records, frame[DEVICE_TYPE], frame[STARTED])
+    shares, cards = measure_contention(records, frame[DEVICE_TYPE], frame[STARTED])
     # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
     told = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
     made = {name: pd.Series(values, dtype=object) for name, values in told.items()}
@@ -54,7 +59,7 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
     environment = run.environment
     kind = as_text(environment.get("device_type") or "").lower()
     outcome, why = outcome_of(run, metric.key)
-    jumps = clock_jumps(run)
+    jumps = count_clock_jumps(run)
     return {
         RUN: run,
         NAME: printable(run.name or run.id),
@@ -63,26 +68,26 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
         DEVICE: as_text(environment.get("device_name") or ""),
         DEVICE_TYPE: kind,
         ON_CPU: "cpu" in (kind, run.option("device")),
-        HALF: half_of(run),
+        DTYPE_16BIT: dtype_16bit_of(run),
         DTYPE: dtype_of(run),
         ARITHMETIC: describe_arithmetic(run),
         ROWS: run.rows,
         STARTED: _started(run),
         JUMPS: jumps,
         PROBLEMS: _problems(run, jumps),
-        **{column: figure.taken(run, metric) for column, figure in BY_COLUMN.items()},
+        **{column: figure.value_of(run, metric) for column, figure in BY_COLUMN.items()},
     }
 
 
-def device_words(row: pd.Series) -> str:
+def describe_device(row: pd.Series) -> str:
     """`NVIDIA A100 (CUDA)`."""
     kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
     return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
 
 
-def shares_machine(rows: pd.DataFrame) -> pd.Series:
+def is_machine_shared(rows: pd.DataFrame) -> pd.Series:
     """Of which runs the times are not their own: others of the set were on their card or CPU too long."""
-    return rows[OVERLAP] > MOST_SHARED
+    return rows[OVERLAP] > MAX_OVERLAP
 
 
 def _seed(value: Any) -> str | None:
@@ -104,8 +109,8 @@ def _problems(run: RunRecord, jumps: int) -> list[str]:
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
         found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
-    if not restores and largest(run, metrics.NONFINITE_BUFFERS) >= 1:
-        at, todo = summary(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
+    if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
+        at, todo = summary_value(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
         left = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
         found.append(f"{left}: evaluations from there on say nothing; {todo}.")

@@ -15,7 +15,7 @@ UNITS = {STEPS: "step", EPOCHS: "epoch"}
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingLength:
     """The last step or epoch of the runs of a group.
 
     Attributes:
@@ -41,7 +41,7 @@ class Progress:
         return f"{self.unit}{'s' * several} {span}{of}"
 
 
-def progress_of(group: Group, column: str) -> Progress | None:
+def measure_progress(group: Group, column: str) -> TrainingLength | None:
     """Return how far the counted runs came, in steps or epochs; None where a run does not record it."""
     values = group.rows[column]
     if values.empty or values.isna().any():
@@ -49,7 +49,7 @@ def progress_of(group: Group, column: str) -> Progress | None:
     planned = {run.option("max_steps") for run in group.rows[RUN]} if column == STEPS else set()
     known = [float(value) for value in planned if is_number(value) and value > 0]
     of = known[0] if len(planned) == len(known) == 1 else math.nan
-    return Progress(UNITS[column], float(values.min()), float(values.max()), of)
+    return TrainingLength(UNITS[column], float(values.min()), float(values.max()), of)
 
 
 def has_early_stopping(groups: Sequence[Group]) -> bool:
@@ -65,7 +65,7 @@ def unequal_lengths(groups: Sequence[Group]) -> str:
     """
     told = ""
     for column in (EPOCHS, STEPS):
-        found = [progress_of(group, column) for group in groups]
+        found = [measure_progress(group, column) for group in groups]
         known = [one for one in found if one is not None]
         if len(known) < len(groups):
             continue

@@ -8,25 +8,25 @@ import numpy as np
 import pandas as pd
 
 from ampcompare.analysis.grouping.compared_metric import ComparedMetric
-from ampcompare.analysis.grouping.distinguishing_settings import arm_of
+from ampcompare.analysis.grouping.distinguishing_settings import control_position
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import CHANCE, IMAGES, SCORE, SECONDS, STEPS, THROUGHPUT
-from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, shares_machine
+from ampcompare.analysis.grouping.run_table import CARDS, RUN, STARTED, is_machine_shared
 from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import difference
 from ampcompare.runtime.formatting import plural
 
-FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
+MIN_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
 SATURATION = 0.995  # from here on a constant accuracy is no wonder
 ERRORS_ABOVE_CHANCE = 3.0
-MOST_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
+MAX_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
 FLOAT32 = 2.0**-24  # of a value: what its way through float32, as TensorBoard's, may have changed
 MEDIAN_GAP = 0.03
-FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
+MIN_RUNS_FOR_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
 DRIFT_LEVEL = 0.99  # every report asks this, and few have any
 
 
-def learned_nothing(group: Group) -> str:
+def explain_degenerate(group: Group) -> str:
     """Why the metric of a group says nothing, at chance or constant; else nothing. One such run is enough:
     paired with another such, it would pass for a perfect agreement.
 
@@ -42,11 +42,11 @@ def learned_nothing(group: Group) -> str:
         return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low.iloc[0] * 100:g} % by guessing)"
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
     every = [run.values(metric.key) * metric.factor for run in rows[RUN]]
-    stuck = [v for v in every if len(v) >= FEWEST_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
+    stuck = [v for v in every if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
     return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
 
 
-def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
+def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     """Return the least by which the metric of two runs can differ, in the shown unit.
 
     One answer of the smallest test set that is recorded, else the last decimal that was logged. 0 where
@@ -54,13 +54,13 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     whose decimals say nothing.
     """
     known = rows[rows[SCORE].notna()]
-    if metric.is_share and known[IMAGES].notna().any():
+    if metric.is_percentage and known[IMAGES].notna().any():
         return float(100 / known[IMAGES].min())
     values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
     values = values[np.isfinite(values)]
-    if metric.is_share and np.isin(values * metric.factor, (0.0, 100.0)).all():
+    if metric.is_percentage and np.isin(values * metric.factor, (0.0, 100.0)).all():
         return 0.0
-    for decimals in range(MOST_DECIMALS + 1) if len(values) else ():
+    for decimals in range(MAX_DECIMALS + 1) if len(values) else ():
         if (np.abs(values - np.round(values, decimals)) <= FLOAT32 * np.abs(values)).all():
             return metric.factor * 10.0**-decimals
     return 0.0
@@ -72,7 +72,7 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     """
     both = []
     for side in (group, base):
-        rows = side.rows[~shares_machine(side.rows)]
+        rows = side.rows[~is_machine_shared(side.rows)]
         rows = rows[(rows[THROUGHPUT] > 0) & (rows[STEPS] > 0) & (rows[SECONDS] > 1e-9)]
         if rows.empty:
             return None
@@ -81,7 +81,7 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
 
 
-def apart_in_time(groups: Sequence[Group]) -> list[str]:
+def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
     """Labels of groups of two runs or more of which all of one were half done before any of another began: a
     machine drifts, and no interval of theirs knows of it.
     """
@@ -95,35 +95,35 @@ def apart_in_time(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
-def on_other_cards(groups: Sequence[Group]) -> list[str]:
+def find_groups_on_other_cards(groups: Sequence[Group]) -> list[str]:
     """Labels of groups that have no card, or host, in common with another."""
     known = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
     pairs = [pair for pair in combinations(known, 2) if not known[pair[0]] & known[pair[1]]]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
-def drift_of_control(control: Group, level: float) -> Estimate | None:
+def estimate_control_drift(control: Group, level: float) -> Estimate | None:
     """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
-    rows = control.rows[~shares_machine(control.rows)]
-    arms = rows[RUN].map(arm_of)
+    rows = control.rows[~is_machine_shared(control.rows)]
+    arms = rows[RUN].map(control_position)
     found = difference(*(rows[THROUGHPUT][arms == where].dropna() for where in ("last", "first")), log=True)
-    return found and found.at(level)
+    return found and found.at_level(level)
 
 
-def drift_of(groups: Sequence[Group]) -> Estimate | None:
+def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
     """The throughput of the last run to that of the first by a straight line of its logarithm over the
     starting times, with a level for each group on each of its cards; at 99 %. None where it cannot be told.
     """
     if not groups:
         return None
     frame = pd.concat([group.rows.assign(group=group.label) for group in groups])
-    frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~shares_machine(frame)]
+    frame = frame[(frame[THROUGHPUT] > 0) & np.isfinite(frame[STARTED]) & ~is_machine_shared(frame)]
     level = ["group", CARDS]
     frame = frame[frame.groupby(level)[THROUGHPUT].transform("size") > 1]
     frame = frame.assign(x=frame[STARTED], y=np.log(frame[THROUGHPUT]))
     by = frame.groupby(level)
     df, span = len(frame) - by.ngroups - 1, float(np.ptp(frame["x"])) if len(frame) else 0.0
-    if len(frame) < FEWEST_TO_DRIFT or df < 1 or span <= 0:
+    if len(frame) < MIN_RUNS_FOR_DRIFT or df < 1 or span <= 0:
         return None
     x, y = (frame["x"] - by["x"].transform("mean")) / span, frame["y"] - by["y"].transform("mean")
     if (squares := float(x @ x)) <= 1e-9:  # every group at one moment of its own

@@ -1,0 +1,1 @@
+"""Statistics of the comparison: estimates, intervals, equivalence, multiplicity."""

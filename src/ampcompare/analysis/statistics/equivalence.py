@@ -1,19 +1,26 @@
-"""Whether somebody else's figure agrees with one's own: shown to be equal, shown to differ, or neither."""
+"""Compare a published value with a measured one: shown to be equal, shown to differ, or neither."""
 
 import math
 from dataclasses import dataclass, replace
 
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate, quantile
-from ampcompare.analysis.statistics.mean_difference import both_errors
+from ampcompare.analysis.statistics.mean_difference import combine_errors
 from ampcompare.analysis.statistics.multiplicity import more_seeds
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """A figure of others, from `low` to `high`: between what it lies by its digits, or its own interval.
+class PublishedEstimate:
+    """A published value with its interval.
 
-    `error` and `df` are those of an interval of its own, on the scale on which ours is computed; None of a
-    figure with its digits alone, which is then one of `runs` that vary as ours do.
+    Attributes:
+        value: The published value.
+        low: Lower end: of the interval that was published, or of the values that round to the printed digits.
+        high: Upper end.
+        runs: Number of runs behind a value that has only its rounding. They are assumed to vary as the
+            measured runs do.
+        error: Standard error of a value that was published with an interval, on the scale of the computation.
+            None for a value that has only its rounding.
+        df: Degrees of freedom of `error`.
     """
 
     value: float
@@ -24,50 +31,79 @@ class Theirs:
     df: float = math.inf
 
 
-def differs(ours: Estimate, theirs: Theirs, level: float) -> bool:
-    """Whether theirs is no draw of what ours are draws of: it lies outside the interval of one more run.
+def is_different(measured: Estimate, published: PublishedEstimate, level: float) -> bool:
+    """Return whether the published value lies outside the prediction interval of the measured runs.
 
-    Theirs of the digits alone is one more mean of `runs` runs that vary as ours do, and what the digits leave
-    open counts as agreement. One with an error of its own is compared by both errors (Welch, Satterthwaite).
+    A value with only its rounding counts as one more mean of `runs` runs that vary as the measured runs do.
+    All values that round to its digits count as agreement. A value with its own error is compared by both
+    errors (Welch's test with Satterthwaite's degrees of freedom).
+
+    Args:
+        measured: The measured estimate.
+        published: The published value.
+        level: Level of the prediction interval, 0..1.
     """
-    if ours.error is None:
+    if measured.error is None:
         return False
-    error, df = math.hypot(ours.error, ours.spread / math.sqrt(theirs.runs)), min(ours.df, ours.spread_df)
-    if theirs.error is not None:
-        error, df = both_errors((ours.error, ours.df), (theirs.error, theirs.df))
-    return max(0.0, *_distances(ours, theirs)) > quantile((1 + level) / 2, df) * error
+    error, df = (
+        math.hypot(measured.error, measured.spread / math.sqrt(published.runs)),
+        min(measured.df, measured.spread_df),
+    )
+    if published.error is not None:
+        error, df = combine_errors((measured.error, measured.df), (published.error, published.df))
+    return max(0.0, *_distances(measured, published)) > quantile((1 + level) / 2, df) * error
 
 
-def equals(ours: Estimate, theirs: Theirs, margin: float) -> bool:
-    """Whether two one-sided tests at 5 % (Schuirmann 1987) show that ours lies within `margin` of theirs, on
-    the scale of the computation: log(1.1) for a ratio within 10 %.
+def is_equivalent(measured: Estimate, published: PublishedEstimate, margin: float) -> bool:
+    """Return whether two one-sided tests at 5% show equivalence within `margin` (Schuirmann 1987).
 
-    Theirs is taken as it was printed, from `low` to `high`, the margin beyond either end; one with an error
-    of its own by its value and that error.
+    The margin begins at the ends of the rounding interval, or at the value if it has its own error.
+
+    Args:
+        measured: The measured estimate.
+        published: The published value.
+        margin: Equivalence margin on the scale of the computation: log(1.1) for a ratio within 10%.
     """
-    if ours.error is None:
+    if measured.error is None:
         return False
-    error, df = both_errors((ours.error, ours.df), (theirs.error or 0.0, theirs.df))
-    return max(_distances(ours, theirs)) + quantile(1 - ALPHA, df) * error < margin
+    error, df = combine_errors((measured.error, measured.df), (published.error or 0.0, published.df))
+    return max(_distances(measured, published)) + quantile(1 - ALPHA, df) * error < margin
 
 
-def more_to_tell(ours: Estimate, theirs: Theirs, margin: float, level: float) -> int | None:
-    """How many further runs of each arm would tell either way, if ours came out as now; None where no number
-    would, as theirs stays as uncertain as it is, or nothing is known of how ours vary.
+def count_further_runs(
+    measured: Estimate, published: PublishedEstimate, margin: float, level: float
+) -> int | None:
+    """Return how many further runs per arm would decide the comparison, assuming the same estimate.
+
+    Args:
+        measured: The measured estimate.
+        published: The published value.
+        margin: Equivalence margin on the scale of the computation.
+        level: Error probability of the test for a difference.
+
+    Returns:
+        The number of runs. None if no number decides it, because the published value stays uncertain, or
+        because the spread of the measured runs is unknown.
     """
-    if ours.error is None:
+    if measured.error is None:
         return None
-    off = max(0.0, *_distances(ours, theirs))
-    apart = replace(ours, log=False, value=off, level=1 - level)
-    if off < margin:
-        vague = quantile(1 - level / 2, theirs.df) * (theirs.error or 0.0)
-        return None if off + vague >= margin else more_seeds(apart.at(0.9), margin=margin)
-    own = theirs.error if theirs.error is not None else ours.spread / math.sqrt(theirs.runs)
-    is_hidden = off <= quantile(1 - level / 2, max(ours.df, 30.0)) * own
-    return None if is_hidden else more_seeds(apart, null=0.0) or 1
+    distance = max(0.0, *_distances(measured, published))
+    difference = replace(measured, log=False, value=distance, level=1 - level)
+    if distance < margin:
+        uncertainty = quantile(1 - level / 2, published.df) * (published.error or 0.0)
+        return (
+            None if distance + uncertainty >= margin else more_seeds(difference.at_level(0.9), margin=margin)
+        )
+    published_error = (
+        published.error if published.error is not None else measured.spread / math.sqrt(published.runs)
+    )
+    is_hidden = distance <= quantile(1 - level / 2, max(measured.df, 30.0)) * published_error
+    return None if is_hidden else more_seeds(difference, null=0.0) or 1
 
 
-def _distances(ours: Estimate, theirs: Theirs) -> tuple[float, float]:
-    """How far ours lies below theirs, and above; below 0 within."""
-    low, high = (theirs.low, theirs.high) if theirs.error is None else (theirs.value, theirs.value)
-    return ours.on_scale(low) - ours.center, ours.center - ours.on_scale(high)
+def _distances(measured: Estimate, published: PublishedEstimate) -> tuple[float, float]:
+    """Return how far the measured value lies below and above the published interval; negative inside it."""
+    low, high = (
+        (published.low, published.high) if published.error is None else (published.value, published.value)
+    )
+    return measured.on_scale(low) - measured.center, measured.center - measured.on_scale(high)

@@ -1,4 +1,4 @@
-"""A figure with its interval, at one level, and what else can be asked of it: the next run's."""
+"""Estimates with a confidence interval at one level and a prediction interval for the next run."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,24 +11,39 @@ ALPHA = 0.05  # the error of each question, all its groups and looks together
 
 
 def quantile(probability: float, df: float) -> float:
-    """Of Student's t, of the normal distribution where no degrees of freedom are known."""
+    """Return a quantile of Student's t distribution.
+
+    Args:
+        probability: Probability below the quantile, 0..1.
+        df: Degrees of freedom. Infinity gives the normal distribution.
+    """
     return float(stdtrit(min(df, 1e9), probability))
 
 
 @dataclass
 class Estimate:
-    """A mean, a difference, or (`log`) a ratio, with Student's interval at `level`.
+    """A mean, a difference of means, or a ratio of geometric means, with Student's interval.
 
-    `error`, `df` and `spread` are on the scale of the computation, that of the logarithm for ratios: the
-    standard error, its degrees of freedom, and the standard deviation of one more run (of one more pair, with
-    `spread_df`). `error` is None below three runs a side: there is no interval then, but `seen`, the least
-    and largest of what single runs (pairs) gave. `n` is the number of pairs, or the runs of the smaller side,
-    `sizes` those of either; `by` is what pairs them ("seed"), empty where nothing does. The interval never
-    leaves `bounds`: no throughput is below 0. `center` is the value on the scale of the computation.
+    Ratios are computed on the logarithmic scale: `error`, `df` and `spread` are on the scale of the
+    computation.
+
+    Attributes:
+        value: The point estimate.
+        observed_range: The lowest and highest value of single runs, or of single pairs of runs.
+        n: Number of pairs, or number of runs of the smaller side.
+        error: Standard error. None below three runs per side: then there is no interval.
+        df: Degrees of freedom of `error`.
+        spread: Standard deviation of one more run, or of one more pair.
+        spread_df: Degrees of freedom of `spread`.
+        log: Whether this is a ratio, computed on logarithms.
+        sizes: Number of runs of each side. None for the mean of one sample.
+        paired_by: The setting that pairs the runs (`seed`), "" if they are not paired.
+        bounds: Limits of the interval. A throughput is never below 0.
+        level: Confidence level of the interval, 0..1.
     """
 
     value: float
-    seen: tuple[float, float]
+    observed_range: tuple[float, float]
     n: int
     error: float | None = None
     df: float = 0.0
@@ -36,74 +51,83 @@ class Estimate:
     spread_df: float = 0.0
     log: bool = False
     sizes: tuple[int, int] | None = None
-    by: str = ""
+    paired_by: str = ""
     bounds: tuple[float, float] = (-math.inf, math.inf)
     level: float = 1 - ALPHA
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
+        """The ends of the confidence interval, both None if there is none."""
         return (None, None) if self.error is None else self._around(self.error, self.df)
 
     @property
     def low(self) -> float | None:
+        """The lower end of the interval, None if there is none."""
         return self.ends[0]
 
     @property
     def high(self) -> float | None:
+        """The upper end of the interval, None if there is none."""
         return self.ends[1]
 
     @property
     def has_interval(self) -> bool:
+        """Whether there is a confidence interval."""
         return self.low is not None
 
     @property
     def span(self) -> tuple[float, float]:
-        """The interval, or what was seen where there is none."""
+        """The confidence interval, or the observed range if there is no interval."""
         low, high = self.ends
-        return self.seen if low is None or high is None else (low, high)
+        return self.observed_range if low is None or high is None else (low, high)
 
     def side_of(self, null: float) -> int:
-        """1 where the interval lies above, -1 where it lies below; 0 where it holds it, or there is none."""
+        """Return 1 if the interval lies above `null`, -1 if it lies below, and 0 otherwise."""
         low, high = self.ends
         return 0 if low is None or high is None else int(low > null) - int(high < null)
 
     @property
-    def paired(self) -> bool:
-        return bool(self.by)
+    def is_paired(self) -> bool:
+        """Whether runs are paired."""
+        return bool(self.paired_by)
 
     @property
     def center(self) -> float:
+        """The value on the scale of the computation."""
         return self.on_scale(self.value)
 
     @property
     def basis(self) -> str:
-        """What it rests on: `n = 5, paired by seed`, `n = 5 and 4, not paired`, `n = 2, no interval`."""
-        n, how = f"{self.n}", "not paired" if self.sizes else ""
-        if self.by:
-            alone = sum(self.sizes or ()) - 2 * self.n
-            how = f"paired by {self.by}" + (f", {alone} without a partner left out" if alone else "")
+        """The sample size and the pairing, such as `n = 5, paired by seed` or `n = 5 and 4, not paired`."""
+        n, pairing = f"{self.n}", "not paired" if self.sizes else ""
+        if self.paired_by:
+            unpaired = sum(self.sizes or ()) - 2 * self.n
+            pairing = f"paired by {self.paired_by}" + (
+                f", {unpaired} without a partner left out" if unpaired else ""
+            )
         elif self.sizes and self.sizes[0] != self.sizes[1]:
             n = f"{self.sizes[0]} and {self.sizes[1]}"
-        how = how if self.has_interval else "no interval"
-        return f"n = {n}{how and ', '}{how}"
+        pairing = pairing if self.has_interval else "no interval"
+        return f"n = {n}{pairing and ', '}{pairing}"
 
-    def at(self, level: float) -> Self:
+    def at_level(self, level: float) -> Self:
+        """Return this estimate with its interval at another level."""
         return replace(self, level=level)
 
-    def next_run(self) -> tuple[float, float] | None:
-        """The interval that holds one more run, or one more pair, at the same level; None without one."""
+    def prediction_interval(self) -> tuple[float, float] | None:
+        """Return the interval for one more run, or one more pair, at the same level; None if there is none."""
         if self.error is None or not self.spread_df:
             return None
         return self._around(math.hypot(self.error, self.spread), self.spread_df)
 
     def on_scale(self, value: float) -> float:
-        """A value of this figure on the scale of the computation."""
+        """Convert a value of this estimate to the scale of the computation."""
         if not self.log:
             return value
         return math.log(value) if value > 0 else -math.inf
 
     def from_scale(self, value: float) -> float:
-        """Back from the scale of the computation; what no float can hold is infinite."""
+        """Convert a value back from the scale of the computation; infinite if no float can hold it."""
         if not self.log:
             return value
         return math.exp(value) if value < 709 else math.inf
@@ -111,6 +135,6 @@ class Estimate:
     def _around(self, error: float, df: float) -> tuple[float, float]:
         if error == 0:
             return self.value, self.value
-        half = quantile((1 + self.level) / 2, df) * error
-        low, high = (self.from_scale(end) for end in (self.center - half, self.center + half))
+        half_width = quantile((1 + self.level) / 2, df) * error
+        low, high = (self.from_scale(end) for end in (self.center - half_width, self.center + half_width))
         return max(low, self.bounds[0]), min(high, self.bounds[1])

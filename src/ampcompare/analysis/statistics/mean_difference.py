@@ -1,8 +1,8 @@
-"""Means, differences and ratios of samples: one figure a seed, or a process; each to be checked by hand.
+"""Means, differences and ratios of samples, with Student's or Welch's interval.
 
-A sample is a series whose index is what runs are paired by: same seed, same first weights and order of
-images, so what the seeds share drops out. Ratios are taken of the logarithms, so that 2x and 0.5x are equally
-far from 1.
+A sample is a series with one value per seed, or per process. Its index pairs the runs: the same seed gives
+the same initial weights and the same order of images, so the variation that seeds share cancels. Ratios are
+computed on logarithms, so that 2x and 0.5x are equally far from 1.
 """
 
 import math
@@ -13,56 +13,71 @@ import pandas as pd
 
 from ampcompare.analysis.statistics.estimate import Estimate
 
-FEWEST = 3  # runs a side, or pairs, from which there is an interval
-LARGEST = 1e300  # a figure beyond it could not be squared or added up
+MIN_RUNS = 3  # runs a side, or pairs, from which there is an interval
+MAX_VALUE = 1e300  # a figure beyond it could not be squared or added up
 ROUNDING = 8 * 2.0**-52  # figures that vary by less, relative to their size, do not vary
 
 
 def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimate | None:
-    """The mean (of the logarithms: the geometric mean); None of an empty sample.
+    """Return the mean, or the geometric mean if `log`; None for an empty sample.
 
-    `resolution` is the least that the standard deviation is taken for: what a figure cannot tell apart is no
-    certainty.
+    Args:
+        a: The sample.
+        log: Whether to average logarithms.
+        resolution: Lower bound of the standard deviation. Values that agree within the resolution of the
+            measurement are no evidence of a spread of zero.
     """
     values = _scaled(a, log).to_numpy()
     return _of_one(values, log, max(_deviation(values), resolution)) if len(values) else None
 
 
 def difference(
-    a: pd.Series, b: pd.Series, *, log: bool = False, resolution: float = 0.0, by: str = "seed"
+    a: pd.Series, b: pd.Series, *, log: bool = False, resolution: float = 0.0, paired_by: str = "seed"
 ) -> Estimate | None:
-    """The mean of `a` minus `b`, or (`log`) the ratio of their geometric means; None where one is empty.
+    """Return mean(a) - mean(b), or the ratio of geometric means if `log`; None if a sample is empty.
 
-    Paired where the complete pairs are at least three and at least half of the smaller side, else Welch's t
-    on all runs, from three a side. `resolution` is the least that the standard deviation of a difference (of
-    a side, where nothing is paired) is taken for. `by` names what pairs them; empty: nothing does.
+    The runs are paired if there are at least three complete pairs that cover at least half of the smaller
+    sample. Otherwise Welch's t uses all runs, from three runs per side.
+
+    Args:
+        a: The sample of the numerator.
+        b: The sample of the denominator.
+        log: Whether to compute a ratio.
+        resolution: Lower bound of the standard deviation of a difference, or of each side if runs are not
+            paired.
+        paired_by: The setting that the index holds. "" if runs are never paired.
     """
     for side in (a, b):
         assert side.index.is_unique, "pandas would multiply equal labels"
     a, b = _scaled(a, log), _scaled(b, log)
     if a.empty or b.empty:
         return None
-    common, sizes = a.index.intersection(b.index), (len(a), len(b))
-    fewer = min(sizes)
-    if by and len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
-        pairs, largest = (a[common] - b[common]).to_numpy(), max(a[common].abs().max(), b[common].abs().max())
+    shared, sizes = a.index.intersection(b.index), (len(a), len(b))
+    smaller = min(sizes)
+    if paired_by and len(shared) >= (MIN_RUNS if smaller >= MIN_RUNS else 1) and 2 * len(shared) >= smaller:
+        pairs, largest = (a[shared] - b[shared]).to_numpy(), max(a[shared].abs().max(), b[shared].abs().max())
         paired = _of_one(pairs, log, max(_deviation(pairs, largest), resolution))
-        return replace(paired, sizes=sizes, by=by)
-    found = replace(_of_one(np.array([a.mean() - b.mean()]), log, 0.0), n=fewer, sizes=sizes)
-    found = replace(found, seen=(found.from_scale(a.min() - b.max()), found.from_scale(a.max() - b.min())))
-    if fewer < FEWEST:
+        return replace(paired, sizes=sizes, paired_by=paired_by)
+    found = replace(_of_one(np.array([a.mean() - b.mean()]), log, 0.0), n=smaller, sizes=sizes)
+    found = replace(
+        found, observed_range=(found.from_scale(a.min() - b.max()), found.from_scale(a.max() - b.min()))
+    )
+    if smaller < MIN_RUNS:
         return found
     spreads = [max(_deviation(side.to_numpy()), resolution) for side in (a, b)]
     parts = [(spread / math.sqrt(n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
     next_ones = [(spread * math.sqrt(1 + 1 / n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
-    error, df = both_errors(*parts)
-    _, spread_df = both_errors(*next_ones)
+    error, df = combine_errors(*parts)
+    _, spread_df = combine_errors(*next_ones)
     return replace(found, error=error, df=df, spread=math.hypot(*spreads), spread_df=spread_df)
 
 
-def both_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """The error of a difference of two figures, each with (error, degrees of freedom), and its degrees of
-    freedom by Satterthwaite.
+def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Return the standard error of a difference and its degrees of freedom (Satterthwaite).
+
+    Args:
+        one: Standard error and degrees of freedom of one value.
+        other: Those of the other value.
     """
     error = math.hypot(one[0], other[0])
     if error == 0:
@@ -71,23 +86,23 @@ def both_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[f
 
 
 def _of_one(values: np.ndarray, log: bool, spread: float) -> Estimate:
-    """The mean of values on the scale of the computation that vary by `spread`."""
+    """Return the mean of values on the scale of the computation, with standard deviation `spread`."""
     n, scale = len(values), Estimate(0.0, (0.0, 0.0), 0, log=log).from_scale
-    least, center, most = (scale(float(value)) for value in (values.min(), values.mean(), values.max()))
-    found = Estimate(center, (least, most), n, log=log)
-    if n < FEWEST:
+    lowest, center, highest = (scale(float(value)) for value in (values.min(), values.mean(), values.max()))
+    found = Estimate(center, (lowest, highest), n, log=log)
+    if n < MIN_RUNS:
         return found
     return replace(found, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def _scaled(a: pd.Series, log: bool) -> pd.Series:
-    """What of a sample are numbers, on the scale of the computation."""
+    """Return the numbers of a sample on the scale of the computation."""
     values = a.astype(float)
-    values = values[values.abs() <= LARGEST]  # NaN is not either
+    values = values[values.abs() <= MAX_VALUE]  # NaN is not either
     return np.log(values[values > 0]) if log else values
 
 
 def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
-    """The standard deviation, 0 where it is only the rounding of figures as large as `largest`."""
+    """Return the standard deviation; 0 if it is only the rounding error of values as large as `largest`."""
     deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return 0.0 if deviation <= ROUNDING * max(largest, float(np.abs(values).max())) else deviation

@@ -1,4 +1,4 @@
-"""Median speed-up over rounds, with a distribution-free confidence interval. Free of torch."""
+"""Median speed-up over rounds, with a distribution-free confidence interval. Does not import torch."""
 
 import math
 import statistics
@@ -41,11 +41,11 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     (3, 10)
     """
     ordered, n = sorted(values), len(values)
-    outside = 0.0
+    error_probability = 0.0
     ends = None
     for k in range(n // 2):
-        outside += 2 * math.comb(n, k) / 2**n
-        if outside > 1 - level:
+        error_probability += 2 * math.comb(n, k) / 2**n
+        if error_probability > 1 - level:
             break
         ends = ordered[k], ordered[n - 1 - k]
     return ends if n >= MIN_ROUNDS else None

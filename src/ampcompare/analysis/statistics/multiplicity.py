@@ -1,4 +1,4 @@
-"""What holds of all groups of a question together: the level, how many more seeds would do, failures."""
+"""Confidence levels for several comparisons, sample size planning, and intervals of proportions."""
 
 import math
 from bisect import bisect_left
@@ -8,14 +8,20 @@ from scipy.special import betaincinv, gammaincinv, nctdtr, ndtri, stdtrit
 
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 
-POWER = 0.9  # at which further seeds are planned
-BOUND = 0.8  # of the deviation that is planned with: with the plain one half of the plans fall short
-MOST = 1000  # seeds beyond which no number is named
-FARTHEST = 30.0  # deviations; from 36 on SciPy's non-central t is NaN here and there
+PLANNED_POWER = 0.9  # at which further seeds are planned
+DEVIATION_CONFIDENCE = (
+    0.8  # of the deviation that is planned with: with the plain one half of the plans fall short
+)
+MAX_SEEDS = 1000  # seeds beyond which no number is named
+MAX_DEVIATIONS = 30.0  # deviations; from 36 on SciPy's non-central t is NaN here and there
 
 
 def joint_level(groups: int, looks: int = 1) -> float:
-    """The level of each interval so that all of one question hold together in 95 % (Bonferroni).
+    """Return the level of each interval at which all intervals hold together in 95% (Bonferroni).
+
+    Args:
+        groups: Number of groups that are compared with the baseline.
+        looks: Number of planned interim looks.
 
     >>> f"{joint_level(3):.4f}"
     '0.9833'
@@ -23,38 +29,49 @@ def joint_level(groups: int, looks: int = 1) -> float:
     return 1 - ALPHA / max(1, groups * looks)
 
 
-def more_seeds(found: Estimate, *, null: float | None = None, margin: float | None = None) -> int | None:
-    """How many further seeds of both sides would show, in 90 % of cases, that the truth is not `null`, or
-    lies within `margin` of no difference, by an interval at the estimate's own level.
+def more_seeds(estimate: Estimate, *, null: float | None = None, margin: float | None = None) -> int | None:
+    """Return how many further seeds per side are needed to exclude `null` or to stay within `margin`.
 
-    Planned with the estimate for the truth and the upper 80 % bound of its deviation (Browne 1995), by the
-    non-central t. None where nothing is known of the deviation, or where no number up to 1,000 would do.
+    The plan has a power of 90% and uses the estimate's own level. It takes the estimate for the true value
+    and the upper 80% confidence bound for the standard deviation (Browne 1995), with the non-central t
+    distribution.
+
+    Args:
+        estimate: The estimate so far.
+        null: The value to exclude.
+        margin: The equivalence margin around no difference, used instead of `null`.
+
+    Returns:
+        The number of seeds. None if the standard deviation is unknown, or if no number up to 1,000 is enough.
     """
-    spread, spread_df = found.spread, found.spread_df
+    spread, spread_df = estimate.spread, estimate.spread_df
     if not spread:
         return None
-    distances = [abs(found.center - found.on_scale(null or 0.0))]
+    distances = [abs(estimate.center - estimate.on_scale(null or 0.0))]
     if margin is not None:
-        distances = [found.center + margin, margin - found.center]
+        distances = [estimate.center + margin, margin - estimate.center]
     if min(distances) <= 0 or not all(map(math.isfinite, distances)):
         return None
-    sizes = found.sizes or (found.n, found.n)
-    now = found.n if found.paired else 2 / (1 / sizes[0] + 1 / sizes[1])
-    worst = spread * math.sqrt(spread_df / (2 * float(gammaincinv(spread_df / 2, 1 - BOUND))))
+    sizes = estimate.sizes or (estimate.n, estimate.n)
+    current = estimate.n if estimate.is_paired else 2 / (1 / sizes[0] + 1 / sizes[1])
+    deviation = spread * math.sqrt(
+        spread_df / (2 * float(gammaincinv(spread_df / 2, 1 - DEVIATION_CONFIDENCE)))
+    )
 
     def is_enough(more: int) -> bool:
-        seeds = now + more
-        df = found.df * (seeds - 1) / max(now - 1, 1)
-        limit, error = stdtrit(df, (1 + found.level) / 2), worst / math.sqrt(seeds)
-        return sum(nctdtr(df, min(d / error, FARTHEST), limit) for d in distances) <= 1 - POWER
+        """Return whether so many further seeds reach the planned power."""
+        seeds = current + more
+        df = estimate.df * (seeds - 1) / max(current - 1, 1)
+        limit, error = stdtrit(df, (1 + estimate.level) / 2), deviation / math.sqrt(seeds)
+        return sum(nctdtr(df, min(d / error, MAX_DEVIATIONS), limit) for d in distances) <= 1 - PLANNED_POWER
 
-    more = bisect_left(range(1, MOST + 1), True, key=is_enough) + 1  # power rises with every seed
-    return more if more <= MOST else None
+    more = bisect_left(range(1, MAX_SEEDS + 1), True, key=is_enough) + 1  # power rises with every seed
+    return more if more <= MAX_SEEDS else None
 
 
 @dataclass(frozen=True)
-class Share:
-    """`k` of `n` with the exact interval (Clopper and Pearson 1934) at 95 %, fractions 0..1."""
+class Proportion:
+    """A proportion `k` of `n` with its exact 95% interval (Clopper and Pearson 1934), as fractions 0..1."""
 
     k: int
     n: int
@@ -62,25 +79,29 @@ class Share:
     high: float
 
 
-def share_of(k: int, n: int) -> Share:
-    """How many of the runs failed, and how many might.
+def estimate_proportion(k: int, n: int) -> Proportion:
+    """Return the proportion `k` of `n` with its exact 95% interval.
 
-    >>> found = share_of(3, 5)
+    >>> found = estimate_proportion(3, 5)
     >>> f"{found.low:.3f} to {found.high:.3f}"
     '0.147 to 0.947'
     """
     low = float(betaincinv(k, n - k + 1, ALPHA / 2)) if k else 0.0
     high = float(betaincinv(k + 1, n - k, 1 - ALPHA / 2)) if k < n else 1.0
-    return Share(k, n, low, high)
+    return Proportion(k, n, low, high)
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Return Wilson's score interval (1927) at 95% of a share, 0..1, that was found in `n` trials.
+def wilson_interval(fraction: float, n: int) -> tuple[float, float]:
+    """Return Wilson's score interval (1927) of a proportion at 95%.
 
-    >>> "{:.4f} to {:.4f}".format(*wilson(1.0, 200))
+    Args:
+        fraction: The observed proportion, 0..1.
+        n: Number of trials.
+
+    >>> "{:.4f} to {:.4f}".format(*wilson_interval(1.0, 200))
     '0.9812 to 1.0000'
     """
     z = float(ndtri(1 - ALPHA / 2))
-    center = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, center - half), min(1.0, center + half)
+    center = (fraction + z * z / (2 * n)) / (1 + z * z / n)
+    half_width = z / (1 + z * z / n) * math.sqrt(fraction * (1 - fraction) / n + z * z / (4 * n * n))
+    return max(0.0, center - half_width), min(1.0, center + half_width)

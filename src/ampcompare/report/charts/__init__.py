@@ -24,11 +24,11 @@ PUBLISHED = "published"
 
 def charts_of(analysis: Analysis) -> dict[str, Spec]:
     """The charts for which something was recorded, those of numerics where there is something to be seen."""
-    seen = dict(made for key, made in NUMERICS.items() if key in analysis.sentences)
+    seen = dict(made for key, made in NUMERICS.items() if key in analysis.numerics)
     training = {
         name: made for name, made in TRAINING.items() if not (analysis.has_bench_speed and name in TIMED)
     }
     every = {**training, **seen, PUBLISHED: published_ratios}
     found = {name: make(analysis) for name, make in every.items()}
-    setting = {"description": f"{analysis.setting.words} · {analysis.setting.machine}"}
+    setting = {"description": f"{analysis.setting.text} · {analysis.setting.machine}"}
     return {name: spec | setting for name, spec in found.items() if spec is not None}

@@ -61,11 +61,11 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 def published_ratios(of: Analysis) -> Spec | None:
     """Each published ratio with its rounding, ours with its interval, whole, on one log axis."""
     rows = []
-    for row in of.published.rows if of.published else ():
+    for row in of.reproduction.rows if of.reproduction else ():
         if not row.relation.is_ratio:  # differences in accuracy have another axis; the table has them
             continue
-        head = {"row": f"{row.arm}: {row.relation.figure}", "verdict": row.verdict}
-        for source, found in ((THEIRS, row.theirs), (OURS, row.ours)):
+        head = {"row": f"{row.arm}: {row.relation.label}", "verdict": row.verdict}
+        for source, found in ((THEIRS, row.published), (OURS, row.measured)):
             if found is not None and found.value > 0:
                 ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
                 rows.append(head | {"from": source} | {key: shortened(value) for key, value in ends.items()})

@@ -70,7 +70,7 @@ def render_page(
         machines=machines_table(analysis),
         charts=charts,
         training=[name for name in TRAINING if name in charts],
-        numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.sentences.items()],
+        numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.numerics.items()],
         published=PUBLISHED,
         colours=colours,
         loud=LOUD,
