@@ -4,7 +4,7 @@ import time
 from array import array
 from collections.abc import Callable
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +18,9 @@ Row = dict[str, Any]
 FIRST_STEPS = 3
 
 
-class StepMarks(NamedTuple):
-    """Places of one step in the device's queue of work, and the samples of the step."""
-
-    start: TimingEvent
-    batch_ready: TimingEvent | None  # None: nobody told when the batch was there
-    end: TimingEvent
-    samples: int
+# The start of a step, when its batch was ready (None: nobody told), its end, and its samples. One is made at
+# each step, so it is a plain tuple.
+StepMarks = tuple[TimingEvent, TimingEvent | None, TimingEvent, int]
 
 
 class Timing:
@@ -93,7 +89,7 @@ class Timing:
         if compiled or self.is_paused or self._steps == self._warmup_steps:
             self._start_energy()
         if self._steps > self._warmup_steps and not (compiled or self.is_paused):
-            self._marks.append(StepMarks(self._step_start, self._batch_ready, end, samples))
+            self._marks.append((self._step_start, self._batch_ready, end, samples))
             self._energy_samples += samples
         self._step_start, self._batch_ready = end, None
         now = self._clock()
@@ -144,10 +140,10 @@ class Timing:
         """Return throughput (samples/s) and times (ms) of steps that the device has finished."""
         if not marks:
             return {}
-        times = [elapsed_ms(mark.start, mark.end) for mark in marks]
-        throughput = sum([mark.samples for mark in marks]) / sum(times) * 1e3
+        times = [elapsed_ms(start, end) for start, _, end, _ in marks]
+        throughput = sum([samples for *_, samples in marks]) / sum(times) * 1e3
         row = {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
-        loading = [elapsed_ms(mark.start, mark.batch_ready) for mark in marks if mark.batch_ready is not None]
+        loading = [elapsed_ms(start, ready) for start, ready, *_ in marks if ready is not None]
         if loading:
             row[metrics.DATA_TIME] = sum(loading) / len(times)
         self._throughputs.append(throughput)
