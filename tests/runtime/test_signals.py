@@ -66,6 +66,10 @@ def test_a_stopped_run_runs_no_exit_hooks_which_may_wait_for_a_server():
     assert leave(143, hook) == (143, "")
 
 
+def test_what_a_stopped_run_has_printed_is_written_before_it_ends():
+    assert leave(143, "print('printed before'); ", PYTHONUNBUFFERED="") == (143, "printed before\n")
+
+
 # The thread ends the wait, as torchrun does once the first process has printed and ended.
 BAD_INPUT = """
 import os, signal, threading
