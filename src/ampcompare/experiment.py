@@ -31,13 +31,12 @@ from ampcompare.system.distributed import (
 )
 from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start, begin
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_record
 from ampcompare.training.checkpoint.manager import CheckpointManager
-from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find, identify
+from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.loaders import check_processes
-from ampcompare.training.loaders import remarks as data_remarks
+from ampcompare.training.loaders import check_processes, data_warnings
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
@@ -110,13 +109,13 @@ def _run(
         label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
         what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
-        for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
+        for line in (*said, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
         identity = _identify(config, environment, data)
         found = None
         with world.raise_on_all_ranks():
             if world.is_main_process:
-                found = find(config, identity, total_steps)
+                found = find_resumable(config, identity, total_steps)
         (state,) = world.broadcast([found and found[1]])  # of process 0: a disk of its own will do
         if state == {}:
             name = found[0].folder.name if found else ""
@@ -178,7 +177,7 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
     sources = {key: value for key, value in told.items() if key.endswith(SOURCES)}
     if data.train_fingerprint:  # where the other leaves it out
         sources["train_data"] = data.train_fingerprint
-    return identify(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
+    return run_identity(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
 
 
 def run_name(config: Config) -> str:
@@ -206,7 +205,7 @@ def start_tracker(
     data = source if source in DATA else source_of(source).label[-MAX_TAG_CHARS:]
     own["tags"] = [*dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
-    return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
+    return start_record(RunSettings(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 
 
 def _begin_record(
@@ -219,7 +218,7 @@ def _begin_record(
     """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
         tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
-        tracker.note(facts)
+        tracker.update_summary(facts)
         return tracker
     except Exception as problem:
         if isinstance(problem, UserError) or not stop.is_interruption():

@@ -22,7 +22,7 @@ TOPICS = "software device processor threads float32 float16 bfloat16 mixed compi
 def amx(monkeypatch: pytest.MonkeyPatch):
     """The rates of a machine, without the second that they take."""
     found = {"float32": 100.0, "float16": 0.5, "bfloat16": 450.0}
-    monkeypatch.setattr(dtype_throughput, "probe", lambda *_, **__: found)
+    monkeypatch.setattr(dtype_throughput, "measure_throughput", lambda *_, **__: found)
 
 
 def found() -> dict[str, Finding]:

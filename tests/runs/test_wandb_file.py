@@ -26,7 +26,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 from ampcompare.runs.migrations import config_now
 from ampcompare.runs.nested import parse_json
-from ampcompare.training.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import CheckpointStore
 
 BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of the moment
 
@@ -160,7 +160,7 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
     shutil.copy(real_runs["killed"], killed)
     assert read(killed).rows == len(plan("none", 3)["rows"])
     killed.write_bytes(frame([row(_timestamp=str(time.time() - 70))]))
-    store = Store(tmp_path / "checkpoints" / read(killed).id)
+    store = CheckpointStore(tmp_path / "checkpoints" / read(killed).id)
     assert store.lock()
     assert read(killed).state == "running"
     store.unlock()

@@ -15,7 +15,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runtime.signals import StopRequest, is_preemption
 from ampcompare.tracking.wandb_tracker import WandbTracker
 from ampcompare.training import evaluation
-from ampcompare.training.checkpoint.store import Store
+from ampcompare.training.checkpoint.store import CheckpointStore
 from ampcompare.training.trainer import Trainer
 
 LEAVE = "import sys; from ampcompare.runtime.signals import exit_process; exit_process(int(sys.argv[1]))"
@@ -272,6 +272,6 @@ def test_a_signal_behind_the_last_step_is_an_interruption_only_if_the_record_is_
     monkeypatch.setattr(WandbTracker, "finish", finished)
     said = play(f"output_dir={tmp_path}", code=143 if lack else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert bool(Store(folder).about()["ended"]) == (lack is None)
+    assert bool(CheckpointStore(folder).about()["ended"]) == (lack is None)
     if lack:
         assert f"interrupted (SIGTERM): {lack}; complete it with resume=auto" in said

@@ -88,14 +88,14 @@ def _device() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    from ampcompare.system.environment import SHOWN, cpu_name, isa_limit, processor_flags
+    from ampcompare.system.environment import REPORTED_FLAGS, cpu_name, isa_limit, processor_flags
 
     flags, limit = processor_flags(), isa_limit()
     limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
     if own := os.environ.get("ATEN_CPU_CAPABILITY"):
         limits.append(f"ATEN_CPU_CAPABILITY={own}")
-    units = [unit for unit in SHOWN if unit in (flags or ())]
-    known = ", ".join(units) or "none of " + ", ".join(SHOWN)
+    units = [unit for unit in REPORTED_FLAGS if unit in (flags or ())]
+    known = ", ".join(units) or "none of " + ", ".join(REPORTED_FLAGS)
     said = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
     todo = f"limited by {' and '.join(limits)}: unset it to use all" if limits else ""
     yield Finding("processor", said, todo)
@@ -118,22 +118,22 @@ def _types() -> Iterator[Finding]:
     from ampcompare.metrics import ARITHMETIC
     from ampcompare.precision.cpu_arithmetic import compute_in_fp32
     from ampcompare.system.device import has_tf32, resolve_device
-    from ampcompare.system.dtype_throughput import TYPES, probe, relative
+    from ampcompare.system.dtype_throughput import DTYPES, measure_throughput, relative_rate
     from ampcompare.system.environment import describe_arithmetic
 
     device = resolve_device("auto")
     with compute_in_fp32(device, "float16"), compute_in_fp32(device, "bfloat16"):  # as in a training
-        rates = probe(device)
+        rates = measure_throughput(device)
     arithmetic = describe_arithmetic(device).get(ARITHMETIC, {})
     unit = "GFLOP/s on one core" if device.type == "cpu" else "GFLOP/s"
-    for dtype in TYPES:
+    for dtype in DTYPES:
         if dtype not in rates:
             yield Finding(dtype, "does not run here")
             continue
         said = f"{rates[dtype]:,.3g} {unit} in a training convolution"
         if dtype != "float32":
             how = _describe_arithmetic(arithmetic.get(dtype, "native"))
-            said = f"{how}, {said}, {relative(rates, dtype):.2g} times fp32's rate"
+            said = f"{how}, {said}, {relative_rate(rates, dtype):.2g} times fp32's rate"
         yield Finding(dtype, said)
     if has_tf32(device):
         yield Finding("tf32", "native: backend=tf32; PyTorch's default for convolutions on this GPU")

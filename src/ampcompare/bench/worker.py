@@ -33,7 +33,7 @@ from ampcompare.system.device import (
 from ampcompare.system.environment import describe_arithmetic, describe_environment
 from ampcompare.training.run_context import RunContext, make_config, prepare_run, with_synthetic_data
 from ampcompare.training.timing import FIRST_STEPS
-from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, micro_batches
 
 # Options that decide the speed of a step, besides the machine.
@@ -168,7 +168,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         device,
         backend.dtype,
         trainer.precision.training_context(),
-        captures(config.execution),
+        uses_cuda_graph(config.execution),
         settings,
         IMAGES if context.data.train.counts == IMAGES else "samples",
         _preparation(config, device),
@@ -179,9 +179,9 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
 
 def _preparation(config: Config, device: torch.device) -> list[str]:
     steps = {
-        "compiling": compiles(config.execution),
+        "compiling": uses_compile(config.execution),
         "choosing cuDNN algorithms": is_cuda(device) and config.cudnn_benchmark and not config.deterministic,
-        "capturing a CUDA graph": captures(config.execution),
+        "capturing a CUDA graph": uses_cuda_graph(config.execution),
     }
     return [name for name, is_needed in steps.items() if is_needed]
 

@@ -38,7 +38,7 @@ from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import find_distributed_context
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings
 from ampcompare.training.interval import StepResult
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
@@ -141,8 +141,8 @@ class Recorder:
         self._facts: Row = {metrics.ENVIRONMENT: environment}
         tags, own_name = [backend[:MAX_TAG_CHARS]], name or run_name(backend)
         logged = {**config, **own, **self._facts}
-        goes_on = self.steps > 0
-        self._told = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
+        resumes = self.steps > 0
+        self._told = RunSettings(logged, str(output_dir), own_name, tags, project, resumes=resumes)
         if test_samples is not None:
             self._facts[metrics.TEST_IMAGES] = test_samples
         self._quiet, self._hiding = quiet, ExitStack()
@@ -186,7 +186,7 @@ class Recorder:
     def _begin(self) -> Self:
         groups = {} if self._diagnostics is None else layer_groups(self._optimizer, self._model)
         self._tracker = start(self._told, self._run)
-        self._tracker.note(self._facts)
+        self._tracker.update_summary(self._facts)
         if self._diagnostics is not None:
             scale = self._scaling.scale_factor
             self._looks = Looks(self._optimizer, groups, self._diagnostics, scale, self.steps)
@@ -229,7 +229,7 @@ class Recorder:
             result = StepResult(self._taken(loss), samples * self.processes, diagnostics=looks)
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
-                self._tracker.passed(self.steps)
+                self._tracker.advance(self.steps)
 
     def fetched(self) -> None:
         """The batch of the next step is there: what came before was making it. It may be left out."""

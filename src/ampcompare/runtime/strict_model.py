@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ampcompare.errors import UserError, did_you_mean
 
-LONGEST = 400  # characters of what is said of one thing
+MAX_MESSAGE_CHARS = 400  # characters of what is said of one thing
 MAX_VALUE = 100  # characters of a value in a message
 SAID = "said"  # pydantic's errors have a type; ours is this one
 EXPECTED = {
@@ -94,7 +94,7 @@ def _line(error: ErrorDetails) -> str:
     # Of a long value the beginning, so that the line still says what is allowed.
     shown = text if len(text := repr(value)) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
     line = f"{path}{f'={shown}' if is_shown else ''}: {why}" if path else why
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 3]}..."
 
 
 def _is_finite(value: float) -> bool:

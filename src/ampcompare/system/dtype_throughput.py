@@ -17,20 +17,20 @@ from torch import Tensor
 
 from ampcompare.system.device import is_cuda, is_host, wait_for
 
-TYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16")
 # Images, channels in and out, height and width of a 3x3 convolution, each some ten times the work of the one
 # before it, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
-ENOUGH = 0.03  # seconds of a call, from which no larger one follows
+MAX_CALL_SECONDS = 0.03  # seconds of a call, from which no larger one follows
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
 
-def relative(rates: Mapping[str, float], dtype: str) -> float:
+def relative_rate(rates: Mapping[str, float], dtype: str) -> float:
     """A rate as a multiple of fp32's; 0 where the type does not run."""
     return rates.get(dtype, 0.0) / rates["float32"]
 
 
-def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
+def measure_throughput(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
     """GFLOP/s of a training convolution (forward and backward) in each type that runs; on a CPU of one core.
 
     `channels_last` is the layout of images and weights; None: the one that a run has by default. Touches no
@@ -39,7 +39,7 @@ def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[st
     last = is_cuda(device) if channels_last is None else channels_last
     with _on_one_core(device):
         _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
-        return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
+        return {dtype: rate for dtype in DTYPES if (rate := _rate(device, dtype, last))}
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
             break
         rate = max(rate, _gflop(size) / max(seconds, 1e-9))
         # A tiny convolution's time may be that of a call on a busy machine: it has to grow with the work.
-        if seconds > ENOUGH and seconds > 2 * last_seconds > 0:
+        if seconds > MAX_CALL_SECONDS and seconds > 2 * last_seconds > 0:
             break
         last_seconds = seconds
     return rate

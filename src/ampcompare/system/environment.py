@@ -28,17 +28,17 @@ from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_
 from ampcompare.system.distributed import DistributedContext
 
 SALT = "ampcompare: which machine, not what it is called\n"
-MOST_EARLIER = 16  # machines of earlier parts of a run
+MAX_EARLIER_MACHINES = 16  # machines of earlier parts of a run
 # What a convolution in the type needs for forward and both gradients, and the limits on instruction sets that
 # leave it in use (AVX512_CORE_BF16 leaves avx512_bf16 and no AMX). The first that is there is used. On
 # avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a hundred times slower than fp32;
 # without avx512_bf16 bf16 is widened to fp32 on its way into the products.
-UNITS = {
+NATIVE_UNITS = {
     "bfloat16": {"amx_bf16": "AMX", "avx512_bf16": "AMX|^AVX512_CORE_BF16|^AVX512_CORE_FP16|^AVX10"},
     "float16": {"amx_fp16": "AMX_FP16|AMX_2"},
 }
 X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
-SHOWN = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+REPORTED_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 PACKAGES = ("torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
@@ -126,12 +126,12 @@ def name_machine(device: torch.device, world: DistributedContext) -> dict[str, A
     Of several processes all ask together, and process 0 has the others' under `others`.
     """
     gpu = nvml_name(device)
-    own = {"host": hashed(platform.node()), "gpu": None if gpu is None else hashed(gpu)}
+    own = {"host": hash_name(platform.node()), "gpu": None if gpu is None else hash_name(gpu)}
     others = world.gather(own)[1:]
     return own | ({"others": others} if others else {})
 
 
-def hashed(name: str) -> str:
+def hash_name(name: str) -> str:
     """Twelve hex digits that stand for a name."""
     return hashlib.sha256((SALT + name).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
@@ -142,7 +142,7 @@ def add_earlier_machines(machine: Mapping[str, Any], before: Mapping[str, Any]) 
     for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
         if one != machine and one not in earlier:
             earlier.append(one)
-    return dict(machine) | ({"earlier": earlier[-MOST_EARLIER:]} if earlier else {})
+    return dict(machine) | ({"earlier": earlier[-MAX_EARLIER_MACHINES:]} if earlier else {})
 
 
 def isa_limit() -> str | None:
@@ -176,7 +176,7 @@ def describe_arithmetic(device: torch.device, *, without_units: str = COMPUTED_I
             return UNKNOWN
         return native_unit(dtype) or without_units
 
-    return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in UNITS}}
+    return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in NATIVE_UNITS}}
 
 
 def native_unit(dtype: str) -> str:
@@ -184,7 +184,7 @@ def native_unit(dtype: str) -> str:
     flags, limit = processor_flags() or (), isa_limit()
     if not onednn_supports(dtype) or platform.machine() not in X86:
         return ""
-    units = UNITS[dtype].items()
+    units = NATIVE_UNITS[dtype].items()
     return next((unit for unit, keep in units if unit in flags and (not limit or re.search(keep, limit))), "")
 
 

@@ -28,7 +28,7 @@ class Tracker:
         """Lines for the user, at the end: where the record is, and what shows it."""
         return [f"record: {self.record}"] if self.record else ["record: nothing is kept"]
 
-    def note(self, facts: Mapping[str, Any]) -> None:
+    def update_summary(self, facts: Mapping[str, Any]) -> None:
         """Put into the summary at once what is known before the first row: a run that fails has it, too."""
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Tracker:
         went wrong earlier.
         """
 
-    def passed(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """So many steps of somebody else's loop are over, whose run it is: rows that waited may go on."""
 
     def flush(self) -> None:

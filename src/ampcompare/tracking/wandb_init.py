@@ -36,9 +36,9 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 
 @dataclass(frozen=True)
-class Start:
+class RunSettings:
     """What W&B is told of a run as it begins: `logged` is its config, with the environment. The record lies
-    under `output_dir`. A run that `goes_on` adds to what the server has under its id, if it has any.
+    under `output_dir`. A run that `resumes` adds to what the server has under its id, if it has any.
     """
 
     logged: Mapping[str, Any]
@@ -50,16 +50,16 @@ class Start:
     group: str | None = None
     notes: str | None = None
     mode: str = "auto"
-    goes_on: bool = False
+    resumes: bool = False
 
 
-def begin(
-    start: Start,
+def start_record(
+    settings: RunSettings,
     on_stop: Callable[[], None] | None = None,
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record under `start.output_dir`: an offline run where the server cannot be had.
+    """Begin the record under `settings.output_dir`: an offline run where the server cannot be had.
 
     `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
     termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to
@@ -75,12 +75,12 @@ def begin(
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
     try:
-        mode = _mode(start.mode)
+        mode = _mode(settings.mode)
         is_online = mode == "online"
         # Offline the client would warn; parts are put together when they are read.
-        resume = "allow" if is_online and (resumed or start.goes_on) else None
+        resume = "allow" if is_online and (resumed or settings.resumes) else None
         with warn_if_slow("W&B's server, to begin the run") if is_online else nullcontext():
-            run = _init(start, mode, run_id, on_stop, resume)
+            run = _init(settings, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # of its settings, those from WANDB_... variables too
@@ -90,7 +90,7 @@ def begin(
     except (wandb.errors.CommError, TimeoutError) as problem:
         log.warning(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start
-        run = _init(start, "offline", run_id, on_stop)
+        run = _init(settings, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
         return Tracker(run_id, resumed["record"] if resumed else None)
@@ -99,7 +99,7 @@ def begin(
     return WandbTracker(run, run_id, on_lost, resumed["record"] if resumed else None)
 
 
-def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
+def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
     """A record that goes into the open W&B `run` of somebody else, who ends it.
 
     Its config gets what it lacks of `logged`. Raises UserError where the two contradict each other, or for
@@ -142,19 +142,23 @@ def _mode(asked: str) -> str:
 
 
 def _init(
-    start: Start, mode: str, run_id: str, on_stop: Callable[[], None] | None, resume: str | None = None
+    settings: RunSettings,
+    mode: str,
+    run_id: str,
+    on_stop: Callable[[], None] | None,
+    resume: str | None = None,
 ) -> Any:
     given = os.environ.get
-    ours: dict[str, Any] = {"project": start.project, "entity": start.entity, "name": start.name}
-    ours |= {"notes": start.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
+    ours: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
+    ours |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
         id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
-        dir=given("WANDB_DIR") or str(Path(start.output_dir).resolve()),
+        dir=given("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or start.group,
-        config=dict(start.logged),
+        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or settings.group,
+        config=dict(settings.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             console="off",  # a progress bar is no record

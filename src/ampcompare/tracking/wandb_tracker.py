@@ -18,7 +18,7 @@ from ampcompare.runtime.signals import is_preemption, is_stopped
 from ampcompare.tracking.external_run_buffer import ExternalRunBuffer
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.write_monitor import WriteMonitor
-from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, warn_if_slow
+from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, service_errors, warn_if_slow
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class WandbTracker(Tracker):
         lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
         return [*lines, f"        {shell_command('wandb', 'leet', folder.parent)}"]
 
-    def note(self, facts: Mapping[str, Any]) -> None:
+    def update_summary(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
         self._run.summary.update(dict(facts))
 
@@ -92,7 +92,7 @@ class WandbTracker(Tracker):
         while self._sent and self._sent[0].done():
             self._sent.popleft().result()
 
-    def passed(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """As `Tracker.passed`."""
         if self._lent_rows is not None:
             self._lent_rows.go_on(step)
@@ -147,7 +147,7 @@ class WandbTracker(Tracker):
         trouble = self._file.look() if self._watched else None
         try:
             self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
-        except gone():
+        except service_errors():
             self._ended = True
             self._lose(SERVICE_ENDED)
         if trouble:
@@ -192,7 +192,7 @@ class WandbTracker(Tracker):
             if self._lent:
                 return
             self._run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
-        except gone():
+        except service_errors():
             self._ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
             log.warning(f"W&B's client could not write its log to the end ({problem.strerror})")

@@ -58,14 +58,14 @@ class GraphTrainer(Trainer):
         full = plan.shape[1] == self._images
         self._warm_ups += full
         if not full or self._warm_ups <= FIRST_STEPS or diagnose:
-            with aside(self._stream):
+            with on_stream(self._stream):
                 return super().step([self.make_batch(plan)], diagnose=diagnose)
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        if cold := self._replay is None:
+        if compiled := self._replay is None:
             # Nothing keeps the function: a method of what has the graph would keep that alive.
             self._plan = plan.clone()
-            with _noting(), aside(self._stream), collector_at_rest():
+            with _explained_capture_errors(), on_stream(self._stream), paused_garbage_collection():
                 self._replay, self._result = capture(partial(self._step_on_device, self._plan), plan.device)
         self._plan.copy_(plan)
         self._replay()  # it fills the graph's own tensors, which the next launch writes anew
@@ -73,7 +73,7 @@ class GraphTrainer(Trainer):
         result = self._result
         diagnostics = {key: value.clone() for key, value in result.diagnostics.items()}
         classified = [(logits.clone(), classes.clone()) for logits, classes in result.classified]
-        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, cold)
+        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, compiled)
 
     def _step_on_device(self, plan: Tensor) -> StepResult:
         groups = self.optimizer.param_groups
@@ -88,7 +88,7 @@ class GraphTrainer(Trainer):
 
 
 @contextmanager
-def _noting() -> Iterator[None]:
+def _explained_capture_errors() -> Iterator[None]:
     """Add to what fails a capture what may have: CUDA does not say whose it was."""
     try:
         yield
@@ -99,7 +99,7 @@ def _noting() -> Iterator[None]:
 
 
 @contextmanager
-def aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """Run what is inside on that stream, between what came before and what comes after.
 
     After an error, too, the stream is the one from before: a capture that fails leaves its own
@@ -128,7 +128,7 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
+def paused_garbage_collection() -> Iterator[None]:
     """Collect garbage now and none inside.
 
     An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to

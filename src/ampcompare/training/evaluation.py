@@ -68,7 +68,7 @@ class Evaluation:
         try:
             with self.precision.forward_context() if self.autocast else nullcontext():
                 outputs = call(self.model, inputs)
-            sums = self.task.look(outputs, targets)
+            sums = self.task.sum_scores(outputs, targets)
         except Exception as problem:
             note_batch(problem, batch)
             raise

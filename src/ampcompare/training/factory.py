@@ -26,10 +26,10 @@ from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import steps_per_epoch
-from ampcompare.training.preflight import try_out
+from ampcompare.training.preflight import run_preflight
 from ampcompare.training.task import build_task
-from ampcompare.training.torch_compile import captures, compiles
-from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
+from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
 
 
 def allows_tf32(config: Config) -> bool:
@@ -61,7 +61,7 @@ def build_trainer(
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
     if is_channels_last(config.memory_format, device):
-        lay_channels_last(model)
+        set_channels_last(model)
     options = dataclasses.asdict(config.precision)
     try:
         tf32 = allows_tf32(config)
@@ -75,12 +75,12 @@ def build_trainer(
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)
-    if test is not None and not is_known(config):
+    if test is not None and not is_built_in(config):
         with (world or DistributedContext()).raise_on_all_ranks():
-            try_out(task, model, precision, config, test, data)
+            run_preflight(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
-    if in_parts and not counts_alike(data.train):
-        task = task.weighed()
+    if in_parts and not has_equal_target_counts(data.train):
+        task = task.weighted_by_targets()
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,
@@ -93,17 +93,17 @@ def build_trainer(
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
     if world and world.rank:  # the first weights are the same everywhere; dropout is not to be
         machine.seed_process(config.seed, world.rank)
-    compiled = compiles(config.execution)
-    if captures(config.execution):
+    compiled = uses_compile(config.execution)
+    if uses_cuda_graph(config.execution):
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
-        model = wrap(model, find_unused_parameters=config.training.find_unused_parameters)
+        model = wrap_in_ddp(model, find_unused_parameters=config.training.find_unused_parameters)
         return Trainer(model, *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
 
 
-def lay_channels_last(model: nn.Module) -> None:
+def set_channels_last(model: nn.Module) -> None:
     """Images' weights [.., C, H, W] with the channels last in memory, in place. `Module.to` would take those
     of volumes too, which have no such layout.
     """
@@ -112,7 +112,7 @@ def lay_channels_last(model: nn.Module) -> None:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
-def counts_alike(split: Split) -> bool:
+def has_equal_target_counts(split: Split) -> bool:
     """Whether it is sure that as many targets count in every sample: not of what is not in memory, whose
     sequences may differ in length and hold -100.
     """
@@ -122,7 +122,7 @@ def counts_alike(split: Split) -> bool:
     return not any(bool((t == IGNORED).any()) for t in whole)
 
 
-def is_known(config: Config) -> bool:
+def is_built_in(config: Config) -> bool:
     """Whether network, data and task are our own, which go together."""
     ours = (*OURS, *RESNETS)
     return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
@@ -137,7 +137,7 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> O
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
-        return kind(parameters, capturable=captures(config.execution), **common)
+        return kind(parameters, capturable=uses_cuda_graph(config.execution), **common)
     except RuntimeError as problem:
         raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
 

@@ -19,9 +19,9 @@ from ampcompare.errors import UserError
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext, check_last_batch
 from ampcompare.system.environment import count_cores
-from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random
 
 
@@ -59,7 +59,7 @@ def count_workers(config: Config, world: DistributedContext | None = None) -> in
     """Processes that make batches, for each process that trains on this machine."""
     if config.data.workers is not None:
         return config.data.workers
-    return max(0, min(MOST_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
+    return max(0, min(MAX_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
 
 
 def check_processes(config: Config, processes: int) -> None:
@@ -79,15 +79,15 @@ def check_processes(config: Config, processes: int) -> None:
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Raise UserError, in each process, for options that these data cannot have."""
     with world.raise_on_all_ranks():
-        for line in _unfit(config, data):
+        for line in _data_conflicts(config, data):
             raise UserError(line)
     if world.size > 1:
-        _check_alike(config, data, world)
+        _check_same_data(config, data, world)
     if not isinstance(data.train, BatchSet):
         check_last_batch(len(data.train), config.batch_size, world)
 
 
-def _unfit(config: Config, data: Dataset) -> Iterator[str]:
+def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
     """What is asked of these data in vain, each with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
@@ -100,7 +100,7 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
         if (given := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
             yield f"{key}={given}: {why}; leave it out, normalise in the function"
-    if captures(execution) and not isinstance(data.train, TensorSet):
+    if uses_cuda_graph(execution) and not isinstance(data.train, TensorSet):
         why = f"{source} gives its batches through a DataLoader, of any shape"
         todo = "have it return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
@@ -113,7 +113,7 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
         yield f"data.workers={workers}: {why}; leave it out"
 
 
-def _check_alike(config: Config, data: Dataset, world: DistributedContext) -> None:
+def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -> None:
     """Each process has to have the same data: which samples are its share goes by their numbers."""
     given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
     seen = world.gather([content_of(split.sample) for split in given])
@@ -135,10 +135,10 @@ def _are_classes(targets: Field) -> bool:
     return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
 
 
-def remarks(config: Config, data: Dataset) -> list[str]:
+def data_warnings(config: Config, data: Dataset) -> list[str]:
     """What has to be said before training: of the data, and of what will not be looked at."""
     found = []
-    if compiles(config.execution) and (every := config.diagnostics.every) is not None:
+    if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
         why = f"execution={config.execution} has no place for a look at activations"
         found.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source

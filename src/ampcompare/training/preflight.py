@@ -17,7 +17,7 @@ from ampcompare.errors import UserError, kind_of, what_happened
 from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.losses_and_metrics import Seen, by_class, call, find_tensor
+from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
 from ampcompare.training.task import Task
 
 SAMPLES = 2
@@ -31,7 +31,7 @@ NO_LAYER = (
 )
 
 
-def try_out(
+def run_preflight(
     task: Task,
     model: nn.Module,
     precision: Precision,
@@ -73,7 +73,7 @@ def _look(
         outputs = call(model, inputs)
     given = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
     with torch.no_grad():  # first, as the built-in ones say the most of what does not fit
-        seen = Seen(outputs, targets)
+        seen = EvalBatch(outputs, targets)
         for score in task.scores:
             with _asked(*score.option, given):
                 score.sums(seen)
@@ -100,7 +100,7 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
     shares = find_tensor(targets, "labels")
     if config.task.loss != CROSS_ENTROPY or (shares is not None and shares.is_floating_point()):
         return
-    count = by_class(outputs, targets)[0].shape[1]
+    count = flatten_by_class(outputs, targets)[0].shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():

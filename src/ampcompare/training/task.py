@@ -21,7 +21,7 @@ from ampcompare.plugins import Door
 from ampcompare.system.device import widest_float
 from ampcompare.training import losses_and_metrics
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.losses_and_metrics import Seen, Sums
+from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
 # Bytes of a batch's logits that may wait for a row; of larger ones the predicted classes wait.
@@ -36,7 +36,7 @@ class Score:
     key: str
     words: str
     better: str
-    sums: Callable[[Seen], Sums]
+    sums: Callable[[EvalBatch], Sums]
     option: tuple[str, str]  # and the value of it that names this one
 
 
@@ -54,7 +54,7 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
     if isinstance(targets, Tensor) and isinstance(outputs, Tensor) and outputs.ndim == 2:
         logits, classes = outputs, targets
     else:  # GoogLeNet returns more outputs in training, for one
-        logits, classes = losses_and_metrics.by_class(outputs, targets)
+        logits, classes = losses_and_metrics.flatten_by_class(outputs, targets)
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.
     if logits.untyped_storage().nbytes() > MAX_LOGITS_BYTES:
@@ -85,11 +85,11 @@ class Task:
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
 
-    def look(self, outputs: Any, targets: Any) -> Tensor:
+    def sum_scores(self, outputs: Any, targets: Any) -> Tensor:
         """What a batch adds to each score: its sum and how many values that is of, [scores, 2]. Raises
         TrainingError for values of a wrong shape.
         """
-        seen, sums = Seen(outputs, targets), []
+        seen, sums = EvalBatch(outputs, targets), []
         for score in self.scores:
             try:
                 total, count = score.sums(seen)
@@ -105,7 +105,7 @@ class Task:
         told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
-    def weighed(self) -> Self:
+    def weighted_by_targets(self) -> Self:
         """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
         padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
         which nobody knows what it is the mean of, is weighed by samples all the same.
@@ -113,8 +113,8 @@ class Task:
         _, name = self.scores[0].option
         if name not in losses_and_metrics.LOSSES:
             return self
-        loss = partial(self.loss, of_part=True) if name == names.CROSS_ENTROPY else self.loss
-        return dataclasses.replace(self, loss=loss, weigh=partial(losses_and_metrics.count_of, name))
+        loss = partial(self.loss, is_partial=True) if name == names.CROSS_ENTROPY else self.loss
+        return dataclasses.replace(self, loss=loss, weigh=partial(losses_and_metrics.count_targets, name))
 
 
 def build_task(config: Config, device: torch.device) -> Task:
@@ -126,7 +126,7 @@ def build_task(config: Config, device: torch.device) -> Task:
             loss = partial(loss, label_smoothing=smoothing)
     else:
         loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
-        sums = losses_and_metrics.sum_of(loss)
+        sums = losses_and_metrics.build_sums(loss)
     every = [_listed(metrics.EVAL_LOSS, sums, LOSS, of.loss)]
     texts = names.metrics_of(of.loss, of.metrics)
     for text in texts:
@@ -137,11 +137,11 @@ def build_task(config: Config, device: torch.device) -> Task:
             every.append(score)
     key = names.compared_key(of.loss, of.metrics, of.metric)
     compared = next(score for score in every if score.key == key)
-    has_classes = any(name in losses_and_metrics.OF_CLASSES for name in (of.loss, *texts))
+    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (of.loss, *texts))
     return Task(loss, tuple(every), compared, logits_and_classes if has_classes else no_classes, sources)
 
 
-def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:
+def _listed(key: str, sums: Callable[[EvalBatch], Sums], option: str, text: str) -> Score:
     listed = metrics.METRICS[key]
     return Score(key, listed.words, listed.better, sums, (option, text))
 
@@ -164,7 +164,7 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
         words = listed.words
     else:
         words = getattr(function, "words", "") or names.display_name_of(text)
-    return Score(key, str(words), better, losses_and_metrics.sum_of(function), (METRICS, text)), source
+    return Score(key, str(words), better, losses_and_metrics.build_sums(function), (METRICS, text)), source
 
 
 def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
@@ -180,10 +180,10 @@ def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[...
         value = value.to(device)
     if not callable(value):
         raise door.refusal(text, f"is {kind_of(value)}; expected a function of outputs and targets")
-    return _looked_up(value), found.source
+    return _late_bound(value), found.source
 
 
-def _looked_up(function: Callable[..., Any]) -> Callable[..., Any]:
+def _late_bound(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as its module has it at each call: a backend may have replaced it by then."""
     module, name = sys.modules.get(getattr(function, "__module__", "")), getattr(function, "__name__", "")
     is_its_own = isinstance(function, types.FunctionType) and getattr(module, name, None) is function

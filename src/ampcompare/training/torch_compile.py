@@ -30,7 +30,7 @@ class Forward:
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         self.model, self.criterion = model, criterion
-        self.cold = False  # whether the last call did more than its work: it compiled
+        self.compiled = False  # whether the last call did more than its work: it compiled
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         outputs = call(self.model, inputs)
@@ -73,25 +73,25 @@ class CompiledForward(Forward):
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in tensors(field))
-        self.cold = shapes not in self._shapes
+        self.compiled = shapes not in self._shapes
         self._shapes.add(shapes)
         return self._forward(self._state, inputs, targets)
 
 
-def compiles(execution: str) -> bool:
+def uses_compile(execution: str) -> bool:
     return execution in ("compile", "compile_graph")
 
 
-def captures(execution: str) -> bool:
+def uses_cuda_graph(execution: str) -> bool:
     return execution in ("cuda_graph", "compile_graph")
 
 
 def check_execution(config: Config, device: torch.device) -> None:
     """Find out before training whether the execution can be had. Raises UserError with the reason."""
-    if captures(config.execution) and not is_cuda(device):
+    if uses_cuda_graph(config.execution) and not is_cuda(device):
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
-    if compiles(config.execution):
+    if uses_compile(config.execution):
         # A line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
         number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
         compiled = torch.compile(lambda x: x * number)

@@ -26,9 +26,9 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.diagnostics.activations import Activations
-from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
-from ampcompare.training.diagnostics.updates import lost_updates, sampled
+from ampcompare.training.diagnostics.activations import ActivationRecorder
+from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
+from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
 from ampcompare.training.errors import TrainingError, note_batch
 from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
@@ -75,7 +75,7 @@ class Trainer:
         self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = OverflowDetector(names, precision.device)
         # A compiled graph has no place for hooks.
-        self.activations = None if compiled else Activations(model, precision.device)
+        self.activations = None if compiled else ActivationRecorder(model, precision.device)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the batches of an epoch from number `start` on, as `step` takes them.
@@ -118,7 +118,7 @@ class Trainer:
             # Processes add up their gradients in the last micro-batch of a step alone.
             with NO_CONTEXT if number == last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
                 outputs, loss = self._forward(batch, diagnose)
-                compiled |= self.forward.cold
+                compiled |= self.forward.compiled
                 if isinstance(weight, Tensor) or weight != 1:
                     loss = loss * weight
                 precision.backward(loss, sync=number == last)
@@ -167,7 +167,7 @@ class Trainer:
 
     def _watch_activations(self, diagnose: bool) -> AbstractContextManager[Any]:
         """Return the context of a forward: with `diagnose` it records statistics of activations."""
-        return self.activations.looking() if diagnose and self.activations is not None else NO_CONTEXT
+        return self.activations.recording() if diagnose and self.activations is not None else NO_CONTEXT
 
     def _diagnose_and_clip(
         self, diagnose: bool, overflow: OverflowSource | None
@@ -182,7 +182,7 @@ class Trainer:
         if diagnose or config.clip_norm:
             diagnostics[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
-            diagnostics |= look_at_gradients(self._by_layer(gradients=True), precision.scale_factor())
+            diagnostics |= measure_gradients(self._by_layer(gradients=True), precision.scale_factor())
         # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
         # Only on the host, where asking a norm whether it is finite is no wait.
         norm = diagnostics.get(metrics.GRADIENT_NORM)
@@ -211,7 +211,7 @@ class Trainer:
         """
         precision, on_host, half = self.precision, self.overflows.on_host, {}
         if diagnose and precision.metadata.updates_half:
-            half = {name: sampled(group) for name, group in self._by_layer().items()}
+            half = {name: sample_weights(group) for name, group in self._by_layer().items()}
         if not (half or saved_buffers is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
             return {}, overflow
@@ -260,7 +260,7 @@ def name_unused(model: nn.Module, problem: Exception) -> str:
     return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
 
 
-def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
+def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
     """Return the model in DDP, which averages the gradients of all processes during the backward pass.
 
     This happens before gradients are unscaled and checked, so inf and nan of one process reach all, and all

@@ -35,7 +35,7 @@ def has_account() -> bool:
     return found is not None
 
 
-def gone() -> tuple[type[Exception], ...]:
+def service_errors() -> tuple[type[Exception], ...]:
     """What the client raises where its service has ended: as it sends, and as it waits."""
     from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 
@@ -51,7 +51,7 @@ def end_service(seconds: float = SERVICE_SECONDS) -> bool:
     import wandb
 
     def tear_down() -> None:
-        with contextlib.suppress(*gone()):  # it had ended before
+        with contextlib.suppress(*service_errors()):  # it had ended before
             wandb.teardown()
 
     # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
@@ -85,7 +85,7 @@ def api_errors() -> tuple[type[Exception], ...]:
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-    return wandb.errors.Error, WandbApiFailedError, requests.RequestException, TimeoutError, *gone()
+    return wandb.errors.Error, WandbApiFailedError, requests.RequestException, TimeoutError, *service_errors()
 
 
 def api_reason(problem: BaseException) -> str:

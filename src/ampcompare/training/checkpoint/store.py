@@ -32,7 +32,7 @@ from ampcompare.system.device import is_channels_last
 log = logging.getLogger(__name__)
 
 FORMAT = 5  # raise it when what a checkpoint holds changes
-UNTOLD = 0  # the format of checkpoints without run.json, which versions before 0.2 left
+FORMAT_UNKNOWN = 0  # the format of checkpoints without run.json, which versions before 0.2 left
 FOLDER = "checkpoints"
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
 # since it is the length of the schedule.
@@ -44,7 +44,7 @@ class CheckpointError(Exception):
     """A file that is no whole checkpoint, in words."""
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint, its tensors on the CPU. Raises CheckpointError for anything but a whole one."""
     try:
         with ZipFile(path) as archive:
@@ -88,7 +88,7 @@ class CheckpointStore:
     def about(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
 
-        The format is None without checkpoints, UNTOLD for checkpoints without `run.json`.
+        The format is None without checkpoints, FORMAT_UNKNOWN for checkpoints without `run.json`.
 
         Raises:
             OSError: It cannot be read.
@@ -99,7 +99,7 @@ class CheckpointStore:
         try:
             return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
         except FileNotFoundError:
-            return {"format": UNTOLD, "ended": 0}
+            return {"format": FORMAT_UNKNOWN, "ended": 0}
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
         said = {"format": FORMAT, "identity": identity, "ended": ended}
@@ -143,16 +143,18 @@ class CheckpointStore:
         """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
         for path in self.files():
             try:
-                state, self._is_begun = read(path), True
+                state, self._is_begun = read_checkpoint(path), True
                 return state
             except CheckpointError as problem:
-                aside = path.replace(path.with_name(path.name + ".damaged"))
-                log.warning(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
+                renamed = path.replace(path.with_name(path.name + ".damaged"))
+                log.warning(
+                    f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {renamed}"
+                )
         log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
 
 
-def identify(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
+def run_identity(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
     """What has to be the same for a run to go on, by name: the options but for what is free, the kind of
     device, and `others`: fingerprints of data, hashes and versions of what is not ours.
     """
@@ -163,7 +165,7 @@ def identify(config: Config, device_type: str, processes: int, **others: Any) ->
     return json.loads(json.dumps(found))  # as `run.json` gives it back
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """In what a kept run differs, `key (theirs there, ours here)` each."""
     images = "images" if here.get("data.source") in SOURCES else "data"
     words = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
@@ -171,7 +173,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     return [words.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
 
 
-def find(
+def find_resumable(
     config: Config, identity: Mapping[str, Any], total_steps: int
 ) -> tuple[CheckpointStore, dict[str, Any]] | None:
     """The run to go on with, taken by this process, and its state; None to start a new one.
@@ -222,10 +224,10 @@ def _obstacle(
     """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
     if about["format"] != FORMAT:
         told = about["format"]
-        theirs = "an unknown format (no run.json)" if told == UNTOLD else f"format {told}"
+        theirs = "an unknown format (no run.json)" if told == FORMAT_UNKNOWN else f"format {told}"
         why = f"has checkpoints of {theirs}, this version reads format {FORMAT}"
         return why, "finish it with the version that began it, or move its folder away"
-    if told := differences(identity, about["identity"]):
+    if told := describe_differences(identity, about["identity"]):
         more = ", ..." if told[5:] else ""
         return f"differs in {', '.join(told[:5])}{more}", "give it the same options"
     return None if store.lock() else ("is going on in another process", "wait for it")

@@ -28,7 +28,7 @@ KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class ActivationStats:
     """One tensor: its largest magnitude (0-d), and how many of its elements are 0 and how many below 2**-14,
     and there are, as far as the sample tells, [3].
     """
@@ -37,7 +37,7 @@ class Seen:
     counts: Tensor
 
 
-class Activations:
+class ActivationRecorder:
     """A look at what the modules of a model return, by the module at its top that they are part of.
 
     A tensor that several modules return, one behind the other, is seen once. What a module computes on its
@@ -47,12 +47,12 @@ class Activations:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._seen: defaultdict[str, list[Seen]] = defaultdict(list)
+        self._seen: defaultdict[str, list[ActivationStats]] = defaultdict(list)
         # Of the last module that returned: its tensors, and which version of each.
         self._last: list[tuple[weakref.ref[Tensor], int]] = []
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """The context of a forward that is looked at. Nothing in it waits for the device."""
         with ExitStack() as stack:
             for name, module in visible(self._model):
@@ -89,7 +89,7 @@ class Activations:
         return see
 
     @torch.no_grad()
-    def _look(self, x: Tensor) -> Seen:
+    def _look(self, x: Tensor) -> ActivationStats:
         low, high = torch.aminmax(x)  # reads all of it, and keeps nothing of its size
         wide, stride = widest_float(self._device), even_stride(x.numel() // SAMPLE)
         sample = _in_memory_order(x)[::stride].to(torch.float32, copy=True).abs_()
@@ -99,7 +99,7 @@ class Activations:
             torch.full_like(low, 0).long() + sample.numel(),
         ]
         largest = torch.maximum(-low, high).to(self._device, wide)
-        return Seen(largest, torch.stack(counts).to(self._device, wide) * stride)
+        return ActivationStats(largest, torch.stack(counts).to(self._device, wide) * stride)
 
 
 def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

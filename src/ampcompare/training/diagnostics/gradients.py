@@ -35,7 +35,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
+def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
     """Shares of the true gradients that fp16 cannot hold, by layer group and over all (on the device).
 
     `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
@@ -75,6 +75,6 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
 
 
 def exponent_histogram(counts: list[float]) -> metrics.Histogram:
-    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
+    """The histogram of `measure_gradients` with the edges of its bins, as exponents of two."""
     edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
     return metrics.Histogram([int(n) for n in counts], edges)

@@ -16,11 +16,11 @@ from ampcompare.system.device import widest_float
 from ampcompare.training.diagnostics.gradients import SAMPLE
 
 # How many weights one of the sample stands for; the weights, what they were, which have a gradient.
-Sampled = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
+WeightSample = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
 
 
 @torch.no_grad()
-def sampled(parameters: Sequence[Tensor]) -> Sampled:
+def sample_weights(parameters: Sequence[Tensor]) -> WeightSample:
     """Half weights that have a gradient, before a step: of more than `SAMPLE` elements an even sample."""
     half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
     stride = even_stride(sum(p.numel() for p, _ in half) // SAMPLE)
@@ -28,7 +28,7 @@ def sampled(parameters: Sequence[Tensor]) -> Sampled:
 
 
 @torch.no_grad()
-def lost_updates(groups: Mapping[str, Sampled], skipped: Tensor) -> dict[str, Tensor]:
+def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[str, Tensor]:
     """`update/lost_fraction` behind the step: the share of the weights with a gradient that the optimizer has
     left as they were, by layer group and over all (0-d, on the device), where each group weighs by all its
     elements. nan where none has a gradient, and where the step was `skipped` (0-d bool). No host sync.
