@@ -1,4 +1,4 @@
-"""`ampcompare`: the command line. Each room owns its commands, which import what they need when they run."""
+"""The command line `ampcompare`. Each package declares its commands and imports their code when they run."""
 
 import io
 import re

@@ -47,8 +47,14 @@ SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment e
 
 
 @dataclass(frozen=True)
-class Result:
-    """How a run ended: its exit code, where its record is (None: kept nowhere), its summary."""
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        exit_code: The exit code.
+        record: The folder of the record; None: there is none.
+        summary: The summary.
+    """
 
     exit_code: int
     record: Path | None
@@ -61,14 +67,20 @@ def run(
     *,
     brief: bool = False,
     stop: StopRequest | None = None,
-) -> Result:
-    """Train as the config says, record it with W&B, and show on the console how far it is.
+) -> RunResult:
+    """Train as the config says, record the run with W&B, and show its progress on the console.
 
-    Messages are logged, from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
-    A `brief` run logs neither which options have no effect nor where its record is. `stop` may have heard
-    of a signal before.
+    Messages are logged from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
+    Wrong input is found before W&B is started.
 
-    Everything that can be wrong with the input is found before W&B is started, and raises UserError.
+    Args:
+        config: The options of the run.
+        console: Where progress is shown.
+        brief: Whether to leave out which options have no effect and where the record is.
+        stop: A request to stop, which may have received a signal before.
+
+    Raises:
+        UserError: The input is wrong.
     """
     check_sweep_values(config)
     said = [] if brief else ignored_options(config)
@@ -82,13 +94,13 @@ def run(
         ):
             return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
-        why = _lost(problem)
+        why = _describe_lost_process(problem)
         if is_out_of_memory(problem):
             why = "out of memory for network and data; tensors have to fit on the device, a Dataset has not"
         if why is None:
             raise
         log.error(f"error: before the first step: {why}")
-        return Result(EXIT_FAILED, None, {})
+        return RunResult(EXIT_FAILED, None, {})
 
 
 def _run(
@@ -98,7 +110,7 @@ def _run(
     said: Sequence[str],
     brief: bool,
     stop: StopRequest,
-) -> Result:
+) -> RunResult:
     with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
     context = prepare_run(config, world)
@@ -120,7 +132,7 @@ def _run(
         if state == {}:
             name = found[0].folder.name if found else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
-            return Result(0, None, {})
+            return RunResult(0, None, {})
         if state:
             machine = add_earlier_machines(environment["machine"], state["machine"])
             environment = environment | {"machine": machine}
@@ -162,11 +174,11 @@ def _run(
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
-    return Result(exit_code, tracker.record, summary)
+    return RunResult(exit_code, tracker.record, summary)
 
 
 def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
-    """Return what a user has to know of the dtype's speed on this device."""
+    """Return what a user should know about the speed of the dtype on this device."""
     dtype = environment[metrics.PRECISION_DTYPE]
     if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
         return []
@@ -181,7 +193,7 @@ def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[st
 
 
 def run_name(config: Config) -> str:
-    """`native_resnet50_cifar` and the like: backend, model, data."""
+    """Return the name of a run, such as `native_resnet50_cifar`: backend, model, data."""
     data = source_of(config.data.source).short
     return f"{backend_of(config.backend).label}_{short(config.model.name)}_{data}"
 
@@ -193,9 +205,16 @@ def start_tracker(
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record of a run, or go on with that of a checkpoint; as `tracking.start.begin`.
+    """Start the record of a run, or continue the record of a checkpoint.
 
-    Its tags are the backend, the data (so that synthetic data is seen wherever the run is) and the user's.
+    The tags are the backend, the data (so that synthetic data is visible everywhere) and the user's tags.
+
+    Args:
+        config: The options of the run.
+        environment: The recorded environment.
+        on_stop: As in `start_record`.
+        resumed: As in `start_record`.
+        on_lost: As in `start_record`.
     """
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
@@ -215,7 +234,10 @@ def _begin_record(
     stop: StopRequest,
     state: Mapping[str, Any] | None,
 ) -> Tracker:
-    """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
+    """Return the tracker.
+
+    A signal may end W&B's client while the record starts. Then the tracker records nothing.
+    """
     try:
         tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
         tracker.update_summary(facts)
@@ -233,7 +255,7 @@ def _finish(
     exit_code: int,
     stop: StopRequest,
 ) -> int:
-    """End the record; returns the exit code, another one where the record is not whole."""
+    """End the record and return the exit code, which is not 0 if the record is not complete."""
     lack = tracker.finish(summary, exit_code)
     # Of a run that its record has stopped it has been said, unless that request came behind the last step.
     if not lack or (exit_code == EXIT_FAILED and loop.stopped):
@@ -245,7 +267,7 @@ def _finish(
 
 
 def _train(loop: TrainingLoop, stop: StopRequest) -> int:
-    """Run the loop; returns the exit code, having said why it is not 0."""
+    """Run the loop and return the exit code, after logging why it is not 0."""
     if stop.is_interruption() and loop.world.size == 1:  # several agree on it behind a step
         log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}): nothing is lost")
         return stop.exit_code
@@ -261,7 +283,7 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
         if why := _failure(loop, problem):
             log.error(f"error: {why}")
             return EXIT_FAILED
-        lost = _lost(problem)
+        lost = _describe_lost_process(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
         is_stop = stop.is_interruption()
         if lost is None and not is_stop:
@@ -278,7 +300,7 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
 
 
 def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
-    """What the training itself has come to, None for anything else."""
+    """Return why the training itself failed, or None for any other exception."""
     if isinstance(problem, TrainingError):
         return str(problem)
     if not is_out_of_memory(problem):
@@ -289,8 +311,8 @@ def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
     )
 
 
-def _lost(problem: Exception) -> str | None:
-    """Which process that the training needs has gone, None for anything else."""
+def _describe_lost_process(problem: Exception) -> str | None:
+    """Return which process that the training needs has ended, or None for any other exception."""
     if is_loss_of_worker(problem):
         return reason(problem)
     if not is_peer_failure(problem):
@@ -299,7 +321,7 @@ def _lost(problem: Exception) -> str | None:
 
 
 def _resume_hint(loop: TrainingLoop, do: str) -> str:
-    """What to do about a run that did not end well, if there is a checkpoint."""
+    """Return what to do about a run that did not end well, if there is a checkpoint."""
     saved = loop.checkpoints.saved_step if loop.checkpoints else None
     if saved is None:
         return ""

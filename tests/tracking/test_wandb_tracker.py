@@ -38,7 +38,7 @@ def test_a_recorded_loop_is_told_once_that_its_record_ends(
 ):
     """A fault of before: once a second to the end."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(WriteMonitor, "look", lambda self: "no space left on device")
+    monkeypatch.setattr(WriteMonitor, "poll", lambda self: "no space left on device")
     with Recorder(backend="none", every=1, output_dir=tmp_path) as record:
         for _ in range(5):
             record.step(loss=1.0, samples=1)

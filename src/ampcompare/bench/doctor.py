@@ -1,7 +1,7 @@
-"""`ampcompare doctor`: what this machine can do, and what to do about what it cannot.
+"""`ampcompare doctor`: what this machine can do, and what to do about problems.
 
-Each check stands alone: what is missing or broken on a machine is what people ask a doctor about, so that
-whatever a check raises becomes its line. Nothing here waits for the network.
+Each check is independent: an exception in a check becomes its line, because users run this command on broken
+machines. Nothing here waits for the network.
 """
 
 import os
@@ -23,16 +23,23 @@ PAD = 12  # columns before what is said
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: a line, what to do about it (empty: nothing). `is_fatal`: no run could start."""
+    """The result of one check.
+
+    Attributes:
+        topic: What was checked.
+        message: What was found.
+        todo: What to do about it; empty: nothing.
+        is_fatal: Whether no run can start.
+    """
 
     topic: str
-    said: str
+    message: str
     todo: str = ""
     is_fatal: bool = False
 
 
 def examine() -> Iterator[Finding]:
-    """Every check's findings, as they come; the types take about a second."""
+    """Yield the findings of every check; measuring the dtypes takes about a second."""
     for topic, check in CHECKS.items():
         try:
             with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
@@ -48,13 +55,13 @@ def examine() -> Iterator[Finding]:
 
 
 def run_doctor(say: Callable[[str], None]) -> int:
-    """Say every finding. Returns 1 where no run could start, else 0."""
+    """Print every finding. Return 1 if no run can start, else 0."""
     is_fatal = False
-    for found in examine():
-        say(f"{found.topic:<{PAD}} {one_line(found.said)}")
-        if found.todo:
-            say(f"{'':<{PAD}} -> {one_line(found.todo)}")
-        is_fatal |= found.is_fatal
+    for finding in examine():
+        say(f"{finding.topic:<{PAD}} {one_line(finding.message)}")
+        if finding.todo:
+            say(f"{'':<{PAD}} -> {one_line(finding.todo)}")
+        is_fatal |= finding.is_fatal
     return int(is_fatal)
 
 
@@ -158,7 +165,7 @@ def _describe_arithmetic(value: str) -> str:
 
 
 def _compiler() -> Iterator[Finding]:
-    """Found, not tried: a first compilation takes many seconds, and a run tries it before it trains."""
+    """Look for a compiler without running it: a compilation takes many seconds."""
     from ampcompare.system.device import is_cuda, resolve_device
 
     wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")

@@ -89,7 +89,7 @@ class OptionSpec:
 
     @property
     def is_free_form(self) -> bool:
-        """Whether it is a mapping with any keys, such as the arguments of somebody else's function."""
+        """Whether the option is a mapping with any keys, such as the arguments of a user's function."""
         return self.type is dict
 
     @property

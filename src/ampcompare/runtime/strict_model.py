@@ -1,6 +1,6 @@
-"""Files that people write, as pydantic models: whatever is wrong in one, a line each with its path.
+"""Pydantic models for files that people write, with one line for each error and its path.
 
-Imports pydantic, so that it is imported where such a file is read and not before.
+This module imports pydantic. Import it only where such a file is read.
 """
 
 import math
@@ -40,12 +40,12 @@ EXPECTED = {
 
 
 def refused(why: str) -> PydanticCustomError:
-    """What a validator raises: why, what is allowed, what to do."""
+    """Return the error that a validator raises, with what is allowed and what to do."""
     return PydanticCustomError(SAID, "{why}", {"why": why})
 
 
 class Checked(BaseModel):
-    """A part of a file: no other keys than its fields, no type taken for another."""
+    """A part of a file: no other keys than its fields, and no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -72,7 +72,11 @@ Model = TypeVar("Model", bound=Checked)
 
 
 def checked(model: type[Model], content: Any, path: Path) -> Model:
-    """What is in a file as its model. Raises UserError with a line for each thing that is wrong in it."""
+    """Return the content of a file as its model.
+
+    Raises:
+        UserError: The content is wrong, with a line for each error.
+    """
     try:
         return model.model_validate(content)
     except ValidationError as problem:
@@ -80,7 +84,7 @@ def checked(model: type[Model], content: Any, path: Path) -> Model:
 
 
 def file_error(path: Path, lines: Sequence[str]) -> UserError:
-    """The error of a file in which these things are wrong, each as `parameters.seed.values[0]=nan: ...`."""
+    """Return the error for a file, with lines such as `parameters.seed.values[0]=nan: ...`."""
     if len(lines) == 1:
         return UserError(f"{path}: {lines[0]}")
     return UserError(f"{path}: {len(lines)} things are wrong, nothing was started:", lines)
@@ -118,7 +122,7 @@ def _above_0(value: Any) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a text that a command line and a file can hold: no NUL, no half of a surrogate pair."""
+    """Return whether a command line and a file can hold the text: no NUL, no lone surrogate."""
     return isinstance(value, str) and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
 
 

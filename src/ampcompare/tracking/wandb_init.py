@@ -1,6 +1,6 @@
-"""The start of a run's record with W&B: online with an account, offline without, never silently neither.
+"""Starts the record of a run with W&B: online with an account, otherwise offline with a message.
 
-W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) win over the config where set.
+W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) take precedence over the config.
 """
 
 import logging
@@ -37,8 +37,12 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What W&B is told of a run as it begins: `logged` is its config, with the environment. The record lies
-    under `output_dir`. A run that `resumes` adds to what the server has under its id, if it has any.
+    """What W&B needs to know to start a run.
+
+    Attributes:
+        logged: The config of the run, with its environment.
+        output_dir: The folder under which the record lies.
+        resumes: Whether to add to the run that the server has under this id, if it has one.
     """
 
     logged: Mapping[str, Any]
@@ -59,13 +63,18 @@ def start_record(
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record under `settings.output_dir`: an offline run where the server cannot be had.
+    """Start the record under `settings.output_dir`, offline if the server cannot be reached.
 
-    `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
-    termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to
-    go on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
+    Args:
+        settings: The settings of the run.
+        on_stop: Called in another thread if somebody stops the run on W&B's page, or early termination of a
+            sweep does. None: W&B's client interrupts the main thread.
+        resumed: The checkpoint of the run to continue.
+        on_lost: Called in another thread, with the reason, if rows reach neither the disk nor a server any
+            more.
 
-    Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
+    Raises:
+        UserError: W&B refuses the settings (an API key of the wrong form, a tag that is too long, ...).
     """
     # On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
     logging.raiseExceptions = False
@@ -100,10 +109,15 @@ def start_record(
 
 
 def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
-    """A record that goes into the open W&B `run` of somebody else, who ends it.
+    """Return a tracker that records into a user's open W&B run, which the user ends.
 
-    Its config gets what it lacks of `logged`. Raises UserError where the two contradict each other, or for
-    what is no run.
+    Args:
+        run: The W&B run.
+        logged: The config to record; the run's config gets the keys that it lacks.
+        on_lost: As in `start_record`.
+
+    Raises:
+        UserError: The two configs contradict each other, or `run` is not a W&B run.
     """
     lacks = [name for name in ("log", "config", "summary", "define_metric") if not hasattr(run, name)]
     if lacks:
@@ -123,11 +137,11 @@ def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], 
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    return WandbTracker(run, run.id, on_lost, lent=True)
+    return WandbTracker(run, run.id, on_lost, is_external=True)
 
 
 def _mode(asked: str) -> str:
-    """What to tell wandb.init: what W&B's own variables say, where they do."""
+    """Return the mode for wandb.init; W&B's environment variables take precedence."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
     if given := os.environ.get("WANDB_MODE"):

@@ -1,11 +1,12 @@
 """A whole training step as one CUDA graph.
 
-The host's part of a step is then a copy of the batch's plan (which image, which crop), the learning rate, and
-one launch. All that a step changes lives in tensors that stay where they are; the schedule's learning rates,
-Python numbers that a graph would freeze, are written into tensors before each launch.
+In such a step the host copies the plan of the batch (which images, which crops), writes the learning rate,
+and launches the graph. Everything that a step changes lives in tensors that stay in place. The graph would
+freeze the learning rates of the schedule, which are Python numbers, so they are written into tensors before
+each launch.
 
-What runs as it did before: the first steps, an epoch's short last batch, the steps that look at the
-gradients. They work on the same tensors and so may come between launches.
+The first steps, the short last batch of an epoch and diagnostic steps run without the graph. They work on the
+same tensors, so they may come between launches.
 
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """
@@ -29,9 +30,13 @@ T = TypeVar("T")
 
 
 class GraphTrainer(Trainer):
-    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones run as they are.
+    """A Trainer whose steps are launches of one graph; shorter batches run without it.
 
-    `make_batch` is the loader's, from the columns of a plan.
+    Args:
+        args: As for `Trainer`.
+        make_batch: Makes a batch from the columns of a plan, as the loader does.
+        images: The images of a full batch.
+        kwargs: As for `Trainer`.
     """
 
     def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], images: int, **kwargs: Any) -> None:
@@ -48,10 +53,11 @@ class GraphTrainer(Trainer):
         self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Return the plans of an epoch from number `start` on."""
         return loader.plans(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
-        """One optimizer step on a plan, int64 [4, B] on the device."""
+        """Take one optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
         # The first full ones are no launches: cuDNN picks algorithms, libraries allocate, the optimizer makes
         # its state. A short one warms up other kernels.
@@ -89,7 +95,7 @@ class GraphTrainer(Trainer):
 
 @contextmanager
 def _explained_capture_errors() -> Iterator[None]:
-    """Add to what fails a capture what may have: CUDA does not say whose it was."""
+    """Add a note on likely causes to an error of the capture; CUDA does not name the culprit."""
     try:
         yield
     except RuntimeError as problem:
@@ -100,10 +106,10 @@ def _explained_capture_errors() -> Iterator[None]:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run what is inside on that stream, between what came before and what comes after.
+    """Run the body on the stream, after the work queued before and before the work queued later.
 
-    After an error, too, the stream is the one from before: a capture that fails leaves its own
-    (`torch.cuda.graph.__exit__` ends in the error of the capture's end).
+    The current stream is restored after an error too: a capture that fails leaves its own stream
+    (`torch.cuda.graph.__exit__` raises the error of the capture's end).
     """
     if stream is None:
         yield
@@ -116,9 +122,12 @@ def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
-    """Record what `step` queues, without running it: its launch, and its result, which each launch fills.
+    """Record what `step` queues, without running it, on the current stream.
 
-    On the current stream, which must not be the default one.
+    The current stream must not be the default one.
+
+    Returns:
+        The function that launches the graph, and the result of `step`, whose tensors each launch overwrites.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     # sync: once, when the capture begins
@@ -129,12 +138,12 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Collect garbage now and none inside.
+    """Collect garbage first, and none while the body runs.
 
-    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
-    CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
-    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it
-    is told to (`torch.compiler.config.force_cudagraph_gc`).
+    If an older graph is destroyed during a capture, the capture fails. The same holds for any object whose
+    destructor calls CUDA. Trainers that are dropped are freed at once, but torch.compile leaves graphs and
+    model in cycles, and a caller may have cycles too. PyTorch collects only before a capture, and only if
+    told to (`torch.compiler.config.force_cudagraph_gc`).
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a bar in a terminal, a line every log interval elsewhere."""
+"""Shows the progress of a run: a bar in a terminal, elsewhere a line every log interval."""
 
 import contextlib
 import time
@@ -53,7 +53,7 @@ class TrainingDisplay:
                 self._progress.stop()
 
     def step(self, step: int) -> None:
-        """A step was enqueued; says nothing of the device."""
+        """Show that a step was queued; the device may not have run it yet."""
         if self._progress:
             self._progress.update(self._task, completed=step)
         elif not self._said_time:
@@ -65,7 +65,7 @@ class TrainingDisplay:
                 self.say(f"step {step}/{self.total}  about {clock(left)} left, by the first steps")
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A row was logged."""
+        """Show a row."""
         self._latest |= row
         if self._progress:
             self._progress.update(self._task, metrics=self._metrics(self._latest))
@@ -80,7 +80,7 @@ class TrainingDisplay:
             self.say("  ".join(what + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
 
     def say(self, line: str) -> None:
-        """One line for the user, above the bar where there is one."""
+        """Print one line for the user, above the progress bar if there is one."""
         print_line(self.console, line, plain=self._plain)
 
     def _metrics(self, row: Mapping[str, Any]) -> str:
@@ -97,7 +97,7 @@ class TrainingDisplay:
         return "  ".join(parts)
 
     def _evaluated(self, row: Mapping[str, Any]) -> list[str]:
-        """The compared metric, where the row has it."""
+        """Return the compared metric as text, in a list, if the row has it."""
         key = self._compared.key
         if key not in row:
             return []
@@ -106,5 +106,5 @@ class TrainingDisplay:
 
 
 def shown(loss: float) -> str:
-    """A loss with four decimals, or four digits where it has more than five before the point."""
+    """Return a loss with four decimals, or four digits if it is 100,000 or more."""
     return f"{loss:.4f}" if abs(loss) < 1e5 else f"{loss:.4g}"

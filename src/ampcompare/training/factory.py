@@ -1,4 +1,4 @@
-"""What a training is made of: data, model, optimizer, trainer, as the config says."""
+"""Builds data, model, optimizer and trainer from the config."""
 
 import dataclasses
 from functools import partial
@@ -38,7 +38,11 @@ def allows_tf32(config: Config) -> bool:
 
 
 def load_data(config: Config) -> Dataset:
-    """The data that the config names. Raises UserError."""
+    """Return the data that the config names.
+
+    Raises:
+        UserError: The data cannot be loaded.
+    """
     data, sizes = config.data, (config.batch_size, config.eval.batch_size)
     more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
     return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
@@ -104,8 +108,9 @@ def build_trainer(
 
 
 def set_channels_last(model: nn.Module) -> None:
-    """Images' weights [.., C, H, W] with the channels last in memory, in place. `Module.to` would take those
-    of volumes too, which have no such layout.
+    """Lay 4-d weights and buffers out in channels_last, in place.
+
+    `Module.to` would convert the 5-d weights of volumes too, which have no such layout.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.ndim == 4:
@@ -113,8 +118,9 @@ def set_channels_last(model: nn.Module) -> None:
 
 
 def has_equal_target_counts(split: Split) -> bool:
-    """Whether it is sure that as many targets count in every sample: not of what is not in memory, whose
-    sequences may differ in length and hold -100.
+    """Return whether every sample surely has the same number of targets that count.
+
+    Nobody knows this of data outside memory: sequences may differ in length and contain -100.
     """
     if not isinstance(split, TensorSet):
         return isinstance(split, ImageSet)
@@ -123,13 +129,13 @@ def has_equal_target_counts(split: Split) -> bool:
 
 
 def is_built_in(config: Config) -> bool:
-    """Whether network, data and task are our own, which go together."""
+    """Return whether network, data and task are built in, so that they fit each other."""
     ours = (*OURS, *RESNETS)
     return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
 
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
-    """The optimizer over all of the model's parameters."""
+    """Return the optimizer over all parameters of the model."""
     options, parameters = config.optimizer, list(model.parameters())
     common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
     common["fused"] = is_fused(config, device)
@@ -143,5 +149,5 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> O
 
 
 def is_fused(config: Config, device: torch.device) -> bool:
-    """Whether the optimizer is fused: as the config says, or else on a GPU."""
+    """Return whether the optimizer is fused: by the option, or by default on a GPU."""
     return is_cuda(device) if config.optimizer.fused is None else config.optimizer.fused

@@ -1,4 +1,4 @@
-"""The loaders of a run's data as the config says, and what of the config its data cannot have."""
+"""The loaders of a run, and the checks of options against the data."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,8 +33,10 @@ def make_loader(
     training: bool,
     world: DistributedContext | None = None,
 ) -> Any:
-    """The loader of the training or the test split as the config says: of images and tensors one that makes
-    its batches on the device (`TensorLoader`), else a SampleLoader or BatchLoader.
+    """Return the loader of the training or the test split.
+
+    Images and tensors in memory get a loader that makes batches on the device (DeviceLoader, TensorLoader).
+    Other data get a SampleLoader or a BatchLoader.
     """
     how: dict[str, Any] = {
         "device": device,
@@ -56,14 +58,14 @@ def make_loader(
 
 
 def count_workers(config: Config, world: DistributedContext | None = None) -> int:
-    """Processes that make batches, for each process that trains on this machine."""
+    """Return the number of DataLoader workers for each training process on this machine."""
     if config.data.workers is not None:
         return config.data.workers
     return max(0, min(MAX_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
 
 
 def check_processes(config: Config, processes: int) -> None:
-    """Raise UserError for what several processes cannot do."""
+    """Raise UserError for options that several processes cannot have."""
     what, size, penalty = f"with {processes} processes", config.batch_size, config.training.gradient_penalty
     if processes == 1:
         return
@@ -77,7 +79,7 @@ def check_processes(config: Config, processes: int) -> None:
 
 
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
-    """Raise UserError, in each process, for options that these data cannot have."""
+    """Raise UserError, in all processes, for options that the data do not allow."""
     with world.raise_on_all_ranks():
         for line in _data_conflicts(config, data):
             raise UserError(line)
@@ -88,7 +90,7 @@ def check_data(config: Config, data: Dataset, world: DistributedContext) -> None
 
 
 def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
-    """What is asked of these data in vain, each with what to do."""
+    """Yield a message for each option that the data do not allow, with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
         ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
@@ -114,7 +116,10 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
 
 
 def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -> None:
-    """Each process has to have the same data: which samples are its share goes by their numbers."""
+    """Raise UserError if the processes have different data.
+
+    Each process takes its samples by their numbers, so all must have the same data in the same order.
+    """
     given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
     seen = world.gather([content_of(split.sample) for split in given])
     if any(other != seen[0] for other in seen):
@@ -131,12 +136,12 @@ def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -
 
 
 def _are_classes(targets: Field) -> bool:
-    """Whether the targets may be a class for each sample."""
+    """Return whether the targets may be one class for each sample."""
     return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
 
 
 def data_warnings(config: Config, data: Dataset) -> list[str]:
-    """What has to be said before training: of the data, and of what will not be looked at."""
+    """Return warnings to show before the training: about the data, and diagnostics that are left out."""
     found = []
     if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
         why = f"execution={config.execution} has no place for a look at activations"

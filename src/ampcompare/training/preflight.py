@@ -1,4 +1,4 @@
-"""Two samples of each split before the first step: whether network, loss and metrics go together."""
+"""Checks before the first step, on two samples of each split, that network, loss and metrics fit."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,9 +39,20 @@ def run_preflight(
     loader: Any,
     data: Dataset | None = None,
 ) -> None:
-    """Show the network two samples of the test split, and of the training split in `data`, in evaluation
-    mode, under the backend, which changes nothing of it. Raises UserError where network, loss or a metric
-    cannot take what they are given.
+    """Run network, loss and metrics on two samples of the test split, and of the training split.
+
+    The network runs in evaluation mode under the backend, and nothing of it changes.
+
+    Args:
+        task: The loss and the scores.
+        model: The prepared model.
+        precision: The backend.
+        config: The options of the run.
+        loader: The loader of the test split.
+        data: The data, to check the training split too; None: only the test split.
+
+    Raises:
+        UserError: Network, loss or a metric does not take its input.
     """
     batch = next(iter(loader.epoch(0)), None)
     if batch is None:  # fewer samples than processes
@@ -66,7 +77,19 @@ def run_preflight(
 def _look(
     task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
 ) -> tuple[Any, Field]:
-    """Outputs and targets of the first samples of a batch. Raises UserError."""
+    """Run network, scores and loss on the first samples of a batch; return outputs and targets.
+
+    Args:
+        task: The loss and the scores.
+        model: The prepared model.
+        precision: The backend.
+        config: The options of the run.
+        batch: The batch.
+        whose: Which data these are, for the message: empty, or `the training data's `.
+
+    Raises:
+        UserError: A part does not take its input.
+    """
     inputs, targets = (each(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
     taken = f"{whose}inputs {_shapes(inputs)}"
     with _asked("model.name", config.model.name, taken), precision.forward_context():
@@ -83,7 +106,7 @@ def _look(
 
 
 def _check_loss(loss: Any) -> None:
-    """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
+    """Raise TrainingError unless the loss is a 0-d tensor with a gradient."""
     if not isinstance(loss, Tensor):
         what = kind_of(loss)
     elif loss.ndim:
@@ -96,7 +119,7 @@ def _check_loss(loss: Any) -> None:
 
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
-    """Raise UserError for a class that the network has no output for, as far as the data are in memory."""
+    """Raise UserError for a class without an output of the network, as far as the data are in memory."""
     shares = find_tensor(targets, "labels")
     if config.task.loss != CROSS_ENTROPY or (shares is not None and shares.is_floating_point()):
         return
@@ -113,7 +136,7 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 @contextmanager
 def _asked(option: str, text: str, given: str) -> Iterator[None]:
-    """Whatever a part raises that is given something, as a UserError, shown where it is somebody else's."""
+    """Turn any exception of a part into a UserError; the traceback is shown for user code."""
     try:
         yield
     except TrainingError as problem:
@@ -129,7 +152,7 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
 
 
 def _shapes(value: Any) -> str:
-    """`[2, 3, 32, 32]`, or the shapes by name; of anything else its kind."""
+    """Return a shape as text: `[2, 3, 32, 32]`, shapes by name for a dict, else the type."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     if isinstance(value, Mapping):

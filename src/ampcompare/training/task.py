@@ -1,6 +1,7 @@
-"""What is learned: the loss of a step and what an evaluation is scored by, as the config names them.
+"""The task of a training: the loss of a step, and the scores of an evaluation.
 
-Here all that is general is decided once: what a step and an evaluation call is in a `Task`.
+`build_task` decides everything that depends on the config once. A step and an evaluation only call the
+functions of the `Task`.
 """
 
 import dataclasses
@@ -31,7 +32,15 @@ LOSS, METRICS = "task.loss", "task.metrics"  # the options
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What an evaluation is scored by: a mean over all that counts, of a sum and a number for each batch."""
+    """A loss or metric of an evaluation: the mean over all values that count.
+
+    Attributes:
+        key: The metric key, such as `eval/accuracy`.
+        words: The display name.
+        better: Which direction is better, `higher` or `lower`.
+        sums: Returns the sum over a batch and the number of values.
+        option: The option that names the score, and its value.
+    """
 
     key: str
     words: str
@@ -68,14 +77,17 @@ def no_classes(outputs: Any, targets: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
-    `compared` the one among them that runs are compared by.
+    """The loss and the scores of a training.
 
-    `classify` returns logits and classes of a training batch (`logits_and_classes`), or None where there is
-    no accuracy. `sources` are the hashes of the files of what comes from outside.
-
-    `weigh` gives, 0-d on the device, of how many of the targets a loss is the mean; None: of as many in every
-    sample.
+    Attributes:
+        loss: Returns the mean loss of a batch, a 0-d tensor, from outputs and targets.
+        scores: The scores of an evaluation, `eval/loss` first.
+        compared: The score that runs are compared by.
+        classify: Returns what the accuracy of a training batch is computed from (`logits_and_classes`), or
+            None if there is no accuracy.
+        sources: Hashes of the files of user code, by recorded key.
+        weigh: Returns the number of targets that the loss averages, 0-d on the device. None: every sample has
+            the same number.
     """
 
     loss: Callable[..., Tensor]
@@ -86,8 +98,10 @@ class Task:
     weigh: Callable[[Any], Tensor] | None = None
 
     def sum_scores(self, outputs: Any, targets: Any) -> Tensor:
-        """What a batch adds to each score: its sum and how many values that is of, [scores, 2]. Raises
-        TrainingError for values of a wrong shape.
+        """Return the sum and the number of values of each score over a batch, [scores, 2].
+
+        Raises:
+            TrainingError: A score returned values of a wrong shape.
         """
         seen, sums = EvalBatch(outputs, targets), []
         for score in self.scores:
@@ -101,14 +115,15 @@ class Task:
         return torch.stack(sums)
 
     def record(self) -> dict[str, Any]:
-        """What a record says of it, so that a reader needs none of its functions."""
+        """Return what the record says of the task, so that a reader needs none of its functions."""
         told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
         return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
 
     def weighted_by_targets(self) -> Self:
-        """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
-        padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
-        which nobody knows what it is the mean of, is weighed by samples all the same.
+        """Return the task for steps in parts (micro-batches, processes) with unequal numbers of targets.
+
+        Sequences are padded, or classes are -100. The gradient is then that of the whole batch. Nobody knows
+        what a loss of the user averages, so such a loss is still weighted by samples.
         """
         _, name = self.scores[0].option
         if name not in losses_and_metrics.LOSSES:
@@ -118,7 +133,11 @@ class Task:
 
 
 def build_task(config: Config, device: torch.device) -> Task:
-    """The task of a config. Raises UserError, one line, for a part from outside that cannot be had."""
+    """Return the task of a config.
+
+    Raises:
+        UserError: A loss or metric of the user cannot be loaded.
+    """
     of, sources = config.task, {}
     if of.loss in losses_and_metrics.LOSSES:
         loss, sums = losses_and_metrics.LOSSES[of.loss], losses_and_metrics.SUMS[of.loss]
@@ -147,7 +166,11 @@ def _listed(key: str, sums: Callable[[EvalBatch], Sums], option: str, text: str)
 
 
 def _score(text: str, device: torch.device) -> tuple[Score, str]:
-    """A metric from outside, and the hash of its file. Raises UserError for one without a direction."""
+    """Return the score of a user's metric, and the hash of its file.
+
+    Raises:
+        UserError: The metric cannot be loaded, or nothing says which direction is better.
+    """
     function, source = _function(plugins.METRICS, text, device)
     key, name = names.key_of(text), names.name_of(text)
     said, listed = getattr(function, "better", None), metrics.find(key)
@@ -168,7 +191,7 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
 
 
 def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
-    """What the text names, as a function of outputs and targets, and the hash of its file."""
+    """Return the loss or metric that the text names, and the hash of its file."""
     found = plugins.load(door, text)
     value = found.value
     if isinstance(value, type):
@@ -184,7 +207,7 @@ def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[...
 
 
 def _late_bound(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as its module has it at each call: a backend may have replaced it by then."""
+    """Return a function of torch as its module has it at each call: a backend may replace it."""
     module, name = sys.modules.get(getattr(function, "__module__", "")), getattr(function, "__name__", "")
     is_its_own = isinstance(function, types.FunctionType) and getattr(module, name, None) is function
     if not is_its_own or not function.__module__.startswith("torch."):

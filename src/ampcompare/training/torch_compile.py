@@ -1,11 +1,11 @@
-"""How the forward of a step is run: line by line, or compiled. Every backend: same losses within rounding.
+"""How the forward of a step is executed: eagerly, or compiled. Losses agree within rounding.
 
-What is compiled is forward and loss of one micro-batch, with its backward; scaling, clipping and the
-optimizer are few launches anyway. `torch.compile` normally reads Python source, and would read past a backend
-that acts on PyTorch's own functions: O1 as it is breaks the step into 14 graphs and loses its casts on
-methods and operators, which the compiler knows by name. So the model is traced by running it
-(`nonstrict_trace`), with whatever a backend has put in force: one graph under every backend, and PyTorch's
-cache of graphs, which cannot see the casts, is left out.
+Forward and loss of one micro-batch are compiled, with their backward. Scaling, clipping and the optimizer
+take few kernel launches anyway. `torch.compile` normally reads Python source, so it would not see a backend
+that replaces functions of PyTorch: O1 would break the step into 14 graphs and lose its casts on methods and
+operators, which the compiler knows by name. So the model is traced by running it (`nonstrict_trace`), with
+everything that a backend has replaced. Every backend gives one graph. PyTorch's cache of graphs cannot see
+the casts and is not used.
 """
 
 import secrets
@@ -26,23 +26,28 @@ Criterion = Callable[[Any, Any], Tensor]
 
 
 class Forward:
-    """Outputs and loss of a batch, as Python runs it."""
+    """Computes outputs and loss of a batch eagerly.
+
+    Attributes:
+        compiled: Whether the last call compiled something; its time says nothing then.
+    """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         self.model, self.criterion = model, criterion
         self.compiled = False  # whether the last call did more than its work: it compiled
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a batch."""
         outputs = call(self.model, inputs)
         return outputs, self.criterion(outputs, targets)
 
 
 class CompiledForward(Forward):
-    """The same as one compiled graph for each shape of a batch: the full one and an epoch's last.
+    """Computes the same with one compiled graph for each shape of a batch, for training steps only.
 
-    Of outputs that are no tensor it returns the logits among them, if there are any, and else the loss.
-    For training steps alone. The graph is that of the context and the mode (`train()`) of the first call with
-    a shape, and the model's parameters must stay the same objects.
+    If the outputs are not a tensor, it returns their logits, or the loss if they have none. The graph holds
+    the context and the mode (`train()`) of the first call with a shape. The parameters of the model must stay
+    the same objects.
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
@@ -72,6 +77,7 @@ class CompiledForward(Forward):
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        """Return the outputs and the loss of a batch."""
         shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in tensors(field))
         self.compiled = shapes not in self._shapes
         self._shapes.add(shapes)
@@ -79,15 +85,17 @@ class CompiledForward(Forward):
 
 
 def uses_compile(execution: str) -> bool:
+    """Return whether steps are compiled."""
     return execution in ("compile", "compile_graph")
 
 
 def uses_cuda_graph(execution: str) -> bool:
+    """Return whether a step is one CUDA graph."""
     return execution in ("cuda_graph", "compile_graph")
 
 
 def check_execution(config: Config, device: torch.device) -> None:
-    """Find out before training whether the execution can be had. Raises UserError with the reason."""
+    """Raise UserError, with the reason, if this machine does not support the option `execution`."""
     if uses_cuda_graph(config.execution) and not is_cuda(device):
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")

@@ -226,14 +226,14 @@ class Trainer:
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:
-        """In fp32: the norm of fp16 gradients, taken in fp16, overflows."""
+        """Return the L2 norm of the gradients in fp32; in fp16 the norm would overflow."""
         return gradient_norm([p.grad for p in parameters if p.grad is not None])
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _by_layer(self, *, gradients: bool = False) -> dict[str, list[Tensor]]:
-        """The parameters by layer group, or their gradients, where there are any."""
+        """Return the parameters by layer group, or their gradients where there are any."""
         groups: dict[str, list[Tensor]] = {}
         for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
             if (tensor := parameter.grad if gradients else parameter) is not None:
@@ -241,7 +241,10 @@ class Trainer:
         return groups
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
-        """L2 norm of the true gradients, differentiable; scaled first, as in PyTorch's AMP examples."""
+        """Return the L2 norm of the true gradients, differentiable.
+
+        The loss is scaled first, as in PyTorch's AMP examples.
+        """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
@@ -277,7 +280,7 @@ def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn
 
 
 def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:
-    """Lists of up to `count` batches: the micro-batches of one optimizer step."""
+    """Yield lists of up to `count` batches, the micro-batches of one optimizer step."""
     while group := list(islice(batches, count)):
         yield group
 
@@ -291,8 +294,18 @@ def learning_rate_factor(
     milestones: Sequence[float] = (),
     gamma: float = 0.1,
 ) -> float:
-    """The factor on the peak learning rate at a step: linear warm-up, then constant, half a cosine to 0, or
-    `gamma` times as much from each of the `milestones` (steps) on.
+    """Return the factor on the peak learning rate at a step.
+
+    Linear warm-up comes first. Then the factor is constant, falls to 0 along half a cosine, or is multiplied
+    by `gamma` at each milestone.
+
+    Args:
+        step: The number of the step, from 0.
+        name: `constant`, `cosine` or `multistep`.
+        warmup_steps: The steps of warm-up.
+        total_steps: The steps of the whole run.
+        milestones: Steps, for `multistep`.
+        gamma: The factor of a milestone.
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)

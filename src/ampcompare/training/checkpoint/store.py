@@ -1,10 +1,10 @@
-"""The runs that lie in a folder: the files of each, who has it, which of them a new process goes on with.
+"""The checkpoints in an output folder: their files, their lock, and which run to resume.
 
-A run has a folder of its own. `run.json` says what has to be the same to go on and at which step the run
-ended with its record whole; nothing else is read to look around. A checkpoint is what `torch.save` writes,
-put in its place whole; reading checks the archive's checksums first, as `torch.load` does not, and unpickles
-tensors and plain values alone. The last two are kept and the best of those saved after an evaluation, which
-has `.best` in its name; of a run that has ended the last and the best.
+Each run has its own folder. `run.json` has the identity of the run (what must be equal to resume it) and the
+step at which it ended; nothing else is read to find a run. `torch.save` writes a checkpoint, and it is put in
+place as a whole. Reading checks the checksums of the archive first, which `torch.load` does not, and
+unpickles only tensors and plain values. The last two checkpoints are kept, and the best one of those saved
+after an evaluation, with `.best` in its name. Of a run that has ended, the last and the best are kept.
 """
 
 import io
@@ -41,11 +41,15 @@ _NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
 
 
 class CheckpointError(Exception):
-    """A file that is no whole checkpoint, in words."""
+    """The file is not a complete checkpoint."""
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint, its tensors on the CPU. Raises CheckpointError for anything but a whole one."""
+    """Return the content of a checkpoint, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: The file is not a complete checkpoint.
+    """
     try:
         with ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -57,7 +61,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class CheckpointStore:
-    """The folder of one run."""
+    """The folder of one run's checkpoints.
+
+    Attributes:
+        folder: The folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +73,7 @@ class CheckpointStore:
         self._is_begun = False  # whether what lies there is of the run under way
 
     def lock(self) -> bool:
-        """Take the folder for this process, until it ends however it does; False if another one has it."""
+        """Lock the folder for this process until it ends; return False if another process has it."""
         if not self._lock.is_locked:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -75,11 +83,15 @@ class CheckpointStore:
         return True
 
     def unlock(self) -> None:
-        """Give the folder free."""
+        """Release the lock."""
         self._lock.release()
 
     def files(self) -> list[Path]:
-        """The checkpoints, newest first, by step. Raises OSError where the folder cannot be read."""
+        """Return the checkpoint files, newest first, by step.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         if not self.folder.is_dir():
             return []
         found = [(int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))]
@@ -107,8 +119,18 @@ class CheckpointStore:
             file.write(json.dumps(said, indent=1).encode())
 
     def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
-        """Write the state, let go of files that are not kept, of all that an earlier run of this name left if
-        this one is a new one. It is on the disk then; or OSError is raised and what was there is as it was.
+        """Write the state, and remove the files that are not kept.
+
+        If this run is new, files that an earlier run of the same name left are removed too. On return the
+        state is on the disk.
+
+        Args:
+            state: The state of the run, with its `step`.
+            identity: What must be equal to resume the run (`run_identity`).
+            best: Whether the last evaluation is the best so far.
+
+        Raises:
+            OSError: The state could not be written; earlier checkpoints are unchanged.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         before = [] if self._is_begun else self.files()
@@ -123,7 +145,7 @@ class CheckpointStore:
         self._keep(2, {*before} - {path})
 
     def end(self, step: int) -> None:
-        """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
+        """Note that the run ended at this step with a complete record, so it cannot be resumed."""
         try:
             if (about := self.about())["format"] == FORMAT:
                 self._tell(about["identity"], step)
@@ -140,7 +162,10 @@ class CheckpointStore:
             file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
+        """Return the newest complete checkpoint, or None.
+
+        A damaged checkpoint is reported, renamed and skipped.
+        """
         for path in self.files():
             try:
                 state, self._is_begun = read_checkpoint(path), True
@@ -155,8 +180,13 @@ class CheckpointStore:
 
 
 def run_identity(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
-    """What has to be the same for a run to go on, by name: the options but for what is free, the kind of
-    device, and `others`: fingerprints of data, hashes and versions of what is not ours.
+    """Return what must be equal to resume a run, by name, as plain values of JSON.
+
+    Args:
+        config: Its options, except those that may differ between parts of a run.
+        device_type: The kind of device, such as `cuda`.
+        processes: The number of processes.
+        others: Fingerprints of the data, hashes and versions of user code.
     """
     last = is_channels_last(config.memory_format, torch.device(device_type))
     settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
@@ -166,7 +196,7 @@ def run_identity(config: Config, device_type: str, processes: int, **others: Any
 
 
 def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """In what a kept run differs, `key (theirs there, ours here)` each."""
+    """Return each difference between two identities, as `key (VALUE there, VALUE here)`."""
     images = "images" if here.get("data.source") in SOURCES else "data"
     words = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
@@ -176,12 +206,19 @@ def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> l
 def find_resumable(
     config: Config, identity: Mapping[str, Any], total_steps: int
 ) -> tuple[CheckpointStore, dict[str, Any]] | None:
-    """The run to go on with, taken by this process, and its state; None to start a new one.
+    """Return the run to resume, locked by this process, and its state; None: start a new run.
 
-    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run; it has no state if it has ended.
-    Otherwise it is the newest one in output_dir that has not ended, of the same config, and that no other
-    process has; with resume=never it is only said that there is one. Raises UserError for a given run that
-    cannot be gone on with, and for one of an earlier version that had not ended.
+    If WANDB_RUN_ID is set (a sweep starts a run again), it is that run, and its state is empty if it has
+    ended. Otherwise it is the newest run in output_dir that has not ended, has the same identity, and is not
+    locked. With `resume=never` such a run is only mentioned.
+
+    Args:
+        config: The options of the run.
+        identity: As `run_identity` returns it.
+        total_steps: The steps of the whole run.
+
+    Raises:
+        UserError: The run of WANDB_RUN_ID cannot be resumed, or an unfinished run is of an earlier version.
     """
     named, auto = os.environ.get("WANDB_RUN_ID"), config.resume == "auto"
     top = Path(config.output_dir) / FOLDER
@@ -221,7 +258,7 @@ def find_resumable(
 def _obstacle(
     store: CheckpointStore, about: Mapping[str, Any], identity: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
+    """Return why a run cannot be resumed and what to do, or None: this process has locked it now."""
     if about["format"] != FORMAT:
         told = about["format"]
         theirs = "an unknown format (no run.json)" if told == FORMAT_UNKNOWN else f"format {told}"
@@ -234,7 +271,7 @@ def _obstacle(
 
 
 def _newest_first(top: Path) -> list[Path]:
-    """What is in a folder; nothing where it cannot be read: then there is nothing to go on with."""
+    """Return the entries of a folder, newest first; none if it cannot be read."""
     found = []
     with suppress(OSError):
         for path in top.iterdir():

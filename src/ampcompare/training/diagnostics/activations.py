@@ -1,7 +1,7 @@
-"""What fp16 does to activations: how near the largest comes to its limit, how many fall out of it below.
+"""What fp16 does to activations: their largest magnitude, and the fraction that is subnormal.
 
-Looked at is what modules return, by hooks that are there during a forward that is looked at and at no other
-time. The forward's own numbers, its graph of gradients and its random numbers stay as they are.
+Hooks on modules read what they return. The hooks exist only during a diagnostic forward. They change neither
+numbers nor gradients nor random numbers of the forward.
 """
 
 import dataclasses
@@ -29,8 +29,12 @@ KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclasses.dataclass(frozen=True)
 class ActivationStats:
-    """One tensor: its largest magnitude (0-d), and how many of its elements are 0 and how many below 2**-14,
-    and there are, as far as the sample tells, [3].
+    """Statistics of one tensor.
+
+    Attributes:
+        largest: The largest magnitude of all elements, 0-d.
+        counts: Counts of an even sample, scaled to all elements, [3]: zeros, elements below 2**-14, all
+            elements.
     """
 
     largest: Tensor
@@ -38,11 +42,11 @@ class ActivationStats:
 
 
 class ActivationRecorder:
-    """A look at what the modules of a model return, by the module at its top that they are part of.
+    """Records statistics of what modules return, grouped by the top-level module they belong to.
 
-    A tensor that several modules return, one behind the other, is seen once. What a module computes on its
-    way and returns to nobody is not seen. Modules within a compiled one are left alone (a hook would have it
-    compiled anew), and scripted ones; so is what is no dense floating tensor.
+    If several modules return the same tensor one after another, it counts once. Intermediate results that a
+    module does not return are not seen. Modules inside a compiled one are left out (a hook would make PyTorch
+    compile it again), and so are scripted modules and anything but dense floating tensors.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -53,7 +57,7 @@ class ActivationRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """The context of a forward that is looked at. Nothing in it waits for the device."""
+        """Record the forward that runs in this context. Nothing in it waits for the device."""
         with ExitStack() as stack:
             for name, module in visible(self._model):
                 group = name.partition(".")[0] or OUTPUT
@@ -64,7 +68,10 @@ class ActivationRecorder:
                 self._last = []
 
     def take(self) -> dict[str, Tensor]:
-        """What was seen since the last time, 0-d on the device, by group and over all; `docs/metrics.md`."""
+        """Return the statistics since the last call by metric key, for each group and over all.
+
+        The values are 0-d tensors on the device; `docs/metrics.md` describes them.
+        """
         seen, self._seen = self._seen, defaultdict(list)
         if not seen:
             return {}
@@ -103,9 +110,9 @@ class ActivationRecorder:
 
 
 def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a hook may be put on, each once, with their names; the model itself is "".
+    """Yield each module that may have a hook, once, with its name; the model itself is "".
 
-    What wraps it for several processes is looked through.
+    A DistributedDataParallel wrapper is skipped.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
@@ -128,7 +135,7 @@ def _walk(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[tuple
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
-    """The tensors in what a module returned: in tuples, lists, dicts and dataclasses, at any depth."""
+    """Yield the tensors in what a module returned: in tuples, lists, dicts and dataclasses."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -143,7 +150,7 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
 
 
 def _is_known(x: Tensor) -> bool:
-    """Whether it can be looked at: dense and floating, with elements, whole in this process."""
+    """Return whether statistics can be computed: dense and floating, with elements, not sharded."""
     return (
         x.dtype in KNOWN
         and x.layout is torch.strided
@@ -156,6 +163,6 @@ def _is_known(x: Tensor) -> bool:
 
 
 def _in_memory_order(x: Tensor) -> Tensor:
-    """All elements, one behind the other as they lie in memory: with channels last, `flatten` would copy."""
+    """Return all elements in the order of memory; `flatten` would copy a channels_last tensor."""
     steps = x.stride()
     return x.permute(sorted(range(x.ndim), key=lambda axis: -steps[axis])).reshape(-1)

@@ -1,7 +1,7 @@
-"""What fp16 does to gradients: how many it would flush to zero at the loss scale, and without one.
+"""What fp16 does to gradients: the fraction flushed to zero, with and without the loss scale.
 
-The picture that explains loss scaling: gradients spread over some forty binary orders of magnitude, fp16
-holds those from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
+Gradients spread over some forty binary orders of magnitude. fp16 holds those from 2**-24 to 2**16. The loss
+scale decides which part of the spread falls into that range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,21 +29,29 @@ TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metri
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all gradients, 0-d fp32 on the device."""
+    """Return the L2 norm over all gradients, 0-d fp32 on the device."""
     real = map(as_real, gradients)
     return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in real])
 
 
 @torch.no_grad()
 def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
-    """Shares of the true gradients that fp16 cannot hold, by layer group and over all (on the device).
+    """Return the fractions of the true gradients that fp16 cannot hold, and their exponents.
 
-    `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
-    `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at
-    scale 1, `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
-    `grad/zero_fraction` are zero, where a backward in fp16 has flushed them. Each also as `NAME/GROUP`.
-    `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. Of a group with
-    more than `SAMPLE` elements an even sample is looked at; totals weigh groups by that. No host sync.
+    Does not wait for the device. From a group with more than `SAMPLE` elements an even sample is taken;
+    totals weight groups by the size of the sample.
+
+    Args:
+        groups: The gradients by layer group.
+        scale: The loss scale, 0-d.
+
+    Returns:
+        Values on the device by metric key, over all (`NAME`) and for each group (`NAME/GROUP`). Fractions of
+        the non-zero elements: `grad/underflow_fraction` would be flushed to zero at the scale,
+        `grad/underflow_fraction_unscaled` at scale 1, and `grad/overflow_fraction` would become infinite at
+        the scale (inf and nan count). Fraction of all elements: `grad/zero_fraction` is zero, where a
+        backward in fp16 has flushed gradients. `grad/exponents` is a histogram [BINS] of the binary exponents
+        of the non-zero elements.
     """
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
@@ -75,6 +83,6 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
 
 
 def exponent_histogram(counts: list[float]) -> metrics.Histogram:
-    """The histogram of `measure_gradients` with the edges of its bins, as exponents of two."""
+    """Return the histogram of `measure_gradients` with the edges of its bins, exponents of two."""
     edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
     return metrics.Histogram([int(n) for n in counts], edges)

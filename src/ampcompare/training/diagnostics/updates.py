@@ -1,8 +1,8 @@
-"""Updates of half weights that rounding swallows: how many of the weights with a gradient stay as they were.
+"""Updates of 16-bit weights that are lost to rounding.
 
-A weight kept in bf16 has 8 significant bits, in fp16 11. An update below half a unit in the last place of its
-weight (2**-9 to 2**-8 of it in bf16, 2**-12 to 2**-11 in fp16) leaves it as it was, at every step anew.
-Micikevicius et al. 2018, "Mixed Precision Training", keep fp32 master weights for that reason.
+A weight in bf16 has 8 significant bits, in fp16 11. An update below half a unit in the last place of its
+weight (2**-9 to 2**-8 of the weight in bf16, 2**-12 to 2**-11 in fp16) leaves the weight unchanged, at every
+step again. For that reason Micikevicius et al. 2018, "Mixed Precision Training", keep fp32 master weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,10 @@ WeightSample = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
 
 @torch.no_grad()
 def sample_weights(parameters: Sequence[Tensor]) -> WeightSample:
-    """Half weights that have a gradient, before a step: of more than `SAMPLE` elements an even sample."""
+    """Return a sample of the 16-bit weights that have a gradient, before a step.
+
+    Up to `SAMPLE` elements all are taken, beyond that every n-th.
+    """
     half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
     stride = even_stride(sum(p.numel() for p, _ in half) // SAMPLE)
     return stride, [(p, _sample(p, stride).clone(), _sample(g, stride) != 0) for p, g in half]
@@ -29,9 +32,18 @@ def sample_weights(parameters: Sequence[Tensor]) -> WeightSample:
 
 @torch.no_grad()
 def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[str, Tensor]:
-    """`update/lost_fraction` behind the step: the share of the weights with a gradient that the optimizer has
-    left as they were, by layer group and over all (0-d, on the device), where each group weighs by all its
-    elements. nan where none has a gradient, and where the step was `skipped` (0-d bool). No host sync.
+    """Return the fraction of weights with a gradient that the optimizer left unchanged.
+
+    Does not wait for the device.
+
+    Args:
+        groups: The weights before the step by layer group, as `sample_weights` returns them.
+        skipped: Whether the step was skipped, 0-d bool.
+
+    Returns:
+        `update/lost_fraction` by metric key, for each layer group and over all, 0-d on the device. A group
+        counts by the number of its elements. The value is nan where no weight has a gradient, and for a
+        skipped step.
     """
     counts: dict[str, Tensor] = {}
     for name, (stride, group) in groups.items():
@@ -55,8 +67,9 @@ def _sample(x: Tensor, stride: int) -> Tensor:
 
 
 def even_stride(times: int) -> int:
-    """Every how many-th element to look at of so many times too many; no multiple of 2 or 3, which channels
-    and a kernel's sides are.
+    """Return the stride of an even sample from `times` as many elements too many.
+
+    It is not a multiple of 2 or 3, since numbers of channels and sides of kernels are.
     """
     stride = 1 + times
     while stride > 1 and (stride % 2 == 0 or stride % 3 == 0):
