@@ -106,9 +106,9 @@ def _resumed() -> list[str]:
     """
     from ampcompare.config.load import RESUME_VARIABLE
 
-    given = os.environ.get
-    by_agent = "auto" if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else None
-    value = given(RESUME_VARIABLE) or by_agent
+    getenv = os.environ.get
+    by_agent = "auto" if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else None
+    value = getenv(RESUME_VARIABLE) or by_agent
     return [f"resume={value}"] if value else []
 
 

@@ -83,7 +83,7 @@ def run(
         UserError: The input is wrong.
     """
     check_sweep_values(config)
-    said = [] if brief else ignored_options(config)
+    remarks = [] if brief else ignored_options(config)
     resolve_backend(config)
     console = console or Console(highlight=False)
     try:
@@ -92,7 +92,7 @@ def run(
             connect_processes(config.device) as world,
             nullcontext() if world.is_main_process else silent(console),
         ):
-            return _run(config, world, console, said, brief, stop or StopRequest())
+            return _run(config, world, console, remarks, brief, stop or StopRequest())
     except RuntimeError as problem:
         why = _describe_lost_process(problem)
         if is_out_of_memory(problem):
@@ -107,7 +107,7 @@ def _run(
     config: Config,
     world: DistributedContext,
     console: Console,
-    said: Sequence[str],
+    remarks: Sequence[str],
     brief: bool,
     stop: StopRequest,
 ) -> RunResult:
@@ -121,16 +121,16 @@ def _run(
         label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.counts}"
         what = f"{config.model.name} on {source_of(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
-        for line in (*said, *data_warnings(config, data), *_arithmetic_remarks(environment)):
+        for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
         identity = _identify(config, environment, data)
-        found = None
+        resumable = None
         with world.raise_on_all_ranks():
             if world.is_main_process:
-                found = find_resumable(config, identity, total_steps)
-        (state,) = world.broadcast([found and found[1]])  # of process 0: a disk of its own will do
+                resumable = find_resumable(config, identity, total_steps)
+        (state,) = world.broadcast([resumable and resumable[1]])  # of process 0: a disk of its own will do
         if state == {}:
-            name = found[0].folder.name if found else ""
+            name = resumable[0].folder.name if resumable else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return RunResult(0, None, {})
         if state:
@@ -142,7 +142,11 @@ def _run(
             with world.raise_on_all_ranks():
                 if world.is_main_process:
                     tracker = _begin_record(config, environment, facts, stop, state)
-            store = found[0] if found else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
+            store = (
+                resumable[0]
+                if resumable
+                else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
+            )
             checkpoints = None
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 machine = environment["machine"]
@@ -185,11 +189,13 @@ def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
     return [f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed"]
 
 
-def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
-    sources = {key: value for key, value in told.items() if key.endswith(SOURCES)}
+def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+    sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
     if data.train_fingerprint:  # where the other leaves it out
         sources["train_data"] = data.train_fingerprint
-    return run_identity(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
+    return run_identity(
+        config, environment["device_type"], environment["processes"], data=data.fingerprint, **sources
+    )
 
 
 def run_name(config: Config) -> str:
@@ -294,8 +300,8 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
         return stop.exit_code if is_stop else EXIT_FAILED
     if not loop.stopped:
         return 0
-    kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){kept}{_resume_hint(loop, 'go on')}")
+    suffix = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{_resume_hint(loop, 'go on')}")
     return stop.exit_code
 
 

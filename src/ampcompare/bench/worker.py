@@ -192,7 +192,7 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
     Where synthetic images replace a built-in data set, nothing is known about its content.
     """
     model, data = original.model.name, context.data
-    found: dict[str, str | None] = {
+    fingerprint: dict[str, str | None] = {
         "model": model,
         "model_source": record_of(model, trainer.model).get("model_source"),
         "data": original.data.source,
@@ -200,10 +200,10 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
     }
     if context.config.data.source == original.data.source:
         for key in ("data_source", "data_fingerprint"):
-            found[key] = data.recorded.get(key)
-        found["train_data"] = data.train_fingerprint or None
-        found["test_set"] = context.describe_data().get(TEST_SET)
-    return found
+            fingerprint[key] = data.recorded.get(key)
+        fingerprint["train_data"] = data.train_fingerprint or None
+        fingerprint["test_set"] = context.describe_data().get(TEST_SET)
+    return fingerprint
 
 
 def _count_samples(group: Sequence[Any]) -> int:

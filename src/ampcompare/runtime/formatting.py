@@ -120,10 +120,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def whole_percent(share: float) -> str:
+def whole_percent(fraction: float) -> str:
     """Format a fraction in whole percent: `36 %`, and `below 1 %` for a small one above 0."""
-    whole = f"{100 * share:.0f}"
-    return "below 1 %" if share > 0 and whole == "0" else f"{whole} %"
+    whole = f"{100 * fraction:.0f}"
+    return "below 1 %" if fraction > 0 and whole == "0" else f"{whole} %"
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -154,8 +154,8 @@ def plural(n: int, noun: str) -> str:
 
 def listed(items: Any) -> str:
     """Join items as `a`, `a and b`, `a, b and c`."""
-    words = [str(item) for item in items]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+    texts = [str(item) for item in items]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
 
 
 def some(names: Sequence[str], limit: int = 5) -> str:
@@ -167,10 +167,10 @@ def some(names: Sequence[str], limit: int = 5) -> str:
 
 def group_by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[str, str]]:
     """Group (name, reason) pairs by reason: `("seed 1 and seed 2", "failed: exit code 1")`."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, why in pairs:
-        found.setdefault(why, []).append(name)
-    return [(some(names, limit), why) for why, names in found.items()]
+        groups.setdefault(why, []).append(name)
+    return [(some(names, limit), why) for why, names in groups.items()]
 
 
 def numeric_sort_key(value: str) -> tuple[int, float, str]:

@@ -36,8 +36,8 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
-        seen = f"PyTorch sees {', '.join(present)}"
-        raise UserError(f"device={name!r}: not there; {seen}; use one of them or device=auto")
+        visible = f"PyTorch sees {', '.join(present)}"
+        raise UserError(f"device={name!r}: not there; {visible}; use one of them or device=auto")
     device = torch.device(wanted)
     if is_cuda(device):
         torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
@@ -117,9 +117,9 @@ def event_recorder(device: torch.device) -> Callable[[], TimingEvent]:
     """
 
     def event() -> TimingEvent:
-        found = torch.cuda.Event(enable_timing=True)
-        found.record(torch.cuda.current_stream(device))
-        return found
+        recorded = torch.cuda.Event(enable_timing=True)
+        recorded.record(torch.cuda.current_stream(device))
+        return recorded
 
     def waited() -> TimingEvent:
         torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
@@ -242,11 +242,11 @@ def tf32_as(on: bool) -> Iterator[None]:
     All switches are restored at the end, also those that were set one by one.
     """
     backends: Any = torch.backends
-    places = (
+    switches = (
         *(backends.mkldnn.matmul, backends.cudnn, backends.cuda.matmul),
         *(backends.cudnn.conv, backends.cudnn.rnn),
     )
-    before = [place.fp32_precision for place in places]
+    before = [switch.fp32_precision for switch in switches]
     old = None
     with suppress(RuntimeError):  # raised where old and new switches were set to differ
         old = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -257,8 +257,8 @@ def tf32_as(on: bool) -> Iterator[None]:
         if old is not None:
             torch.set_float32_matmul_precision(old[0])
             torch.backends.cudnn.allow_tf32 = old[1]
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def is_channels_last(memory_format: str, device: torch.device) -> bool:
@@ -279,8 +279,8 @@ def process_peak_mib() -> float:
     """Return the peak resident set of this process in MiB."""
     try:
         # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
-        _, found, rest = os.pread(_status_of(os.getpid()), 4096, 0).partition(b"VmHWM:")
-        if found:
+        _, label, rest = os.pread(_status_of(os.getpid()), 4096, 0).partition(b"VmHWM:")
+        if label:
             return int(rest.split(maxsplit=1)[0]) / 1024
     except OSError:
         pass  # not Linux
@@ -304,13 +304,15 @@ def is_out_of_memory(problem: BaseException | None) -> bool:
 
     In a capture the end of the capture fails then, and its error hides the first one.
     """
-    seen: set[int] = set()
-    while problem is not None and id(problem) not in seen:
-        seen.add(id(problem))
-        words = str(problem)
+    visited: set[int] = set()
+    while problem is not None and id(problem) not in visited:
+        visited.add(id(problem))
+        message = str(problem)
         if isinstance(problem, torch.OutOfMemoryError):
             return True
-        if isinstance(problem, RuntimeError) and ("out of memory" in words or "STATUS_ALLOC_FAILED" in words):
+        if isinstance(problem, RuntimeError) and (
+            "out of memory" in message or "STATUS_ALLOC_FAILED" in message
+        ):
             return True
         problem = problem.__cause__ or problem.__context__
     return False

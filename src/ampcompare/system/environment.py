@@ -83,8 +83,8 @@ def cpu_name() -> str:
 
 def processor_flags() -> frozenset[str] | None:
     """Return the feature flags of the processor, or None where the system does not report them."""
-    words = _cpuinfo("flags", "Features")
-    return None if words is None else frozenset(words.split())
+    flags = _cpuinfo("flags", "Features")
+    return None if flags is None else frozenset(flags.split())
 
 
 def _cpuinfo(*names: str) -> str | None:

@@ -16,9 +16,9 @@ def record_rejected_run(problem: UserError) -> None:
 
     The sweep chose the values, so it has to learn that they are not allowed.
     """
-    given = os.environ.get
-    sweep, is_local = given("WANDB_SWEEP_ID"), given("AMPCOMPARE_LOCAL_SWEEP")
-    if not (sweep and given("WANDB_RUN_ID")) or is_local or given("RANK", "0") != "0":
+    getenv = os.environ.get
+    sweep, is_local = getenv("WANDB_SWEEP_ID"), getenv("AMPCOMPARE_LOCAL_SWEEP")
+    if not (sweep and getenv("WANDB_RUN_ID")) or is_local or getenv("RANK", "0") != "0":
         return
     import wandb
 

@@ -144,8 +144,8 @@ def _mode(asked: str) -> str:
     """Return the mode for wandb.init; W&B's environment variables take precedence."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
-    if given := os.environ.get("WANDB_MODE"):
-        return given
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode
     if asked != "auto":
         return asked
     if has_account():
@@ -162,23 +162,23 @@ def _init(
     on_stop: Callable[[], None] | None,
     resume: str | None = None,
 ) -> Any:
-    given = os.environ.get
-    ours: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
-    ours |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
+    getenv = os.environ.get
+    options: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
+    options |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
-        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
-        dir=given("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
+        id=None if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else run_id,
+        dir=getenv("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or settings.group,
+        group=getenv("WANDB_RUN_GROUP") or getenv("WANDB_SWEEP_ID") or settings.group,
         config=dict(settings.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             console="off",  # a progress bar is no record
             quiet=True,
             stop_fn=on_stop,
-            **{key: given(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
+            **{key: getenv(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
         ),
-        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},
+        **{key: value for key, value in options.items() if not getenv(f"WANDB_{key.upper()}")},
     )

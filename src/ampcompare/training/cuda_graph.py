@@ -44,9 +44,8 @@ class GraphTrainer(Trainer):
         self.make_batch = make_batch
         self.overflows.may_watch = False
         device = self.precision.device
-        # One for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and
-        # thread that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in
-        # ATen/cuda/CublasHandlePool.cpp).
+        # One stream for captures and for steps without a graph: cuBLAS keeps a workspace for each stream and
+        # thread (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
         self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
         self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
         self._images, self._warm_ups = images, 0
@@ -59,8 +58,8 @@ class GraphTrainer(Trainer):
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """Take one optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
-        # The first full ones are no launches: cuDNN picks algorithms, libraries allocate, the optimizer makes
-        # its state. A short one warms up other kernels.
+        # The first full steps run without a graph: cuDNN chooses algorithms, libraries allocate, the optimizer
+        # makes its state. A short step warms up other kernels.
         full = plan.shape[1] == self._images
         self._warm_ups += full
         if not full or self._warm_ups <= FIRST_STEPS or diagnose:
@@ -69,12 +68,12 @@ class GraphTrainer(Trainer):
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
         if compiled := self._replay is None:
-            # Nothing keeps the function: a method of what has the graph would keep that alive.
+            # The function is not stored: a bound method of the owner would keep the owner alive.
             self._plan = plan.clone()
             with _explained_capture_errors(), on_stream(self._stream), paused_garbage_collection():
                 self._replay, self._result = capture(partial(self._step_on_device, self._plan), plan.device)
         self._plan.copy_(plan)
-        self._replay()  # it fills the graph's own tensors, which the next launch writes anew
+        self._replay()  # overwrites the graph's own tensors, so the results are cloned below
         self.scheduler.step()
         result = self._result
         diagnostics = {key: value.clone() for key, value in result.diagnostics.items()}
@@ -99,8 +98,8 @@ def _explained_capture_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        what = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
-        problem.add_note(f"in the capture of a CUDA graph; {what}: execution=eager does without")
+        cause = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
+        problem.add_note(f"in the capture of a CUDA graph; {cause}: execution=eager does without")
         raise
 
 

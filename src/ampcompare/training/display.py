@@ -14,7 +14,7 @@ from ampcompare.runtime.console import clock, is_plain, print_line
 from ampcompare.training.task import Score
 
 ACCURACY = metrics.METRICS[metrics.EVAL_ACCURACY]
-SECONDS = 5.0  # of steps, behind which a run without a bar says how long it will take
+ESTIMATE_AFTER_SECONDS = 5.0  # of steps; then a run without a bar prints the time left
 
 
 class TrainingDisplay:
@@ -30,7 +30,7 @@ class TrainingDisplay:
         self._said_time = False
         self._plain = is_plain(console)
         self._progress: Progress | None = None
-        if console.is_terminal and not console.is_dumb_terminal:  # which Rich draws no bar on
+        if console.is_terminal and not console.is_dumb_terminal:  # Rich draws no bar on one
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
@@ -59,7 +59,7 @@ class TrainingDisplay:
         elif not self._said_time:
             at, began = self._first = self._first or (step, time.monotonic())
             seconds = time.monotonic() - began
-            if step > at and seconds >= SECONDS:
+            if step > at and seconds >= ESTIMATE_AFTER_SECONDS:
                 self._said_time = True
                 left = seconds / (step - at) * (self.total - step)
                 self.say(f"step {step}/{self.total}  about {clock(left)} left, by the first steps")
@@ -76,8 +76,8 @@ class TrainingDisplay:
             where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
             self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
         elif metrics.EVAL_LOSS in row:
-            what = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
-            self.say("  ".join(what + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
+            parts = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
+            self.say("  ".join(parts + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
 
     def say(self, line: str) -> None:
         """Print one line for the user, above the progress bar if there is one."""
@@ -101,8 +101,8 @@ class TrainingDisplay:
         key = self._compared.key
         if key not in row:
             return []
-        is_share = key == metrics.EVAL_ACCURACY
-        return [f"eval acc {row[key]:.2%}" if is_share else f"{self._compared.words} {row[key]:.4g}"]
+        is_accuracy = key == metrics.EVAL_ACCURACY
+        return [f"eval acc {row[key]:.2%}" if is_accuracy else f"{self._compared.words} {row[key]:.4g}"]
 
 
 def shown(loss: float) -> str:

@@ -11,10 +11,12 @@ class TrainingError(Exception):
 
 def note_batch(problem: Exception, batch: Batch) -> None:
     """Add dtypes and shapes of the batch to an exception of network, loss or metric."""
-    told = []
+    descriptions = []
     for field, name in zip(batch, ("inputs", "targets"), strict=True):
         parts = (
             {name: field} if isinstance(field, Tensor) else {f"{name}[{k!r}]": x for k, x in field.items()}
         )
-        told += [f"{what} {str(x.dtype).removeprefix('torch.')} {[*x.shape]}" for what, x in parts.items()]
-    problem.add_note(f"in a batch of {', '.join(told)}")
+        descriptions += [
+            f"{label} {str(x.dtype).removeprefix('torch.')} {[*x.shape]}" for label, x in parts.items()
+        ]
+    problem.add_note(f"in a batch of {', '.join(descriptions)}")

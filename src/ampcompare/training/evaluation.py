@@ -41,7 +41,7 @@ class Evaluation:
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
         self.task = task
-        # The sum of each score and how many values it is of. In one place, also for a graph.
+        # The sum of each score and its number of values, in one tensor that a CUDA graph can fill.
         device, count = precision.device, len(self.task.scores)
         self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
 

@@ -57,9 +57,21 @@ def build_trainer(
     *,
     test: Any = None,
 ) -> Trainer:
-    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend.
+    """Return a trainer: model, optimizer and schedule under the backend.
 
-    Where anything comes from outside, the network is tried on two samples of `test`.
+    Equal seeds give equal initial weights under every backend. If network, data or task are the user's, the
+    network runs on two samples of `test` first.
+
+    Args:
+        config: The options of the run.
+        data: The data.
+        train: The loader of the training split.
+        device: The device of this process.
+        world: The processes of the run.
+        test: The loader of the test split; None: no preflight.
+
+    Raises:
+        UserError: Model, data and options do not fit.
     """
     torch.manual_seed(config.seed)
     options = dataclasses.asdict(config.model)
@@ -95,7 +107,7 @@ def build_trainer(
         gamma=config.schedule.gamma,
     )
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
-    if world and world.rank:  # the first weights are the same everywhere; dropout is not to be
+    if world and world.rank:  # initial weights are equal everywhere, dropout must differ
         machine.seed_process(config.seed, world.rank)
     compiled = uses_compile(config.execution)
     if uses_cuda_graph(config.execution):
@@ -130,8 +142,8 @@ def has_equal_target_counts(split: Split) -> bool:
 
 def is_built_in(config: Config) -> bool:
     """Return whether network, data and task are built in, so that they fit each other."""
-    ours = (*OURS, *RESNETS)
-    return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
+    built_in = (*OURS, *RESNETS)
+    return config.model.name in built_in and config.data.source in SOURCES and config.task == TaskConfig()
 
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:

@@ -22,7 +22,7 @@ from ampcompare.system.environment import count_cores
 from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 
 MAX_WORKERS = 4
-UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random
+EVAL_SEED = 0  # the same samples in every run, even if a data set draws them at random
 
 
 def make_loader(
@@ -38,23 +38,23 @@ def make_loader(
     Images and tensors in memory get a loader that makes batches on the device (DeviceLoader, TensorLoader).
     Other data get a SampleLoader or a BatchLoader.
     """
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "device": device,
-        "seed": config.seed if training else UNSHUFFLED_SEED,
+        "seed": config.seed if training else EVAL_SEED,
         "channels_last": is_channels_last(config.memory_format, device),
         "pinned": is_cuda(device),
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
     }
     if isinstance(split, BatchSet):
-        return BatchLoader(split, trains=training, **how)
-    how |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
+        return BatchLoader(split, trains=training, **options)
+    options |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
     if isinstance(split, ImageSet):
         augment = training and config.data.augment
-        return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **how)
+        return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **options)
     if isinstance(split, TensorSet):
-        return TensorLoader(split, **how)
-    return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **how)
+        return TensorLoader(split, **options)
+    return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **options)
 
 
 def count_workers(config: Config, world: DistributedContext | None = None) -> int:
@@ -93,21 +93,21 @@ def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
     """Yield a message for each option that the data do not allow, with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
-        ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
-        is_asked = split is data.train or ours != OPTIONS[key].default
-        if is_asked and theirs not in (None, ours):
-            todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
-            yield f"{key}={ours}: the loader of {source} has batches of {theirs}; {todo}"
+        size, loader_size = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
+        is_asked = split is data.train or size != OPTIONS[key].default
+        if is_asked and loader_size not in (None, size):
+            todo = f"say {key}={loader_size}, or have the function take batch_size= and go by it"
+            yield f"{key}={size}: the loader of {source} has batches of {loader_size}; {todo}"
     for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
-        if (given := config.value(key)) != OPTIONS[key].default:
+        if (value := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
-            yield f"{key}={given}: {why}; leave it out, normalise in the function"
+            yield f"{key}={value}: {why}; leave it out, normalise in the function"
     if uses_cuda_graph(execution) and not isinstance(data.train, TensorSet):
         why = f"{source} gives its batches through a DataLoader, of any shape"
         todo = "have it return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
     loads_itself = isinstance(data.train, BatchSet)
-    # None are what data in memory have; a loader of its own may have some all the same.
+    # Data in memory have no workers; a user's own loader may have some.
     none_asked = workers is None or (workers == 0 and not loads_itself)
     if not (none_asked or isinstance(data.train, SampleSet)):
         kind = "a loader of its own" if loads_itself else "data in memory"
@@ -120,9 +120,9 @@ def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -
 
     Each process takes its samples by their numbers, so all must have the same data in the same order.
     """
-    given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
-    seen = world.gather([content_of(split.sample) for split in given])
-    if any(other != seen[0] for other in seen):
+    batch_sets = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
+    contents = world.gather([content_of(split.sample) for split in batch_sets])
+    if any(other != contents[0] for other in contents):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
         todo = "have the function return the Dataset, which is shared out, or use one process"
         what = "gives other batches each time (a DistributedSampler, a generator of its own?)"
@@ -142,22 +142,24 @@ def _are_classes(targets: Field) -> bool:
 
 def data_warnings(config: Config, data: Dataset) -> list[str]:
     """Return warnings to show before the training: about the data, and diagnostics that are left out."""
-    found = []
+    warnings = []
     if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
         why = f"execution={config.execution} has no place for a look at activations"
-        found.append(f"diagnostics.every={every}: gradients alone, {why}")
+        warnings.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source
     if config.data.root is not None and source_of(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
-        found.append(f"data.root={config.data.root!r}: {why}")
+        warnings.append(f"data.root={config.data.root!r}: {why}")
     if not isinstance(data.train, ImageSet):
-        found.append(f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes")
+        warnings.append(
+            f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes"
+        )
     if isinstance(data.train, BatchSet) and data.train.batch_size is None:
         size = count_samples(data.train.sample[0])
         if size != config.batch_size:
-            found.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
+            warnings.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
     is_asked = isinstance(data.train, SampleSet | BatchSet) and config.task.loss == CROSS_ENTROPY
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
-        found.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
-    return found
+        warnings.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
+    return warnings

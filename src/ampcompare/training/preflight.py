@@ -21,8 +21,8 @@ from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor,
 from ampcompare.training.task import Task
 
 SAMPLES = 2
-NO_KERNEL = "could not create a primitive"  # as oneDNN says it of fp16, in recurrent layers for one
-# As PyTorch's Fourier transforms say it of 16-bit inputs: MKL and cuFFT.
+NO_KERNEL = "could not create a primitive"  # oneDNN, for example for fp16 in recurrent layers
+# PyTorch's Fourier transforms (MKL, cuFFT) for 16-bit inputs.
 NO_TRANSFORM = ("Unsupported dtype", "cuFFT only supports dimensions whose sizes are powers of two")
 KEEP_IT = "; keep the module that needs another dtype in fp32: precision.keep_fp32=NAME"
 NO_LAYER = (
@@ -64,7 +64,7 @@ def run_preflight(
             outputs, targets = _look(task, model, precision, config, batch)
             if data is not None:
                 _check_classes(config, outputs, targets, data)
-                if not isinstance(data.train, ImageSet):  # images are alike in both
+                if not isinstance(data.train, ImageSet):  # images have the same shape in both
                     sample = tuple(
                         each(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
@@ -91,16 +91,16 @@ def _look(
         UserError: A part does not take its input.
     """
     inputs, targets = (each(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
-    taken = f"{whose}inputs {_shapes(inputs)}"
-    with _asked("model.name", config.model.name, taken), precision.forward_context():
+    input_shapes = f"{whose}inputs {_shapes(inputs)}"
+    with _asked("model.name", config.model.name, input_shapes), precision.forward_context():
         outputs = call(model, inputs)
-    given = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
-    with torch.no_grad():  # first, as the built-in ones say the most of what does not fit
-        seen = EvalBatch(outputs, targets)
+    description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
+    with torch.no_grad():  # first, because the built-in scores explain best what does not fit
+        evaluated = EvalBatch(outputs, targets)
         for score in task.scores:
-            with _asked(*score.option, given):
-                score.sums(seen)
-    with _asked("task.loss", config.task.loss, given), precision.forward_context():
+            with _asked(*score.option, description):
+                score.sums(evaluated)
+    with _asked("task.loss", config.task.loss, description), precision.forward_context():
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
 
@@ -108,20 +108,22 @@ def _look(
 def _check_loss(loss: Any) -> None:
     """Raise TrainingError unless the loss is a 0-d tensor with a gradient."""
     if not isinstance(loss, Tensor):
-        what = kind_of(loss)
+        description = kind_of(loss)
     elif loss.ndim:
-        what = f"a tensor {list(loss.shape)}"
+        description = f"a tensor {list(loss.shape)}"
     elif not loss.requires_grad:
-        what = "a tensor without a gradient"
+        description = "a tensor without a gradient"
     else:
         return
-    raise TrainingError(f"gave {what}; expected the batch's mean, a 0-d tensor with a gradient")
+    raise TrainingError(f"gave {description}; expected the batch's mean, a 0-d tensor with a gradient")
 
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
     """Raise UserError for a class without an output of the network, as far as the data are in memory."""
-    shares = find_tensor(targets, "labels")
-    if config.task.loss != CROSS_ENTROPY or (shares is not None and shares.is_floating_point()):
+    labels_or_fractions = find_tensor(targets, "labels")
+    if config.task.loss != CROSS_ENTROPY or (
+        labels_or_fractions is not None and labels_or_fractions.is_floating_point()
+    ):
         return
     count = flatten_by_class(outputs, targets)[0].shape[1]
     for split in (data.train, data.test):
@@ -135,7 +137,7 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 
 @contextmanager
-def _asked(option: str, text: str, given: str) -> Iterator[None]:
+def _asked(option: str, text: str, description: str) -> Iterator[None]:
     """Turn any exception of a part into a UserError; the traceback is shown for user code."""
     try:
         yield
@@ -147,7 +149,7 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
-        error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
+        error = UserError(f"{option}={text!r}: cannot take {description} ({why}){todo}")
         raise (error.showing(problem) if is_object(text) else error) from None
 
 

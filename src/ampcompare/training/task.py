@@ -25,9 +25,9 @@ from ampcompare.training.errors import TrainingError
 from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
-# Bytes of a batch's logits that may wait for a row; of larger ones the predicted classes wait.
+# Logits of a batch with more bytes are replaced by predicted classes until the row is made.
 MAX_LOGITS_BYTES = 2**16
-LOSS, METRICS = "task.loss", "task.metrics"  # the options
+LOSS, METRICS = "task.loss", "task.metrics"  # option names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Score:
     words: str
     better: str
     sums: Callable[[EvalBatch], Sums]
-    option: tuple[str, str]  # and the value of it that names this one
+    option: tuple[str, str]
 
 
 def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -103,10 +103,10 @@ class Task:
         Raises:
             TrainingError: A score returned values of a wrong shape.
         """
-        seen, sums = EvalBatch(outputs, targets), []
+        batch, sums = EvalBatch(outputs, targets), []
         for score in self.scores:
             try:
-                total, count = score.sums(seen)
+                total, count = score.sums(batch)
             except TrainingError as problem:
                 option, text = score.option
                 raise TrainingError(f"{option}={text!r}: {problem}") from None
@@ -116,8 +116,8 @@ class Task:
 
     def record(self) -> dict[str, Any]:
         """Return what the record says of the task, so that a reader needs none of its functions."""
-        told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
-        return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
+        scores = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
+        return {metrics.TASK: {"metric": self.compared.key, "metrics": scores}, **self.sources}
 
     def weighted_by_targets(self) -> Self:
         """Return the task for steps in parts (micro-batches, processes) with unequal numbers of targets.
@@ -138,26 +138,26 @@ def build_task(config: Config, device: torch.device) -> Task:
     Raises:
         UserError: A loss or metric of the user cannot be loaded.
     """
-    of, sources = config.task, {}
-    if of.loss in losses_and_metrics.LOSSES:
-        loss, sums = losses_and_metrics.LOSSES[of.loss], losses_and_metrics.SUMS[of.loss]
+    options, sources = config.task, {}
+    if options.loss in losses_and_metrics.LOSSES:
+        loss, sums = losses_and_metrics.LOSSES[options.loss], losses_and_metrics.SUMS[options.loss]
         if smoothing := config.training.label_smoothing:
             loss = partial(loss, label_smoothing=smoothing)
     else:
-        loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
+        loss, sources["task_loss_source"] = _function(plugins.LOSSES, options.loss, device)
         sums = losses_and_metrics.build_sums(loss)
-    every = [_listed(metrics.EVAL_LOSS, sums, LOSS, of.loss)]
-    texts = names.metrics_of(of.loss, of.metrics)
-    for text in texts:
+    scores = [_listed(metrics.EVAL_LOSS, sums, LOSS, options.loss)]
+    names_given = names.metrics_of(options.loss, options.metrics)
+    for text in names_given:
         if text in losses_and_metrics.SUMS:
-            every.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
+            scores.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
         else:
             score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
-            every.append(score)
-    key = names.compared_key(of.loss, of.metrics, of.metric)
-    compared = next(score for score in every if score.key == key)
-    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (of.loss, *texts))
-    return Task(loss, tuple(every), compared, logits_and_classes if has_classes else no_classes, sources)
+            scores.append(score)
+    key = names.compared_key(options.loss, options.metrics, options.metric)
+    compared = next(score for score in scores if score.key == key)
+    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (options.loss, *names_given))
+    return Task(loss, tuple(scores), compared, logits_and_classes if has_classes else no_classes, sources)
 
 
 def _listed(key: str, sums: Callable[[EvalBatch], Sums], option: str, text: str) -> Score:
@@ -173,29 +173,35 @@ def _score(text: str, device: torch.device) -> tuple[Score, str]:
     """
     function, source = _function(plugins.METRICS, text, device)
     key, name = names.key_of(text), names.name_of(text)
-    said, listed = getattr(function, "better", None), metrics.find(key)
+    declared, listed = getattr(function, "better", None), metrics.find(key)
     known = listed.better if listed else metrics.direction_of(name)
-    better = known if said is None else said
+    better = known if declared is None else declared
     if better not in (metrics.HIGHER, metrics.LOWER):
-        what = "its attribute `better` is neither" if said is not None else "nothing says which way is better"
+        what = (
+            "its attribute `better` is neither"
+            if declared is not None
+            else "nothing says which way is better"
+        )
         todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
         raise plugins.METRICS.refusal(text, f"{what}; {todo}")
     if listed:
         if better != known:
             why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
             raise plugins.METRICS.refusal(text, why)
-        words = listed.words
+        display_name = listed.words
     else:
-        words = getattr(function, "words", "") or names.display_name_of(text)
-    return Score(key, str(words), better, losses_and_metrics.build_sums(function), (METRICS, text)), source
+        display_name = getattr(function, "words", "") or names.display_name_of(text)
+    return Score(
+        key, str(display_name), better, losses_and_metrics.build_sums(function), (METRICS, text)
+    ), source
 
 
 def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
     """Return the loss or metric that the text names, and the hash of its file."""
-    found = plugins.load(door, text)
-    value = found.value
+    plugin = plugins.load(door, text)
+    value = plugin.value
     if isinstance(value, type):
-        with plugins.blame(door, text, "cannot be made without arguments", found.file):
+        with plugins.blame(door, text, "cannot be made without arguments", plugin.file):
             value = value()
     if isinstance(value, nn.Module):
         if any(True for _ in value.parameters()):
@@ -203,7 +209,7 @@ def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[...
         value = value.to(device)
     if not callable(value):
         raise door.refusal(text, f"is {kind_of(value)}; expected a function of outputs and targets")
-    return _late_bound(value), found.source
+    return _late_bound(value), plugin.source
 
 
 def _late_bound(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,8 +53,8 @@ class CompiledForward(Forward):
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
-        # As it is imported it takes PyTorch's functions (`torch.addmm`) for its code to call: before a
-        # backend puts others in their places, which would cast what is kept in fp32 once more.
+        # This module stores PyTorch's functions (`torch.addmm`) when it is imported. Import it before a
+        # backend replaces them: the replacements would cast again what is kept in fp32.
         import_module("torch._inductor.lowering")
         super().__init__(model, criterion)
         self._shapes: set[tuple[torch.Size, ...]] = set()
@@ -63,8 +63,8 @@ class CompiledForward(Forward):
 
         @nonstrict_trace
         def traced(state: dict[str, Tensor], inputs: Field, targets: Field) -> tuple[Tensor, Tensor]:
-            given = ((inputs,), None) if isinstance(inputs, Tensor) else ((), dict(inputs))
-            outputs = torch.func.functional_call(model, state, *given)
+            arguments = ((inputs,), None) if isinstance(inputs, Tensor) else ((), dict(inputs))
+            outputs = torch.func.functional_call(model, state, *arguments)
             loss = criterion(outputs, targets)
             logits = find_tensor(outputs, "logits")
             return loss if logits is None else logits, loss
@@ -72,7 +72,7 @@ class CompiledForward(Forward):
         def forward(state: dict[str, Tensor], inputs: Field, targets: Field) -> tuple[Tensor, Tensor]:
             return traced(state, inputs, targets)
 
-        # Graphs of former trainings here count against the compiler's limit of eight to a function.
+        # Graphs of earlier trainings in this process count against the compiler's limit of 8.
         torch.compiler.reset()
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
@@ -100,8 +100,8 @@ def check_execution(config: Config, device: torch.device) -> None:
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
     if uses_compile(config.execution):
-        # A line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
-        number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
+        # Compile one line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU.
+        number = 1 + secrets.randbelow(2**40)  # new each time, so that no cache replaces the compiler
         compiled = torch.compile(lambda x: x * number)
         try:
             compiled(torch.ones(2, device=device))

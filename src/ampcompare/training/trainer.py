@@ -1,7 +1,7 @@
-"""The training step, of one process or of one among several. No backend is named here.
+"""The training step, in one process or in several. No backend is named here.
 
-The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an
-optimizer that is not fused, inside the backend).
+The host waits for the device only where a comment says `sync:`, and never in a step (except inside the
+backend with an optimizer that is not fused).
 """
 
 import inspect

@@ -27,11 +27,11 @@ def has_account() -> bool:
 
     host = wandb.setup().settings.base_url
     try:
-        found = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
+        key = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
     except wandb.errors.AuthenticationError as problem:
         what = f"W&B credentials: {reason(problem)}"
         raise UserError(f"{what}; mend them or set wandb.mode=offline (WANDB_MODE=offline)") from None
-    return found is not None
+    return key is not None
 
 
 def service_errors() -> tuple[type[Exception], ...]:

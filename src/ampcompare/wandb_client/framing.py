@@ -45,17 +45,17 @@ class LogReader:
 
     def problems(self) -> list[str]:
         """Return what was wrong with the file, one sentence each."""
-        said = []
+        sentences = []
         if self._damaged:
             places = "1 place" if self._damaged == 1 else f"{self._damaged:,} places"
-            said.append(f"The file is damaged at {places}: {self._lost_bytes:,} bytes were skipped.")
+            sentences.append(f"The file is damaged at {places}: {self._lost_bytes:,} bytes were skipped.")
         if self._tail_bytes:
             unused = f"last {self._tail_bytes:,} bytes unused"
             why = "normal while a run writes or after it was killed"
-            said.append(f"The file ends inside a record ({unused}): {why}.")
+            sentences.append(f"The file ends inside a record ({unused}): {why}.")
         if self.size == 0:
-            said.append("The file is empty: the run had written nothing yet.")
-        return said
+            sentences.append("The file is empty: the run had written nothing yet.")
+        return sentences
 
     def __iter__(self) -> Iterator[bytes]:
         unpack, crc32, head = CHUNK_HEADER.unpack_from, zlib.crc32, CHUNK_HEADER.size
@@ -81,12 +81,12 @@ class LogReader:
             rest = size - position if size < BLOCK_BYTES else 0
             self._tail_bytes = self.size - self._begun if self._parts else rest
 
-    def _put_together(self, kind: int, data: bytes, place: int) -> Iterator[bytes]:
+    def _put_together(self, kind: int, data: bytes, position: int) -> Iterator[bytes]:
         """Take in a chunk of a record that spans blocks, and yield the record if it is complete."""
         if kind in (FULL, FIRST):
             if self._parts:
-                self._lose(place - self._begun)
-            self._parts, self._begun, self._after_gap = [data] if kind == FIRST else [], place, False
+                self._lose(position - self._begun)
+            self._parts, self._begun, self._after_gap = [data] if kind == FIRST else [], position, False
             yield from [data] if kind == FULL else []
         elif self._parts:
             self._parts.append(data)

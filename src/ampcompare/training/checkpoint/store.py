@@ -32,10 +32,10 @@ from ampcompare.system.device import is_channels_last
 log = logging.getLogger(__name__)
 
 FORMAT = 5  # raise it when what a checkpoint holds changes
-FORMAT_UNKNOWN = 0  # the format of checkpoints without run.json, which versions before 0.2 left
+FORMAT_UNKNOWN = 0  # of checkpoints without run.json, as versions before 0.2 wrote them
 FOLDER = "checkpoints"
-# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
-# since it is the length of the schedule.
+# Options that may differ between the parts of a run, because they do not change its numbers. `epochs` may not
+# differ: it is the length of the schedule.
 MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 _NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
 
@@ -55,7 +55,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             damaged = archive.testzip()
         if damaged is None:
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as problem:  # both readers meet damage as a dozen types of exception
+    except Exception as problem:  # damage raises a dozen types of exception in both readers
         raise CheckpointError(f"it cannot be read: {reason(problem)}") from None
     raise CheckpointError(f"the checksum of {damaged} does not match")
 
@@ -70,7 +70,7 @@ class CheckpointStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = FileLock(folder / "lock")
-        self._is_begun = False  # whether what lies there is of the run under way
+        self._is_begun = False  # whether the files in the folder are of this run
 
     def lock(self) -> bool:
         """Lock the folder for this process until it ends; return False if another process has it."""
@@ -94,8 +94,10 @@ class CheckpointStore:
         """
         if not self.folder.is_dir():
             return []
-        found = [(int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))]
-        return [path for _, _, path in sorted(found, reverse=True)]
+        checkpoints = [
+            (int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))
+        ]
+        return [path for _, _, path in sorted(checkpoints, reverse=True)]
 
     def about(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
@@ -114,9 +116,9 @@ class CheckpointStore:
             return {"format": FORMAT_UNKNOWN, "ended": 0}
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
-        said = {"format": FORMAT, "identity": identity, "ended": ended}
+        info = {"format": FORMAT, "identity": identity, "ended": ended}
         with replacing(self.folder / "run.json") as file:
-            file.write(json.dumps(said, indent=1).encode())
+            file.write(json.dumps(info, indent=1).encode())
 
     def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
         """Write the state, and remove the files that are not kept.
@@ -134,7 +136,9 @@ class CheckpointStore:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         before = [] if self._is_begun else self.files()
-        if not (self._is_begun and (self.folder / "run.json").exists()):  # first: by it the other is found
+        if not (
+            self._is_begun and (self.folder / "run.json").exists()
+        ):  # first: without it the checkpoint would not be found
             self._tell(identity, 0)
         buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
         torch.save(state, buffer)
@@ -157,8 +161,8 @@ class CheckpointStore:
     def _keep(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
         bests = [file for file in files if file.name.endswith(".best.pt")]
-        left = self.folder.glob("*.tmp")  # of a process that was killed while it wrote
-        for file in {*old, *files, *left} - {*files[:count], *bests[:1]}:
+        temporary = self.folder.glob("*.tmp")  # from a process that was killed while writing
+        for file in {*old, *files, *temporary} - {*files[:count], *bests[:1]}:
             file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
@@ -190,17 +194,17 @@ def run_identity(config: Config, device_type: str, processes: int, **others: Any
     """
     last = is_channels_last(config.memory_format, torch.device(device_type))
     settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
-    found = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
-    found |= {"device": device_type, "processes": processes, **others}
-    return json.loads(json.dumps(found))  # as `run.json` gives it back
+    identity = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
+    identity |= {"device": device_type, "processes": processes, **others}
+    return json.loads(json.dumps(identity))  # as `run.json` returns it
 
 
 def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return each difference between two identities, as `key (VALUE there, VALUE here)`."""
     images = "images" if here.get("data.source") in SOURCES else "data"
-    words = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
+    special = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
-    return [words.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
+    return [special.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
 
 
 def find_resumable(
@@ -227,11 +231,11 @@ def find_resumable(
         about: dict[str, Any] = {"format": FORMAT}
         try:
             about = store.about()
-            is_ours = about["format"] == FORMAT or (about["format"] is not None and auto)
-            if not is_ours or (about["ended"] >= total_steps and not named):
+            is_candidate = about["format"] == FORMAT or (about["format"] is not None and auto)
+            if not is_candidate or (about["ended"] >= total_steps and not named):
                 continue
             files, obstacle = store.files(), _obstacle(store, about, identity)
-        except Exception as problem:  # of somebody else's folder, whatever is in it, or going just now
+        except Exception as problem:  # another program's folder, or one that is being removed
             obstacle = f"cannot be read ({reason(problem)})", "mend it"
         if obstacle:
             passed_over.append(f"run {store.folder.name} {obstacle[0]}")
@@ -260,21 +264,21 @@ def _obstacle(
 ) -> tuple[str, str] | None:
     """Return why a run cannot be resumed and what to do, or None: this process has locked it now."""
     if about["format"] != FORMAT:
-        told = about["format"]
-        theirs = "an unknown format (no run.json)" if told == FORMAT_UNKNOWN else f"format {told}"
-        why = f"has checkpoints of {theirs}, this version reads format {FORMAT}"
+        number = about["format"]
+        their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
+        why = f"has checkpoints of {their_format}, this version reads format {FORMAT}"
         return why, "finish it with the version that began it, or move its folder away"
-    if told := describe_differences(identity, about["identity"]):
-        more = ", ..." if told[5:] else ""
-        return f"differs in {', '.join(told[:5])}{more}", "give it the same options"
+    if differences := describe_differences(identity, about["identity"]):
+        more = ", ..." if differences[5:] else ""
+        return f"differs in {', '.join(differences[:5])}{more}", "give it the same options"
     return None if store.lock() else ("is going on in another process", "wait for it")
 
 
 def _newest_first(top: Path) -> list[Path]:
     """Return the entries of a folder, newest first; none if it cannot be read."""
-    found = []
+    entries = []
     with suppress(OSError):
         for path in top.iterdir():
             with suppress(OSError):  # gone by now
-                found.append((path.lstat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+                entries.append((path.lstat().st_mtime, path))
+    return [path for _, path in sorted(entries, reverse=True)]

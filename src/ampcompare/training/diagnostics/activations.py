@@ -21,10 +21,10 @@ from ampcompare.training.diagnostics.updates import even_stride
 
 # The largest number below fp16's smallest normal one, 2**-14: from here down fp16 has fewer than 11 bits.
 SUBNORMAL = 2.0**-14 * (1 - 2.0**-24)
-# The share is that of an even sample of each tensor; the largest magnitude is that of all its elements.
+# Fractions are those of an even sample of each tensor; the largest magnitude is that of all its elements.
 SAMPLE = 2**16
-OUTPUT = "output"  # the group of what the network itself returns
-KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OUTPUT = "output"  # the group of the network's own output
+SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +51,15 @@ class ActivationRecorder:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._seen: defaultdict[str, list[ActivationStats]] = defaultdict(list)
-        # Of the last module that returned: its tensors, and which version of each.
+        self._stats: defaultdict[str, list[ActivationStats]] = defaultdict(list)
+        # The tensors that the last module returned, with their versions.
         self._last: list[tuple[weakref.ref[Tensor], int]] = []
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the forward that runs in this context. Nothing in it waits for the device."""
         with ExitStack() as stack:
-            for name, module in visible(self._model):
+            for name, module in hookable_modules(self._model):
                 group = name.partition(".")[0] or OUTPUT
                 stack.callback(module.register_forward_hook(self._hook(group)).remove)
             try:
@@ -72,32 +72,32 @@ class ActivationRecorder:
 
         The values are 0-d tensors on the device; `docs/metrics.md` describes them.
         """
-        seen, self._seen = self._seen, defaultdict(list)
-        if not seen:
+        stats, self._stats = self._stats, defaultdict(list)
+        if not stats:
             return {}
-        found: dict[str, Tensor] = {}
-        everything = [each for group in seen.values() for each in group]
-        for name, group in [("", everything), *seen.items()]:
+        values: dict[str, Tensor] = {}
+        everything = [each for group in stats.values() for each in group]
+        for name, group in [("", everything), *stats.items()]:
             suffix = f"/{name}" if name else ""
-            found[f"{metrics.ACTIVATION_LARGEST}{suffix}"] = torch.stack([x.largest for x in group]).amax()
+            values[f"{metrics.ACTIVATION_LARGEST}{suffix}"] = torch.stack([x.largest for x in group]).amax()
             zeros, below, elements = torch.stack([x.counts for x in group]).sum(0).unbind()
-            share = (below - zeros) / (elements - zeros).clamp(min=1)
-            found[f"{metrics.ACTIVATION_SUBNORMAL}{suffix}"] = share
-        return found
+            fraction = (below - zeros) / (elements - zeros).clamp(min=1)
+            values[f"{metrics.ACTIVATION_SUBNORMAL}{suffix}"] = fraction
+        return values
 
     def _hook(self, group: str) -> Callable[[nn.Module, Any, Any], None]:
-        def see(module: nn.Module, args: Any, output: Any) -> None:
-            tensors = [x for x in tensors_in(output) if _is_known(x)]
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            tensors = [x for x in tensors_in(output) if _is_supported(x)]
             for x in tensors:
                 if not any(ref() is x and version == x._version for ref, version in self._last):
-                    self._seen[group].append(self._look(x.detach()))
+                    self._stats[group].append(self._measure(x.detach()))
             self._last = [(weakref.ref(x), x._version) for x in tensors]
 
-        return see
+        return hook
 
     @torch.no_grad()
-    def _look(self, x: Tensor) -> ActivationStats:
-        low, high = torch.aminmax(x)  # reads all of it, and keeps nothing of its size
+    def _measure(self, x: Tensor) -> ActivationStats:
+        low, high = torch.aminmax(x)  # reads all elements, and allocates nothing of that size
         wide, stride = widest_float(self._device), even_stride(x.numel() // SAMPLE)
         sample = _in_memory_order(x)[::stride].to(torch.float32, copy=True).abs_()
         counts = [
@@ -109,7 +109,7 @@ class ActivationRecorder:
         return ActivationStats(largest, torch.stack(counts).to(self._device, wide) * stride)
 
 
-def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def hookable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield each module that may have a hook, once, with its name; the model itself is "".
 
     A DistributedDataParallel wrapper is skipped.
@@ -149,10 +149,10 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(output, field.name))
 
 
-def _is_known(x: Tensor) -> bool:
+def _is_supported(x: Tensor) -> bool:
     """Return whether statistics can be computed: dense and floating, with elements, not sharded."""
     return (
-        x.dtype in KNOWN
+        x.dtype in SUPPORTED_DTYPES
         and x.layout is torch.strided
         and x.numel() > 0
         and not x.is_meta

@@ -13,7 +13,7 @@ from ampcompare import metrics
 from ampcompare.precision.casting import as_real
 from ampcompare.system.device import widest_float
 
-# The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
+# The smallest fp16 number is 2**-24; half of that and less rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25
 # The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
 ROUNDED_TO_INF = 65520.0
@@ -21,8 +21,8 @@ ROUNDED_TO_INF = 65520.0
 FIRST_EXPONENT, LAST_EXPONENT = -48, 16
 BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
 
-# A layer group with more elements is looked at in every n-th of them: all 23.5 M of a ResNet50 took 0.75 s on
-# two CPU cores, several steps' time.
+# From a layer group with more elements every n-th is taken: all 23.5 M of a ResNet50 took 0.75 s on two CPU
+# cores, the time of several steps.
 SAMPLE = 500_000
 
 TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metrics.ZEROS)
@@ -72,14 +72,14 @@ def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         )
         exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
-    found, wide = {}, widest_float(scale.device)
+    values, wide = {}, widest_float(scale.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):
             base = row[3] + row[4] if key == metrics.ZEROS else row[4]
-            found[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
-    found[metrics.EXPONENTS] = histogram
-    return found
+            values[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
+    values[metrics.EXPONENTS] = histogram
+    return values
 
 
 def exponent_histogram(counts: list[float]) -> metrics.Histogram:

@@ -15,7 +15,8 @@ from ampcompare.precision.casting import HALF_TYPES
 from ampcompare.system.device import widest_float
 from ampcompare.training.diagnostics.gradients import SAMPLE
 
-# How many weights one of the sample stands for; the weights, what they were, which have a gradient.
+# The stride of the sample, and for each tensor: the weights, their sample before the step, and which of the
+# sampled weights have a gradient.
 WeightSample = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
 
 
@@ -25,9 +26,9 @@ def sample_weights(parameters: Sequence[Tensor]) -> WeightSample:
 
     Up to `SAMPLE` elements all are taken, beyond that every n-th.
     """
-    half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
-    stride = even_stride(sum(p.numel() for p, _ in half) // SAMPLE)
-    return stride, [(p, _sample(p, stride).clone(), _sample(g, stride) != 0) for p, g in half]
+    weights = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
+    stride = even_stride(sum(p.numel() for p, _ in weights) // SAMPLE)
+    return stride, [(p, _sample(p, stride).clone(), _sample(g, stride) != 0) for p, g in weights]
 
 
 @torch.no_grad()
@@ -54,15 +55,17 @@ def lost_updates(groups: Mapping[str, WeightSample], skipped: Tensor) -> dict[st
             counts[name] = stride * torch.stack([lost, torch.stack([had.sum() for *_, had in group]).sum()])
     if not counts:
         return {}
-    found, wide = {}, widest_float(skipped.device)
+    fractions, wide = {}, widest_float(skipped.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         lost, moved = row.to(wide).unbind()
-        found[f"{metrics.LOST_UPDATES}/{name}".rstrip("/")] = torch.where(skipped, torch.nan, lost / moved)
-    return found
+        fractions[f"{metrics.LOST_UPDATES}/{name}".rstrip("/")] = torch.where(
+            skipped, torch.nan, lost / moved
+        )
+    return fractions
 
 
 def _sample(x: Tensor, stride: int) -> Tensor:
-    # Anew at each look: of what does not lie in its own order, such as channels_last, it is a copy.
+    # Not kept between calls: for a tensor in another order of memory, such as channels_last, it is a copy.
     return x.detach().flatten()[::stride]
 
 
