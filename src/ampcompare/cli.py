@@ -1,4 +1,4 @@
-"""`ampcompare`: the command line. Each room owns its commands, which import what they need when they run."""
+"""The command line `ampcompare`. Each package declares its commands and imports their code when they run."""
 
 import io
 import re
@@ -80,12 +80,14 @@ def main(arguments: list[str] | None = None) -> None:
         # Usage errors have no public common base across Typer's versions; they are what can word itself.
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:
             raise
-        place = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
-        said = error.format_message().rstrip(".")
+        command_path = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
+        message = error.format_message().rstrip(".")
         begin = (
-            ", or begin with ampcompare demo" if said == "Missing command" and place == app.info.name else ""
+            ", or begin with ampcompare demo"
+            if message == "Missing command" and command_path == app.info.name
+            else ""
         )
-        exit_with(UserError(f"{said}; {_run_option_hint(said)}see {place} --help{begin}"))
+        exit_with(UserError(f"{message}; {_run_option_hint(message)}see {command_path} --help{begin}"))
     raise SystemExit(status if isinstance(status, int) else 0)
 
 

@@ -89,12 +89,12 @@ def demo(
     make_report(Request([folder], f"{folder}/report", bench=str(bench_file)), console)
     print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
     network = ("model.name=./net.py:build", "data.source=./data.py:build")
-    for purpose, words in (
+    for purpose, arguments in (
         ("speed and memory", ("bench", *network)),
         ("quality", ("sweep", "compare_backends", *network, "epochs=5")),
         ("all options of a run", ("run", "--help")),
     ):
-        print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *words)}")
+        print_line(console, f"{purpose + ':':<22}{shell_command('ampcompare', *arguments)}")
 
 
 def train_all_seeds(overrides: Sequence[str]) -> int:

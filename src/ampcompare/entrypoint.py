@@ -1,5 +1,7 @@
-"""The training's command line, of `ampcompare run` and `run_experiment.py`. Free of torch as it starts, and
-of all else that takes long to import: what takes the machine away is heard from the first moment.
+"""The command line of a training, for `ampcompare run` and `run_experiment.py`.
+
+It loads neither torch nor other large libraries at first, so preemption signals are handled from the first
+moment.
 """
 
 import json
@@ -45,13 +47,17 @@ SHOW_CHOICES = {
 MAX_HELP = 40  # characters: 80 with key and default
 
 
-def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 128 + signal stopped. `brief` leaves
-    out the lines at the end on where the record is.
+def main(arguments: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
+    """Run a training and return its exit code: 0, 1 failed, 2 bad input, 128 + signal stopped.
+
+    Args:
+        arguments: The overrides, or a request for help.
+        program: The name of the program in help texts.
+        brief: Whether to leave out the lines about the record at the end.
     """
-    if {"--help", "-h", "--help-all"} & set(words):
+    if {"--help", "-h", "--help-all"} & set(arguments):
         try:
-            print(option_help(program) if "--help-all" in words else short_help(program), flush=True)
+            print(option_help(program) if "--help-all" in arguments else short_help(program), flush=True)
         except BrokenPipeError:  # nobody reads the output any more: `--help | head`
             return EXIT_FAILED
         return 0
@@ -59,18 +65,18 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     # Libraries take seconds to load. A preemption in them becomes a request that the run finds as it begins.
     stop.listen(PREEMPTION_SIGNALS)
     try:
-        return _run(words, brief, stop)
+        return _run(arguments, brief, stop)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     finally:
         stop.close()
 
 
-def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
+def _run(arguments: Sequence[str], brief: bool, stop: StopRequest) -> int:
     from ampcompare.config.load import config_from_cli
 
     try:
-        config = config_from_cli([*_resumed(), *words])
+        config = config_from_cli([*_resumed(), *arguments])
         with import_without_collection():  # torch and W&B, now that the input is known to be valid
             from rich.console import Console
 
@@ -94,15 +100,15 @@ def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
 
 
 def _resumed() -> list[str]:
-    """What a sweep that tries a run again says of `resume`, as the first word, so that any other wins.
+    """Return the override `resume=...` of a sweep that starts a run again; later words override it.
 
-    W&B's agent says nothing of it; a run that its server has queued again comes with the id of before.
+    W&B's agent does not set it. A run that W&B's server has queued again has its earlier id.
     """
     from ampcompare.config.load import RESUME_VARIABLE
 
-    given = os.environ.get
-    by_agent = "auto" if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else None
-    value = given(RESUME_VARIABLE) or by_agent
+    getenv = os.environ.get
+    by_agent = "auto" if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else None
+    value = getenv(RESUME_VARIABLE) or by_agent
     return [f"resume={value}"] if value else []
 
 

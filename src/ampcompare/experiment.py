@@ -31,13 +31,12 @@ from ampcompare.system.distributed import (
 )
 from ampcompare.system.environment import add_earlier_machines
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start, begin
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings, start_record
 from ampcompare.training.checkpoint.manager import CheckpointManager
-from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find, identify
+from ampcompare.training.checkpoint.store import FOLDER, CheckpointStore, find_resumable, run_identity
 from ampcompare.training.display import TrainingDisplay
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.loaders import check_processes
-from ampcompare.training.loaders import remarks as data_remarks
+from ampcompare.training.loaders import check_processes, data_warnings
 from ampcompare.training.loop import TrainingLoop, count_steps
 from ampcompare.training.run_context import prepare_run
 from ampcompare.wandb_client.client import skip_pandas_import
@@ -48,8 +47,14 @@ SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment e
 
 
 @dataclass(frozen=True)
-class Result:
-    """How a run ended: its exit code, where its record is (None: kept nowhere), its summary."""
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        exit_code: The exit code.
+        record: The folder of the record; None: there is none.
+        summary: The summary.
+    """
 
     exit_code: int
     record: Path | None
@@ -62,17 +67,23 @@ def run(
     *,
     brief: bool = False,
     stop: StopRequest | None = None,
-) -> Result:
-    """Train as the config says, record it with W&B, and show on the console how far it is.
+) -> RunResult:
+    """Train as the config says, record the run with W&B, and show its progress on the console.
 
-    Messages are logged, from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
-    A `brief` run logs neither which options have no effect nor where its record is. `stop` may have heard
-    of a signal before.
+    Messages are logged from INFO on (`ampcompare.runtime.messages.messages_on` prints them on the console).
+    Wrong input is found before W&B is started.
 
-    Everything that can be wrong with the input is found before W&B is started, and raises UserError.
+    Args:
+        config: The options of the run.
+        console: Where progress is shown.
+        brief: Whether to leave out which options have no effect and where the record is.
+        stop: A request to stop, which may have received a signal before.
+
+    Raises:
+        UserError: The input is wrong.
     """
     check_sweep_values(config)
-    said = [] if brief else ignored_options(config)
+    remarks = [] if brief else ignored_options(config)
     resolve_backend(config)
     console = console or Console(highlight=False)
     try:
@@ -81,25 +92,25 @@ def run(
             connect_processes(config.device) as world,
             nullcontext() if world.is_main_process else silent(console),
         ):
-            return _run(config, world, console, said, brief, stop or StopRequest())
+            return _run(config, world, console, remarks, brief, stop or StopRequest())
     except RuntimeError as problem:
-        why = _lost(problem)
+        why = _describe_lost_process(problem)
         if is_out_of_memory(problem):
             why = "out of memory for network and data; tensors have to fit on the device, a Dataset has not"
         if why is None:
             raise
         log.error(f"error: before the first step: {why}")
-        return Result(EXIT_FAILED, None, {})
+        return RunResult(EXIT_FAILED, None, {})
 
 
 def _run(
     config: Config,
     world: DistributedContext,
     console: Console,
-    said: Sequence[str],
+    remarks: Sequence[str],
     brief: bool,
     stop: StopRequest,
-) -> Result:
+) -> RunResult:
     with world.raise_on_all_ranks():
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
     context = prepare_run(config, world)
@@ -110,18 +121,18 @@ def _run(
         label, counts = trainer.precision.metadata.label, f"{len(data.train):,} training {data.train.unit}"
         what = f"{config.model.name} on {get_source(data.source).label}, {counts}"
         log.info(f"{label}: {what}, batch {config.batch_size}, {environment['device_name']}")
-        for line in (*said, *data_remarks(config, data), *_arithmetic_remarks(environment)):
+        for line in (*remarks, *data_warnings(config, data), *_arithmetic_remarks(environment)):
             log.warning(line)
         identity = _identify(config, environment, data)
-        found = None
+        resumable = None
         with world.raise_on_all_ranks():
             if world.is_main_process:
-                found = find(config, identity, total_steps)
-        (state,) = world.broadcast([found and found[1]])  # of process 0: a disk of its own will do
+                resumable = find_resumable(config, identity, total_steps)
+        (state,) = world.broadcast([resumable and resumable[1]])  # of process 0: a disk of its own will do
         if state == {}:
-            name = found[0].folder.name if found else ""
+            name = resumable[0].folder.name if resumable else ""
             log.info(f"run {name} is finished: nothing is left to do (resume=never: once more)")
-            return Result(0, None, {})
+            return RunResult(0, None, {})
         if state:
             machine = add_earlier_machines(environment["machine"], state["machine"])
             environment = environment | {"machine": machine}
@@ -131,7 +142,11 @@ def _run(
             with world.raise_on_all_ranks():
                 if world.is_main_process:
                     tracker = _begin_record(config, environment, facts, stop, state)
-            store = found[0] if found else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
+            store = (
+                resumable[0]
+                if resumable
+                else CheckpointStore(Path(config.output_dir) / FOLDER / tracker.run_id)
+            )
             checkpoints = None
             if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
                 machine = environment["machine"]
@@ -163,26 +178,28 @@ def _run(
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         log.info(line)
-    return Result(exit_code, tracker.record, summary)
+    return RunResult(exit_code, tracker.record, summary)
 
 
 def _arithmetic_remarks(environment: Mapping[str, Any]) -> list[str]:
-    """Return what a user has to know of the dtype's speed on this device."""
+    """Return what a user should know about the speed of the dtype on this device."""
     dtype = environment[metrics.PRECISION_DTYPE]
     if environment.get(metrics.ARITHMETIC, {}).get(dtype) != metrics.COMPUTED_IN_FP32:
         return []
     return [f"this CPU computes {dtype} in fp32: compare its accuracy and memory, not its speed"]
 
 
-def _identify(config: Config, told: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
-    sources = {key: value for key, value in told.items() if key.endswith(SOURCES)}
+def _identify(config: Config, environment: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
+    sources = {key: value for key, value in environment.items() if key.endswith(SOURCES)}
     if data.train_fingerprint:  # where the other leaves it out
         sources["train_data"] = data.train_fingerprint
-    return identify(config, told["device_type"], told["processes"], data=data.fingerprint, **sources)
+    return run_identity(
+        config, environment["device_type"], environment["processes"], data=data.fingerprint, **sources
+    )
 
 
 def run_name(config: Config) -> str:
-    """`native_resnet50_cifar` and the like: backend, model, data."""
+    """Return the name of a run, such as `native_resnet50_cifar`: backend, model, data."""
     data = get_source(config.data.source).short_name
     return f"{get_backend(config.backend).label}_{shorten_name(config.model.name)}_{data}"
 
@@ -194,9 +211,16 @@ def start_tracker(
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record of a run, or go on with that of a checkpoint; as `tracking.start.begin`.
+    """Start the record of a run, or continue the record of a checkpoint.
 
-    Its tags are the backend, the data (so that synthetic data is seen wherever the run is) and the user's.
+    The tags are the backend, the data (so that synthetic data is visible everywhere) and the user's tags.
+
+    Args:
+        config: The options of the run.
+        environment: The recorded environment.
+        on_stop: As in `start_record`.
+        resumed: As in `start_record`.
+        on_lost: As in `start_record`.
     """
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
@@ -206,7 +230,7 @@ def start_tracker(
     data = source if source in DATA else get_source(source).label[-MAX_TAG_CHARS:]
     own["tags"] = [*dict.fromkeys([get_backend(config.backend).label, data, *config.wandb.tags])]
     own["name"] = config.wandb.name or run_name(config)
-    return begin(Start(logged, config.output_dir, **own), on_stop, resumed, on_lost)
+    return start_record(RunSettings(logged, config.output_dir, **own), on_stop, resumed, on_lost)
 
 
 def _begin_record(
@@ -216,10 +240,13 @@ def _begin_record(
     stop: StopRequest,
     state: Mapping[str, Any] | None,
 ) -> Tracker:
-    """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
+    """Return the tracker.
+
+    A signal may end W&B's client while the record starts. Then the tracker records nothing.
+    """
     try:
         tracker = start_tracker(config, environment, stop.request_by_wandb, state, stop.request_after_failure)
-        tracker.note(facts)
+        tracker.update_summary(facts)
         return tracker
     except Exception as problem:
         if isinstance(problem, UserError) or not stop.is_interruption():
@@ -234,7 +261,7 @@ def _finish(
     exit_code: int,
     stop: StopRequest,
 ) -> int:
-    """End the record; returns the exit code, another one where the record is not whole."""
+    """End the record and return the exit code, which is not 0 if the record is not complete."""
     lack = tracker.finish(summary, exit_code)
     # Of a run that its record has stopped it has been said, unless that request came behind the last step.
     if not lack or (exit_code == EXIT_FAILED and loop.stopped):
@@ -246,7 +273,7 @@ def _finish(
 
 
 def _train(loop: TrainingLoop, stop: StopRequest) -> int:
-    """Run the loop; returns the exit code, having said why it is not 0."""
+    """Run the loop and return the exit code, after logging why it is not 0."""
     if stop.is_interruption() and loop.world.size == 1:  # several agree on it behind a step
         log.warning(f"interrupted before step {loop.step + 1} ({stop.reason}): nothing is lost")
         return stop.exit_code
@@ -262,7 +289,7 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
         if why := _failure(loop, problem):
             log.error(f"error: {why}")
             return EXIT_FAILED
-        lost = _lost(problem)
+        lost = _describe_lost_process(problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
         is_stop = stop.is_interruption()
         if lost is None and not is_stop:
@@ -273,13 +300,13 @@ def _train(loop: TrainingLoop, stop: StopRequest) -> int:
         return stop.exit_code if is_stop else EXIT_FAILED
     if not loop.stopped:
         return 0
-    kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
-    log.warning(f"interrupted at step {loop.step} ({stop.reason}){kept}{_resume_hint(loop, 'go on')}")
+    suffix = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
+    log.warning(f"interrupted at step {loop.step} ({stop.reason}){suffix}{_resume_hint(loop, 'go on')}")
     return stop.exit_code
 
 
 def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
-    """What the training itself has come to, None for anything else."""
+    """Return why the training itself failed, or None for any other exception."""
     if isinstance(problem, TrainingError):
         return str(problem)
     if not is_out_of_memory(problem):
@@ -290,8 +317,8 @@ def _failure(loop: TrainingLoop, problem: Exception) -> str | None:
     )
 
 
-def _lost(problem: Exception) -> str | None:
-    """Which process that the training needs has gone, None for anything else."""
+def _describe_lost_process(problem: Exception) -> str | None:
+    """Return which process that the training needs has ended, or None for any other exception."""
     if is_worker_loss(problem):
         return reason(problem)
     if not is_peer_failure(problem):
@@ -300,7 +327,7 @@ def _lost(problem: Exception) -> str | None:
 
 
 def _resume_hint(loop: TrainingLoop, do: str) -> str:
-    """What to do about a run that did not end well, if there is a checkpoint."""
+    """Return what to do about a run that did not end well, if there is a checkpoint."""
     saved = loop.checkpoints.saved_step if loop.checkpoints else None
     if saved is None:
         return ""

@@ -22,7 +22,7 @@ TOPICS = "software device processor threads float32 float16 bfloat16 mixed compi
 def amx(monkeypatch: pytest.MonkeyPatch):
     """The rates of a machine, without the second that they take."""
     found = {"float32": 100.0, "float16": 0.5, "bfloat16": 450.0}
-    monkeypatch.setattr(dtype_throughput, "probe", lambda *_, **__: found)
+    monkeypatch.setattr(dtype_throughput, "measure_throughput", lambda *_, **__: found)
 
 
 def found() -> dict[str, Finding]:
@@ -43,16 +43,16 @@ def test_each_dtype_is_native_or_computed_in_fp32_as_a_run_records_it(amx):
         how = {"fp32": "computed in fp32, ", "unknown": "support not known, "}.get(
             runs_on, f"native ({runs_on})"
         )
-        assert said[dtype].said.startswith(how)
-    assert "4.5 times fp32's rate" in said["bfloat16"].said
-    assert "GFLOP/s on one core in a training convolution" in said["float32"].said
+        assert said[dtype].message.startswith(how)
+    assert "4.5 times fp32's rate" in said["bfloat16"].message
+    assert "GFLOP/s on one core in a training convolution" in said["float32"].message
 
 
 def test_the_advice_names_the_backends_that_bench_compares_by_default(amx):
     backends = default_backends(torch.device("cpu"))
     mixed = found()["mixed"]
     assert mixed.todo.endswith(f"compares {', '.join(backends)}")
-    assert ("native_bf16" in backends) is ("try backend=native_bf16" in mixed.said)
+    assert ("native_bf16" in backends) is ("try backend=native_bf16" in mixed.message)
 
 
 @pytest.mark.parametrize("topic", list(doctor.CHECKS))
@@ -73,28 +73,28 @@ def test_no_compiler_no_account_and_no_data_are_said_with_what_to_do(amx, monkey
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path))
     said = found()
-    assert "no C++ compiler (no-such-compiler)" in said["compiler"].said
+    assert "no C++ compiler (no-such-compiler)" in said["compiler"].message
     assert "execution=eager does not" in said["compiler"].todo
-    assert "no account, runs are recorded offline" in said["account"].said
+    assert "no account, runs are recorded offline" in said["account"].message
     assert "wandb login" in said["account"].todo
-    assert f"fetches it (170 MB) into {tmp_path}" in said["data"].said
+    assert f"fetches it (170 MB) into {tmp_path}" in said["data"].message
     assert "cifar-10-python.tar.gz" in said["data"].todo
 
 
 def test_data_that_is_there_is_found(amx, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path))
     (tmp_path / "cifar-10-python.tar.gz").touch()
-    assert found()["data"].said == f"CIFAR-10 is in {tmp_path}/cifar-10-python.tar.gz"
+    assert found()["data"].message == f"CIFAR-10 is in {tmp_path}/cifar-10-python.tar.gz"
     (tmp_path / "cifar-100-python").mkdir()
-    assert found()["data"].said.endswith(f"; CIFAR-100 is in {tmp_path}/cifar-100-python")
+    assert found()["data"].message.endswith(f"; CIFAR-100 is in {tmp_path}/cifar-100-python")
 
 
 def test_an_account_is_seen_without_asking_anybody(amx, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert "logged in" in found()["account"].said
+    assert "logged in" in found()["account"].message
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert "the environment says offline" in found()["account"].said
+    assert "the environment says offline" in found()["account"].message
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
         made.told = told
         return made
 
-    monkeypatch.setattr(recorder, "start_record", start)
+    monkeypatch.setattr(recorder, "open_record", start)
     return made
 
 

@@ -17,7 +17,7 @@ EVERY = 4
 def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
     """What 24 steps of a loop with its scaler and our recorder touch of the host, and the record."""
     kept = Kept()
-    monkeypatch.setattr(recorder, "start_record", lambda *_: kept)
+    monkeypatch.setattr(recorder, "open_record", lambda *_: kept)
     with stage() as (watch, _):
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)

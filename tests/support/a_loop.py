@@ -22,7 +22,7 @@ class Kept(Tracker):
     summary: dict[str, Any] = field(default_factory=dict)
     ended: list[Any] = field(default_factory=list)
 
-    def note(self, facts: Mapping[str, Any]) -> None:
+    def update_summary(self, facts: Mapping[str, Any]) -> None:
         self.noted |= facts
 
     def log(self, row: Mapping[str, Any]) -> None:

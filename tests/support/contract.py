@@ -46,7 +46,7 @@ def _walk(tree: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def differences(golden: Any, now: Any, path: str = "") -> list[str]:
+def describe_differences(golden: Any, now: Any, path: str = "") -> list[str]:
     """Return one line for each thing that was added, removed or changed, with its path."""
     if isinstance(golden, Mapping) and isinstance(now, Mapping):
         lines = []
@@ -57,7 +57,7 @@ def differences(golden: Any, now: Any, path: str = "") -> list[str]:
             elif key not in golden:
                 lines.append(f"added:   {inner}{_value(now[key])}")
             else:
-                lines += differences(golden[key], now[key], inner)
+                lines += describe_differences(golden[key], now[key], inner)
         return lines
     if isinstance(golden, list) and isinstance(now, list) and golden != now:
         lines = [f"removed: {path} > {item}" for item in golden if item not in now]
@@ -87,7 +87,7 @@ def check(golden: Path, now: Any, folder: Path) -> None:
     The text that the golden file would have now, with its comment, is written to `folder`.
     """
     text = golden.read_text(encoding="utf-8") if golden.exists() else ""
-    found = differences(yaml.safe_load(text) or {}, plain(now))
+    found = describe_differences(yaml.safe_load(text) or {}, plain(now))
     if not found:
         return
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))

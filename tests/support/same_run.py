@@ -9,7 +9,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ampcompare import load_runs
 from ampcompare.runs import RunRecord
-from ampcompare.training.checkpoint.store import CheckpointStore, read
+from ampcompare.training.checkpoint.store import CheckpointStore, read_checkpoint
 
 CLOCK = ("_", "time/", "throughput/", "memory/")
 
@@ -17,7 +17,7 @@ CLOCK = ("_", "time/", "throughput/", "memory/")
 def end_of(folder: Path) -> dict[str, Any]:
     """The last checkpoint of the one run in a folder."""
     (run,) = (folder / "checkpoints").iterdir()
-    return read(CheckpointStore(run).files()[0])
+    return read_checkpoint(CheckpointStore(run).files()[0])
 
 
 def record_of(folder: Path) -> RunRecord:

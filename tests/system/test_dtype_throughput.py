@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ampcompare.system import dtype_throughput as module
-from ampcompare.system.dtype_throughput import SIZES, TYPES, probe, relative
+from ampcompare.system.dtype_throughput import DTYPES, SIZES, measure_throughput, relative_rate
 
 CPU = torch.device("cpu")
 
@@ -32,28 +32,28 @@ def _sizes(asked: list, dtype: str) -> list:
 
 def test_a_hopeless_type_is_told_by_the_two_smallest_sizes(monkeypatch):
     asked = _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.1})
-    rates = probe(CPU)
+    rates = measure_throughput(CPU)
     assert set(_sizes(asked, "float16")) == set(SIZES[:2])
     assert rates["float16"] == pytest.approx(0.1, rel=0.1)
 
 
 def test_calls_that_wait_for_a_busy_machine_hide_no_rate(monkeypatch):
     _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.5}, call=0.04)
-    assert relative(probe(CPU), "float16") < 0.1
+    assert relative_rate(measure_throughput(CPU), "float16") < 0.1
 
 
 def test_a_type_without_a_kernel_has_no_rate(monkeypatch):
     _machine(monkeypatch, {"float32": 100.0, "float16": 10.0})
-    rates = probe(CPU)
+    rates = measure_throughput(CPU)
     assert "bfloat16" not in rates
-    assert relative(rates, "bfloat16") == 0.0
+    assert relative_rate(rates, "bfloat16") == 0.0
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_this_machine_has_a_rate_for_fp32_and_half_types(last: bool):
-    rates = probe(CPU, channels_last=last)
-    assert set(rates) == set(TYPES)
-    assert relative(rates, "float32") == 1.0
+    rates = measure_throughput(CPU, channels_last=last)
+    assert set(rates) == set(DTYPES)
+    assert relative_rate(rates, "float32") == 1.0
 
 
 def test_threads_and_random_numbers_are_as_before():
@@ -61,7 +61,7 @@ def test_threads_and_random_numbers_are_as_before():
     torch.set_num_threads(2)
     try:
         with torch.no_grad():  # which a caller may be in
-            probe(CPU)
+            measure_throughput(CPU)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)

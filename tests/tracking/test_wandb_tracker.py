@@ -14,10 +14,10 @@ from ampcompare.errors import UserError
 from ampcompare.experiment import start_tracker
 from ampcompare.tracking import rejected_run
 from ampcompare.tracking.write_monitor import WriteMonitor
-from ampcompare.wandb_client.client import gone
+from ampcompare.wandb_client.client import service_errors
 
 
-@pytest.mark.parametrize("problem", gone())
+@pytest.mark.parametrize("problem", service_errors())
 def test_a_service_that_ends_while_the_record_does_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
 ):
@@ -38,7 +38,7 @@ def test_a_recorded_loop_is_told_once_that_its_record_ends(
 ):
     """A fault of before: once a second to the end."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(WriteMonitor, "look", lambda self: "no space left on device")
+    monkeypatch.setattr(WriteMonitor, "poll", lambda self: "no space left on device")
     with Recorder(backend="none", every=1, output_dir=tmp_path) as record:
         for _ in range(5):
             record.step(loss=1.0, samples=1)
@@ -93,7 +93,7 @@ def test_a_part_without_a_record_hands_on_what_the_one_before_had(tmp_path: Path
     assert run.history["global_step"].tolist() == [1, 2, 4]
 
 
-@pytest.mark.parametrize("failure", [*gone(), WandbApiFailedError, PermissionError])
+@pytest.mark.parametrize("failure", [*service_errors(), WandbApiFailedError, PermissionError])
 def test_whatever_w_and_b_raises_is_a_line(
     failure: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

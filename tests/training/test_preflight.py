@@ -13,7 +13,7 @@ from ampcompare.data.dataset import TensorSet
 from ampcompare.data.device_loaders import TensorLoader
 from ampcompare.data.factory import Dataset
 from ampcompare.precision import build_precision
-from ampcompare.training.preflight import try_out
+from ampcompare.training.preflight import run_preflight
 
 
 def loader(inputs: Tensor, targets: Tensor) -> TensorLoader:
@@ -39,7 +39,7 @@ def test_a_look_leaves_network_and_random_numbers_as_they_were(backend: str):
     config = load_config(None, [f"backend={backend}"])
     batches = loader(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))
     task = task_of()
-    try_out(task, model, build_precision(backend), config, batches)
+    run_preflight(task, model, build_precision(backend), config, batches)
     assert [m.training for m in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -62,9 +62,9 @@ def test_training_data_that_do_not_fit_are_one_line_before_the_first_step(
     test = TensorSet(torch.randn(8, 4), classes)
     task, precision = task_of(), build_precision("none")
     batches = loader(*test.sample)
-    try_out(task, Frozen(), precision, config, batches, Dataset(test, test, (), "", ""))
+    run_preflight(task, Frozen(), precision, config, batches, Dataset(test, test, (), "", ""))
     data = Dataset(TensorSet(inputs, labels), test, (), "", "")
-    line = line_of(try_out, task, Frozen(), precision, config, batches, data)
+    line = line_of(run_preflight, task, Frozen(), precision, config, batches, data)
     assert line.startswith("model.name='timm:mine': ")
     assert said in line
 
@@ -76,7 +76,7 @@ def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out()
 
     config = load_config(None, ["backend=native"])
     batches = loader(torch.randn(8, 4), torch.zeros(8).long())
-    said = line_of(try_out, task_of(), NoKernel(), build_precision("native"), config, batches)
+    said = line_of(run_preflight, task_of(), NoKernel(), build_precision("native"), config, batches)
     assert "(backend=native_bf16, for one), or a GPU" in said
 
 

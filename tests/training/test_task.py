@@ -18,7 +18,7 @@ from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
 from ampcompare.training.errors import TrainingError
 from ampcompare.training.evaluation import Evaluation
-from ampcompare.training.losses_and_metrics import by_class, cross_entropy, mae, mse
+from ampcompare.training.losses_and_metrics import cross_entropy, flatten_by_class, mae, mse
 from ampcompare.training.task import Task
 
 
@@ -72,7 +72,7 @@ def test_classes_are_the_last_dimension_where_that_fits_and_else_the_second():
 )
 def test_shapes_that_do_not_go_together_are_named(outputs: tuple[int, ...], targets: tuple[int, ...]):
     with pytest.raises(TrainingError, match=r"outputs \[.*\] and targets \[.*\] do not go together"):
-        by_class(drawn(*outputs), classes(*targets))
+        flatten_by_class(drawn(*outputs), classes(*targets))
 
 
 def test_tokens_that_are_ignored_count_in_no_score():

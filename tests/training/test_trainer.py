@@ -213,7 +213,7 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str):
     whole = tokens(5, 1, 3, 0, 0, 2, 4)
     task = task_of("training.label_smoothing=0.1")
     (loss, change), (split_loss, split) = (
-        moved(weighing(task.weighed() if sizes[1:] else task, backend), parts_of(whole, *sizes))
+        moved(weighing(task.weighted_by_targets() if sizes[1:] else task, backend), parts_of(whole, *sizes))
         for sizes in ((7,), (3, 2, 2))  # the second of them has nothing that counts
     )
     rough = 8 if REGISTRY[backend].dtype == "bfloat16" else 1
@@ -228,7 +228,7 @@ def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     loss, change = moved(weighing(task, features=2), [(x, y)])
     # One sample of four steps and one of two, as two batches of a loader are.
     long, short = (x[None, :4], y[None, :4]), (x[None, 4:], y[None, 4:])
-    split_loss, split = moved(weighing(task.weighed(), features=2), [long, short])
+    split_loss, split = moved(weighing(task.weighted_by_targets(), features=2), [long, short])
     assert split_loss == pytest.approx(loss)
     assert torch.allclose(split, change, atol=1e-6)
 
@@ -242,8 +242,8 @@ class AsTwo(DistributedContext):
 
 def test_each_of_two_processes_weighs_its_part_by_what_counts_in_both():
     batch = tokens(5, 1, 0, 3)
-    alone = moved(weighing(task_of().weighed()), [batch])
-    one = weighing(task_of().weighed())
+    alone = moved(weighing(task_of().weighted_by_targets()), [batch])
+    one = weighing(task_of().weighted_by_targets())
     one.world = AsTwo(size=2)
     together = moved(one, [(batch, 8)])  # with how many samples they have together
     assert together[0] == pytest.approx(alone[0])

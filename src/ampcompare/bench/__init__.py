@@ -1,1 +1,1 @@
-"""`ampcompare bench`, trainings that take turns, and `ampcompare doctor`."""
+"""`ampcompare bench` and `ampcompare doctor`: speed and memory of a step, and what this machine can do."""

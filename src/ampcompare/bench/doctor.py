@@ -1,7 +1,7 @@
-"""`ampcompare doctor`: what this machine can do, and what to do about what it cannot.
+"""`ampcompare doctor`: what this machine can do, and what to do about problems.
 
-Each check stands alone: what is missing or broken on a machine is what people ask a doctor about, so that
-whatever a check raises becomes its line. Nothing here waits for the network.
+Each check is independent: an exception in a check becomes its line, because users run this command on broken
+machines. Nothing here waits for the network.
 """
 
 import os
@@ -23,38 +23,45 @@ PAD = 12  # columns before what is said
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: a line, what to do about it (empty: nothing). `is_fatal`: no run could start."""
+    """The result of one check.
+
+    Attributes:
+        topic: What was checked.
+        message: What was found.
+        todo: What to do about it; empty: nothing.
+        is_fatal: Whether no run can start.
+    """
 
     topic: str
-    said: str
+    message: str
     todo: str = ""
     is_fatal: bool = False
 
 
 def examine() -> Iterator[Finding]:
-    """Every check's findings, as they come; the types take about a second."""
+    """Yield the findings of every check; measuring the dtypes takes about a second."""
     for topic, check in CHECKS.items():
         try:
             with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
-                found = list(check())
+                findings = list(check())
         except UserError as problem:  # says itself what to do
-            found = [Finding(topic, one_line(problem))]
+            findings = [Finding(topic, one_line(problem))]
         except Exception as problem:
             is_missing = isinstance(problem, ImportError)
             why = f"cannot be told ({type(problem).__name__}: {one_line(reason(problem))})"
             todo = "install AMP Compare again, with what it needs" if is_missing else ""
-            found = [Finding(topic, why, todo, is_fatal=is_missing or topic in NEEDED)]
-        yield from found
+            findings = [Finding(topic, why, todo, is_fatal=is_missing or topic in NEEDED)]
+        yield from findings
 
 
 def run_doctor(say: Callable[[str], None]) -> int:
-    """Say every finding. Returns 1 where no run could start, else 0."""
+    """Print every finding. Return 1 if no run can start, else 0."""
     is_fatal = False
-    for found in examine():
-        say(f"{found.topic:<{PAD}} {one_line(found.said)}")
-        if found.todo:
-            say(f"{'':<{PAD}} -> {one_line(found.todo)}")
-        is_fatal |= found.is_fatal
+    for finding in examine():
+        say(f"{finding.topic:<{PAD}} {one_line(finding.message)}")
+        if finding.todo:
+            say(f"{'':<{PAD}} -> {one_line(finding.todo)}")
+        is_fatal |= finding.is_fatal
     return int(is_fatal)
 
 
@@ -76,29 +83,29 @@ def _device() -> Iterator[Finding]:
     from ampcompare.system.environment import describe_environment
 
     device = resolve_device("auto")
-    said, todo = f"{device}: {describe_environment(device)['device_name']}", ""
+    message, todo = f"{device}: {describe_environment(device)['device_name']}", ""
     if device.type == "cpu":
-        said += ", PyTorch sees no GPU"
+        message += ", PyTorch sees no GPU"
         if torch.version.cuda is None and shutil.which("nvidia-smi"):
             todo = "this PyTorch is built without CUDA: install one with it to train on the GPU"
     elif is_cuda(device) and torch.cuda.device_count() > 1:
-        said += f", the first of {torch.cuda.device_count()}"
+        message += f", the first of {torch.cuda.device_count()}"
         todo = f"{shell_command('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
-    yield Finding("device", said, todo)
+    yield Finding("device", message, todo)
 
 
 def _processor() -> Iterator[Finding]:
-    from ampcompare.system.environment import SHOWN, cpu_name, isa_limit, processor_flags
+    from ampcompare.system.environment import REPORTED_FLAGS, cpu_name, isa_limit, processor_flags
 
     flags, limit = processor_flags(), isa_limit()
     limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
     if own := os.environ.get("ATEN_CPU_CAPABILITY"):
         limits.append(f"ATEN_CPU_CAPABILITY={own}")
-    units = [unit for unit in SHOWN if unit in (flags or ())]
-    known = ", ".join(units) or "none of " + ", ".join(SHOWN)
-    said = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
+    units = [unit for unit in REPORTED_FLAGS if unit in (flags or ())]
+    known = ", ".join(units) or "none of " + ", ".join(REPORTED_FLAGS)
+    message = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
     todo = f"limited by {' and '.join(limits)}: unset it to use all" if limits else ""
-    yield Finding("processor", said, todo)
+    yield Finding("processor", message, todo)
 
 
 def _threads() -> Iterator[Finding]:
@@ -118,47 +125,47 @@ def _types() -> Iterator[Finding]:
     from ampcompare.metrics import ARITHMETIC
     from ampcompare.precision.cpu_arithmetic import compute_in_fp32
     from ampcompare.system.device import has_tf32, resolve_device
-    from ampcompare.system.dtype_throughput import TYPES, probe, relative
+    from ampcompare.system.dtype_throughput import DTYPES, measure_throughput, relative_rate
     from ampcompare.system.environment import describe_arithmetic
 
     device = resolve_device("auto")
     with compute_in_fp32(device, "float16"), compute_in_fp32(device, "bfloat16"):  # as in a training
-        rates = probe(device)
+        rates = measure_throughput(device)
     arithmetic = describe_arithmetic(device).get(ARITHMETIC, {})
     unit = "GFLOP/s on one core" if device.type == "cpu" else "GFLOP/s"
-    for dtype in TYPES:
+    for dtype in DTYPES:
         if dtype not in rates:
             yield Finding(dtype, "does not run here")
             continue
-        said = f"{rates[dtype]:,.3g} {unit} in a training convolution"
+        message = f"{rates[dtype]:,.3g} {unit} in a training convolution"
         if dtype != "float32":
-            how = _describe_arithmetic(arithmetic.get(dtype, "native"))
-            said = f"{how}, {said}, {relative(rates, dtype):.2g} times fp32's rate"
-        yield Finding(dtype, said)
+            arithmetic_text = _describe_arithmetic(arithmetic.get(dtype, "native"))
+            message = f"{arithmetic_text}, {message}, {relative_rate(rates, dtype):.2g} times fp32's rate"
+        yield Finding(dtype, message)
     if has_tf32(device):
         yield Finding("tf32", "native: backend=tf32; PyTorch's default for convolutions on this GPU")
     backends = default_backends(device)
     compared = f"{shell_command('ampcompare', 'bench')} compares {', '.join(backends)}"
     if device.type == "cpu":
-        said = (
+        message = (
             "try backend=native_bf16 for speed" if "native_bf16" in backends else "no 16-bit dtype is native"
         )
-        said += "; backend=native and apex_o1 show accuracy, memory and the loss scale, not a GPU's speed"
+        message += "; backend=native and apex_o1 show accuracy, memory and the loss scale, not a GPU's speed"
     else:
-        said = "try backend=native"
-    yield Finding("mixed", said, compared)
+        message = "try backend=native"
+    yield Finding("mixed", message, compared)
 
 
 def _describe_arithmetic(value: str) -> str:
     """Return what a dtype runs on: `native`, computed in fp32, or not known."""
     from ampcompare.metrics import COMPUTED_IN_FP32, UNKNOWN
 
-    words = {"native": "native", COMPUTED_IN_FP32: "computed in fp32", UNKNOWN: "support not known"}
-    return words.get(value, f"native ({value})")
+    descriptions = {"native": "native", COMPUTED_IN_FP32: "computed in fp32", UNKNOWN: "support not known"}
+    return descriptions.get(value, f"native ({value})")
 
 
 def _compiler() -> Iterator[Finding]:
-    """Found, not tried: a first compilation takes many seconds, and a run tries it before it trains."""
+    """Look for a compiler without running it: a compilation takes many seconds."""
     from ampcompare.system.device import is_cuda, resolve_device
 
     wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
@@ -168,9 +175,9 @@ def _compiler() -> Iterator[Finding]:
     lacking += [] if header else ["no Python.h"]
     if is_cuda(resolve_device("auto")) and find_spec("triton") is None:
         lacking.append("no Triton")
-    said = ", ".join(lacking) or f"{path}, with Python's headers"
+    message = ", ".join(lacking) or f"{path}, with Python's headers"
     todo = "execution=compile needs it (g++, python3-dev); execution=eager does not"
-    yield Finding("compiler", said, todo if lacking else "")
+    yield Finding("compiler", message, todo if lacking else "")
 
 
 def _wandb() -> Iterator[Finding]:

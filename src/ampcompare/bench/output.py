@@ -107,7 +107,7 @@ def _interval(arm: ArmResult) -> str:
 
 
 def sentences(result: Benchmark) -> Iterator[str]:
-    """Return what a reader has to know about the table."""
+    """Yield what a reader has to know about the table."""
     baseline, *others = result.arms
     yield f"{common_settings(result)} {machine_of(result)}. Loading data is not included."
     yield (
@@ -171,7 +171,7 @@ def _describe_control(control: ArmResult, baseline: ArmResult) -> str:
 
 
 def common_settings(result: Benchmark) -> str:
-    """Return the settings that all trainings share: `resnet50, native, batch_size 128, eager.`"""
+    """Return the settings that all trainings share, as `resnet50, native, batch_size 128, eager;`."""
     settings = [arm.facts["settings"] for arm in result.arms if arm.facts.get("settings")]
     shared = [
         f"{key} {settings[0][key]}" if key == "batch_size" else settings[0][key]

@@ -268,20 +268,20 @@ class Limit:
 
     Attributes:
         seconds: The limit.
-        what: What is being prepared.
+        activity: What is being prepared.
         report: Receives the progress line.
-        who: Whose preparation it is, for the progress line.
+        owner: Whose preparation it is, for the progress line.
     """
 
-    def __init__(self, minutes: float, what: str, report: Progress, who: str = "") -> None:
-        self.seconds, self.what, self.report, self.who = 60 * minutes, what, report, who
+    def __init__(self, minutes: float, activity: str, report: Progress, owner: str = "") -> None:
+        self.seconds, self.activity, self.report, self.owner = 60 * minutes, activity, report, owner
         self.began = time.monotonic()
 
     def next_wait(self) -> float:
         """Report progress; return the seconds to wait until the next report."""
         spent = time.monotonic() - self.began
         # What is prepared comes first: a narrow terminal may have no room for the rest.
-        self.report(f"{self.what}, {spent:.0f} of at most {self.seconds:.0f} s{self.who}")
+        self.report(f"{self.activity}, {spent:.0f} of at most {self.seconds:.0f} s{self.owner}")
         return max(0.0, min(POLL_SECONDS, self.seconds - spent))
 
     def is_over(self) -> bool:
@@ -290,7 +290,7 @@ class Limit:
 
     def message(self) -> str:
         """Return why a training that has met the limit is not measured."""
-        return f"{self.what} not finished in {self.seconds:.0f} s; raise --prepare-minutes"
+        return f"{self.activity} not finished in {self.seconds:.0f} s; raise --prepare-minutes"
 
 
 def _serve(connection: Any, overrides: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from ampcompare.system.device import (
 from ampcompare.system.environment import describe_arithmetic, describe_environment
 from ampcompare.training.run_context import RunContext, make_config, prepare_run, with_synthetic_data
 from ampcompare.training.timing import FIRST_STEPS
-from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 from ampcompare.training.trainer import Trainer, micro_batches
 
 # Options that decide the speed of a step, besides the machine.
@@ -168,7 +168,7 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
         device,
         backend.dtype,
         trainer.precision.training_context(),
-        captures(config.execution),
+        uses_cuda_graph(config.execution),
         settings,
         IMAGES if context.data.train.unit == IMAGES else "samples",
         _preparation(config, device),
@@ -179,9 +179,9 @@ def build(overrides: Sequence[str], *, loads: bool = False) -> Training:
 
 def _preparation(config: Config, device: torch.device) -> list[str]:
     steps = {
-        "compiling": compiles(config.execution),
+        "compiling": uses_compile(config.execution),
         "choosing cuDNN algorithms": is_cuda(device) and config.cudnn_benchmark and not config.deterministic,
-        "capturing a CUDA graph": captures(config.execution),
+        "capturing a CUDA graph": uses_cuda_graph(config.execution),
     }
     return [name for name, is_needed in steps.items() if is_needed]
 
@@ -192,7 +192,7 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
     Where synthetic images replace a built-in data set, nothing is known about its content.
     """
     model, data = original.model.name, context.data
-    found: dict[str, str | None] = {
+    fingerprint: dict[str, str | None] = {
         "model": model,
         "model_source": describe_source(model, trainer.model).get("model_source"),
         "data": original.data.source,
@@ -200,10 +200,10 @@ def _fingerprint(original: Config, context: RunContext, trainer: Trainer) -> dic
     }
     if context.config.data.source == original.data.source:
         for key in ("data_source", "data_fingerprint"):
-            found[key] = data.recorded.get(key)
-        found["train_data"] = data.train_fingerprint or None
-        found["test_set"] = context.describe_data().get(TEST_SET)
-    return found
+            fingerprint[key] = data.recorded.get(key)
+        fingerprint["train_data"] = data.train_fingerprint or None
+        fingerprint["test_set"] = context.describe_data().get(TEST_SET)
+    return fingerprint
 
 
 def _count_samples(group: Sequence[Any]) -> int:

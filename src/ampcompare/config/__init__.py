@@ -1,1 +1,1 @@
-"""The options of a run, read and checked."""
+"""The options of a run: declaration, composition and checks."""

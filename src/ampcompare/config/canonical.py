@@ -1,4 +1,4 @@
-"""The one rule whether two settings are the same: runs of equal ones train the same. Free of torch."""
+"""The rule that decides whether two configs train the same. Imports no torch."""
 
 import json
 from collections.abc import Mapping

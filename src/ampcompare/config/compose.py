@@ -52,14 +52,14 @@ def compose(*sources: Source) -> Config:
     Raises:
         UserError: One line with file, key, value, what is allowed and what may have been meant.
     """
-    merged, given = copy.deepcopy(_structured()), dict[str, tuple[str, Any]]()
+    merged, values = copy.deepcopy(_structured()), dict[str, tuple[str, Any]]()
     for source in sources:
         with _naming(source.file):
             for spec, value in read_options(source.values):
-                given[spec.key] = source.file, value
+                values[spec.key] = source.file, value
                 _merge(merged, spec, value)
     # A value that another option refers to is missing or wrong before the one that refers to it.
-    for key, (file, value) in sorted(given.items(), key=lambda item: "${" in str(item[1][1])):
+    for key, (file, value) in sorted(values.items(), key=lambda item: "${" in str(item[1][1])):
         with _naming(file):
             OPTIONS[key].check(_resolve(merged, key, value), value)
     config: Any = OmegaConf.to_object(merged)

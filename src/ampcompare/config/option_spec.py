@@ -89,18 +89,18 @@ class OptionSpec:
 
     @property
     def is_free_form(self) -> bool:
-        """Whether it is a mapping with any keys, such as the arguments of somebody else's function."""
+        """Whether the option is a mapping with any keys, such as the arguments of a user's function."""
         return self.type is dict
 
     @property
     def allowed(self) -> str:
         """The allowed values in words."""
         names = self.plugin.list_names(self.choices) if self.plugin else ()
-        words = ", ".join([*map(str, self.choices), *names])
+        choices = ", ".join([*map(str, self.choices), *names])
         bounds = " and ".join(f"{phrase} {bound:g}" for phrase, bound, _ in self._bounds())
         if self.type in (int, float):
             text = f"{'a whole number' if self.type is int else 'a number'} {bounds}".strip()
-            text += f", or {words}" if words else ""
+            text += f", or {choices}" if choices else ""
         elif self.type is bool:
             text = "true or false"
         elif self.is_free_form:
@@ -110,9 +110,9 @@ class OptionSpec:
         elif self.type is list:
             noun, example = LISTS[self.item]
             text = f"a list of {noun}{bounds and f', each {bounds}'}, such as {example}"
-            text = f"a list of {words}" if words else text
+            text = f"a list of {choices}" if choices else text
         else:
-            text = f"one of {words}" if words else self.pattern_help
+            text = f"one of {choices}" if choices else self.pattern_help
         return f"{text}, or null" if self.optional else text
 
     def _bounds(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:

@@ -25,6 +25,8 @@ _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF
 
 @dataclass
 class ModelConfig:
+    """The network."""
+
     name: str = option(
         "resnet50",
         "network, also timm:NAME, ./net.py:build",
@@ -44,6 +46,8 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
+    """The data and how they are prepared."""
+
     source: str = option("cifar10", "data, also image_folder, ./data.py:build", choices=SOURCES, plugin=DATA)
     kwargs: dict[str, Any] = option(
         {}, "arguments of a source that is not built in, by name; synthetic takes size, in pixels (32)"
@@ -68,6 +72,8 @@ class DataConfig:
 
 @dataclass
 class TaskConfig:
+    """The loss and the metrics."""
+
     loss: str = option(
         task_spec.CROSS_ENTROPY,
         "what is minimised: a built-in loss, or fn(outputs, targets) that gives the mean as a 0-d tensor (a "
@@ -95,6 +101,8 @@ class TaskConfig:
 
 @dataclass
 class OptimizerConfig:
+    """The optimizer."""
+
     name: str = option("sgd", "optimizer", choices=("sgd", "adam", "adamw"))
     lr: float = option(0.1, "peak learning rate", above=0)
     momentum: float = option(0.0, "momentum of sgd", minimum=0, below=1)
@@ -108,6 +116,8 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
+    """The schedule of the learning rate."""
+
     name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant", "multistep"))
     warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", minimum=0)
     milestones: list[float] | None = option(
@@ -118,6 +128,8 @@ class ScheduleConfig:
 
 @dataclass
 class PrecisionConfig:
+    """The options of backends: loss scale, and modules that stay in fp32."""
+
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )
@@ -146,6 +158,8 @@ class PrecisionConfig:
 
 @dataclass
 class TrainingConfig:
+    """What a training step does apart from the optimizer."""
+
     accumulate: int = option(1, "micro-batches per optimizer step", minimum=1)
     clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
     clip_value: float | None = option(None, "clip each true gradient element to +-this", above=0)
@@ -165,6 +179,8 @@ class TrainingConfig:
 
 @dataclass
 class EvalConfig:
+    """When and how the model is evaluated."""
+
     every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", minimum=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
     batch_size: int = option(512, "images per evaluation batch", minimum=1)
@@ -172,6 +188,8 @@ class EvalConfig:
 
 @dataclass
 class LogConfig:
+    """Which steps end a row, and which count as warm-up."""
+
     every: int = option(50, "optimizer steps between rows", minimum=1)
     warmup_steps: int = option(
         10, "first steps left out of throughput, step times and peak memory", minimum=0, role=Role.MAY_DIFFER
@@ -180,11 +198,15 @@ class LogConfig:
 
 @dataclass
 class DiagnosticsConfig:
+    """How often diagnostics run."""
+
     every: int | None = option(100, "optimizer steps between gradient diagnostics; null: none", minimum=1)
 
 
 @dataclass
 class CheckpointConfig:
+    """When checkpoints are written."""
+
     every_epochs: int | None = option(1, "epochs between checkpoints", minimum=1)
     every_minutes: float | None = option(
         10.0,
@@ -195,7 +217,7 @@ class CheckpointConfig:
 
 @dataclass
 class PublishedConfig:
-    """The publication that a run repeats: its setting is the default of other options."""
+    """The publication that a run repeats; its setting gives the defaults of other options."""
 
     name: str | None = option(None, "publication to repeat; a name of configs/published, or a file")
     arm: str = option("", "arm of the publication; empty: only what its arms share")  # may be called `none`
@@ -237,6 +259,8 @@ class PlanConfig:
 
 @dataclass
 class WandbConfig:
+    """The run on W&B."""
+
     mode: str = option(
         "auto",
         "auto: online with an API key, else offline; disabled: no record",
@@ -258,6 +282,8 @@ class WandbConfig:
 
 @dataclass
 class Config:
+    """The options of a run."""
+
     backend: str = option(
         "none",
         f"precision backend, what is compared: {_BACKENDS}",

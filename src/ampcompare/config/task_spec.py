@@ -1,7 +1,7 @@
-"""What a network learns, by names: its loss, the metrics it is scored by, and the one that is compared.
+"""The task by names: the loss, its metrics, and the metric that is compared.
 
-Options, sweeps, training and report ask this. Nothing from outside is imported for it: a metric is logged
-under the last part of its name.
+Options, sweeps, training and report use this. No user code is imported: a metric is logged under the last
+part of its name.
 """
 
 import re
@@ -20,14 +20,14 @@ SCORES = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
 
 
 def metrics_of(loss: Any, given: Any) -> tuple[str, ...]:
-    """The metrics as they are named: those given, else those of the loss; of one from outside none."""
+    """Return the names of the metrics: those given, else the default ones of a built-in loss."""
     if isinstance(given, list | tuple):
         return tuple(text for text in given if isinstance(text, str))
     return DEFAULT_METRICS.get(loss, ()) if isinstance(loss, str) else ()
 
 
 def name_of(text: str) -> str:
-    """A metric's own name: `wer` of `wer`, `./scores.py:wer` and `pkg.mod:Scores.wer`."""
+    """Return a metric's own name: `wer` for `wer`, `./scores.py:wer` and `pkg.mod:Scores.wer`."""
     return re.sub(r"\W+", "_", text.rpartition(":")[2].rpartition(".")[2])
 
 
@@ -37,34 +37,34 @@ def display_name_of(text: str) -> str:
 
 
 def key_of(text: str) -> str:
-    """Under which key an evaluation logs it."""
+    """Return the metric key under which an evaluation logs the metric."""
     return f"{metrics.EVAL_PREFIX}{name_of(text)}"
 
 
 def first(loss: Any, given: Any) -> str:
-    """The metric that is compared where none is named: the first, or the loss."""
+    """Return the metric that is compared by default: the first one, or the loss."""
     return next(iter(metrics_of(loss, given)), LOSS)
 
 
 def compared_key(loss: Any, given: Any, metric: Any) -> str:
-    """The key of the compared metric, of values that `check` has let pass or that a record holds."""
+    """Return the key of the compared metric, for checked options or values of a record."""
     return key_of(metric if isinstance(metric, str) and metric else first(loss, given))
 
 
 def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
-    """What evaluations of this task log, and the best that its summary has."""
+    """Return the keys that evaluations of this task log, and the key of the best value."""
     keys = {key_of(text) for text in (LOSS, *metrics_of(loss, given))}
     return frozenset(keys | {metrics.make_best_key(compared_key(loss, given, metric))})
 
 
 def is_task_metric(key: str) -> bool:
-    """Whether a listed metric is logged by some tasks and not by others."""
+    """Return whether a listed metric is logged by some tasks and not by others."""
     scores = [key_of(name) for name in SCORES]
     return key in (*scores, *map(metrics.make_best_key, (*scores, key_of(LOSS))))
 
 
 def check(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
-    """Raise UserError for two metrics of one name, or a compared one that is none of them."""
+    """Raise UserError if two metrics have one name, or the compared metric is none of them."""
     texts = metrics_of(loss, given)
     names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
     for text in texts:

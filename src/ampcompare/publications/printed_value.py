@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from ampcompare.runtime.strict_model import Checked, Number, refused
+from ampcompare.runtime.strict_model import Number, StrictModel, validation_error
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?")
 _DURATION = re.compile(r"(?:(?P<h>\d+) ?h)? ?(?:(?P<min>\d+) ?min)? ?(?:(?P<s>\d+(?:\.\d+)?) ?s)?")
@@ -14,7 +14,7 @@ SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
 MAX_CHARS = 40  # characters
 
 
-class PrintedValue(Checked):
+class PrintedValue(StrictModel):
     """A published figure: `text` as it stands there, `value` and the interval that it may be of. In a file it
     is a text ("0.240": quoted, so that its last zero counts), a number, or a mapping of `value` and the rest.
 
@@ -48,12 +48,16 @@ class PrintedValue(Checked):
                 value = sum(float(number) * SECONDS[unit] for unit, number in given.items())
                 last = given[match.lastgroup].partition(".")[2]
                 return _rounded(text, value, last, SECONDS[match.lastgroup])
-        raise refused('is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"')
+        raise validation_error(
+            'is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
+        )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if not self.low <= self.value <= self.high:
-            raise refused(f"low {self.low:g}, value {self.value:g}, high {self.high:g}: not in this order")
+            raise validation_error(
+                f"low {self.low:g}, value {self.value:g}, high {self.high:g}: not in this order"
+            )
         return self
 
 

@@ -35,7 +35,7 @@ from pydantic import (
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.publications.printed_value import PrintedValue
 from ampcompare.runtime.paths import find_shipped, list_shipped
-from ampcompare.runtime.strict_model import Above0, Checked, checked, refused
+from ampcompare.runtime.strict_model import Above0, StrictModel, parse_model, validation_error
 from ampcompare.runtime.yaml_io import flatten, read_yaml
 
 FOLDER = "configs/published"
@@ -78,14 +78,14 @@ UNITS: dict[str, dict[str, float]] = {
 
 def _read_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise refused("expected a text")
+        raise validation_error("expected a text")
     return one_line(value)
 
 
 def _name(name: str) -> str:
     """It stands in tables, and an arm's on command lines."""
     if name != one_line(name) or not 0 < len(name) <= MAX_NAME_CHARS:
-        raise refused(f"expected a name of 1 to {MAX_NAME_CHARS} characters, in one line")
+        raise validation_error(f"expected a name of 1 to {MAX_NAME_CHARS} characters, in one line")
     return name
 
 
@@ -100,7 +100,7 @@ RunOptions = Annotated[
 Count = Annotated[int, Field(ge=1)]
 
 
-class PublishedMetric(Checked):
+class PublishedMetric(StrictModel):
     """What was printed of each arm: `values` by arm, in the unit of `measured` (s, images/s, MiB, %). `unit`
     is the one that their texts are in.
     """
@@ -126,7 +126,7 @@ class PublishedMetric(Checked):
     def _fits(cls, unit: str, info: ValidationInfo) -> str:
         measured = info.data.get("measured")
         if unit and measured and unit not in (units := UNITS[MEASUREMENTS[measured].unit]):
-            raise refused(f"expected one of {', '.join(units)}, which fit {measured}")
+            raise validation_error(f"expected one of {', '.join(units)}, which fit {measured}")
         return unit
 
     def as_named(self, name: str) -> Self:
@@ -147,7 +147,7 @@ def _figures(content: Any) -> tuple[PublishedMetric, ...]:
     return tuple(figure.as_named(name) for name, figure in _FIGURES.validate_python(content).items())
 
 
-class Publication(Checked):
+class Publication(StrictModel):
     """See the module."""
 
     title: Text
@@ -178,10 +178,10 @@ class Publication(Checked):
     def _names_its_arms(self) -> Self:
         arms = ", ".join(self.arms)
         if self.baseline not in self.arms:
-            raise refused(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
+            raise validation_error(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
         for figure in self.figures:
             for arm in figure.values.keys() - self.arms.keys():
-                raise refused(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
+                raise validation_error(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
         return self
 
 
@@ -201,5 +201,5 @@ def load_publication(name: str) -> Publication:
             or f"expected a file or one of {', '.join(list_publications())}"
         )
         raise UserError(f"{name!r}: no such publication; {near}")
-    found = checked(Publication, read_yaml(path), path)
+    found = parse_model(Publication, read_yaml(path), path)
     return found.model_copy(update={"name": path.stem, "path": path})

@@ -20,7 +20,7 @@ from ampcompare.system.device import current_numerics
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.system.environment import describe_arithmetic, describe_environment, name_machine
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import Start, begin, lend
+from ampcompare.tracking.wandb_init import RunSettings, attach_to_run, start_record
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +133,14 @@ def make_run_name(backend: str) -> str:
     return f"{backend}_{program}" if program else backend
 
 
-def start_record(told: Start, run: Any) -> Tracker:
+def open_record(told: RunSettings, run: Any) -> Tracker:
     """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
 
     def on_lost(why: str) -> None:
         log.error(f"{why}: the training goes on, its record ends here")
 
     if run is not None:
-        return lend(run, told.logged, on_lost)
+        return attach_to_run(run, told.logged, on_lost)
     import wandb
 
     if wandb.run is not None:
@@ -149,7 +149,7 @@ def start_record(told: Start, run: Any) -> Tracker:
         "WANDB_DIR"
     ):  # else the client would take a temporary folder for it, with a warning
         make_folder(Path(told.output_dir), f"output_dir={told.output_dir!r}")
-    return begin(told, on_lost=on_lost)
+    return start_record(told, on_lost=on_lost)
 
 
 def check_count(key: str, value: Any, least: int, *, optional: bool = False) -> Any:

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
-from ampcompare.training.diagnostics.updates import Sampled, lost_updates, sampled
+from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
+from ampcompare.training.diagnostics.updates import WeightSample, lost_updates, sample_weights
 
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
 
@@ -46,7 +46,7 @@ class GradientDiagnostics:
         self._every, self._scale = every, scale
         self._diagnostics: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0
-        self._sampled_weights: dict[str, Sampled] = {}
+        self._sampled_weights: dict[str, WeightSample] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -76,8 +76,8 @@ class GradientDiagnostics:
         if by is not None:
             gradients = {k: [g.float() / by.to(g.device) for g in group] for k, group in gradients.items()}
         norm = gradient_norm([g for group in gradients.values() for g in group])
-        self._diagnostics = {metrics.GRADIENT_NORM: norm} | look_at_gradients(gradients, self._scale())
-        self._sampled_weights = {name: sampled(group) for name, group in self._groups.items()}
+        self._diagnostics = {metrics.GRADIENT_NORM: norm} | measure_gradients(gradients, self._scale())
+        self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
         self._skips = torch.zeros_like(norm) if found_inf is None else found_inf
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

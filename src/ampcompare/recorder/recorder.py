@@ -27,7 +27,7 @@ from ampcompare.recorder.arguments import (
     find_dtype,
     make_run_name,
     name_backend,
-    start_record,
+    open_record,
     to_number,
 )
 from ampcompare.recorder.gradient_hooks import GradientDiagnostics, group_parameters, unwrap_optimizer
@@ -38,7 +38,7 @@ from ampcompare.runtime.signals import PREEMPTION_SIGNALS, is_stopped
 from ampcompare.system.device import is_cuda, is_host
 from ampcompare.system.distributed import find_distributed_context
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, Start
+from ampcompare.tracking.wandb_init import MAX_TAG_CHARS, RunSettings
 from ampcompare.training.interval import StepResult
 from ampcompare.training.metrics_logger import MetricsLogger
 from ampcompare.training.overflow_detection import BufferMonitor
@@ -141,8 +141,8 @@ class Recorder:
         self._recorded_facts: Row = {metrics.ENVIRONMENT: environment}
         tags, own_name = [backend[:MAX_TAG_CHARS]], name or make_run_name(backend)
         logged = {**config, **own, **self._recorded_facts}
-        goes_on = self.steps > 0
-        self._record_start = Start(logged, str(output_dir), own_name, tags, project, goes_on=goes_on)
+        resumes = self.steps > 0
+        self._record_start = RunSettings(logged, str(output_dir), own_name, tags, project, resumes=resumes)
         if test_samples is not None:
             self._recorded_facts[metrics.TEST_IMAGES] = test_samples
         self._quiet, self._hidden_messages = quiet, ExitStack()
@@ -185,8 +185,8 @@ class Recorder:
 
     def _begin(self) -> Self:
         groups = {} if self._diagnostics is None else group_parameters(self._optimizer, self._model)
-        self._tracker = start_record(self._record_start, self._run)
-        self._tracker.note(self._recorded_facts)
+        self._tracker = open_record(self._record_start, self._run)
+        self._tracker.update_summary(self._recorded_facts)
         if self._diagnostics is not None:
             scale = self._scale_reader.scale_factor
             self._gradient_diagnostics = GradientDiagnostics(
@@ -231,7 +231,7 @@ class Recorder:
             result = StepResult(self._copy_loss(loss), samples * self.processes, diagnostics=looks)
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
-                self._tracker.passed(self.steps)
+                self._tracker.advance(self.steps)
 
     def mark_batch_ready(self) -> None:
         """The batch of the next step is there: what came before was making it. It may be left out."""

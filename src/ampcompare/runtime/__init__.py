@@ -1,0 +1,1 @@
+"""Process behaviour: signals, startup, console, log messages, files, and text formatting."""

@@ -1,4 +1,4 @@
-"""Folders that can be written to, the cache's among them, and files that are whole or not there."""
+"""Output folders, the cache folder, and files that are written as a whole or not at all."""
 
 import contextlib
 import json
@@ -15,7 +15,15 @@ from ampcompare.errors import UserError, reason
 
 
 def make_folder(folder: Path, option: str) -> Path:
-    """Make the folder, see that a file can be written there. Raises UserError that begins with `option`."""
+    """Make the folder, check that a file can be written there, and return it.
+
+    Args:
+        folder: The folder.
+        option: The option and its value, for the message.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -26,9 +34,10 @@ def make_folder(folder: Path, option: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """`$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
+    """Return `$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
 
-    Raises OSError if there is no such home folder.
+    Raises:
+        OSError: There is no home folder.
     """
     chosen, base = os.environ.get("AMPCOMPARE_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -42,9 +51,12 @@ def cache_folder() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` at the end, on the disk by then.
+    """Yield a file to write, which replaces `path` at the end and is on the disk by then.
 
-    Whatever is raised within, or OSError here: `path` is as it was. A killed process leaves `NAME.*.tmp`.
+    After any exception `path` is unchanged. A killed process leaves `NAME.*.tmp`.
+
+    Raises:
+        OSError: The file could not be written.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -61,7 +73,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write what a program is to read; null for what is not finite. Raises UserError that names --json."""
+    """Write a JSON file, with null for numbers that are not finite.
+
+    Raises:
+        UserError: The file cannot be written; the message names `--json`.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -71,7 +87,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The value with None for each number that is not finite, which JSON has not."""
+    """Return the value with None for each number that is not finite, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -80,7 +96,7 @@ def finite(value: Any) -> Any:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk, too."""
+    """Write the folder's entries to the disk too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Run a program and wait for it: a signal that ends this program ends that one, too."""
+"""Runs a program to its end and forwards signals to it."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Lines for the user, from programs that go on for hours, also when nobody can read them any more."""
+"""Prints lines of long-running programs, also when nobody can read them any more."""
 
 import contextlib
 import sys
@@ -9,21 +9,24 @@ from ampcompare.runtime.signals import discard_output
 
 
 def clock(seconds: float) -> str:
-    """1:05 or 2:10:00."""
+    """Return seconds as `1:05` or `2:10:00`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def is_plain(console: Console) -> bool:
-    """Whether a line there is its letters and no more."""
+    """Return whether the console prints text only, without styles."""
     return not (console.is_terminal or console.is_jupyter or console.record)
 
 
 def print_line(console: Console, line: str, *, plain: bool | None = None) -> None:
-    """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence.
+    """Print a line. If that fails (a full disk, a closed terminal), print nothing from then on.
 
-    `plain` is what `is_plain` says of the console, for who prints a line again and again.
+    Args:
+        console: The console.
+        line: The line.
+        plain: What `is_plain` returns for the console, for callers that print often; None: ask it.
     """
     try:
         if plain is None:

@@ -7,13 +7,16 @@ from typing import Any
 
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
-MOST_WHOLE = 9  # digits after the first, before the point: what is larger is told in powers of ten
-MOST_DIGITS = 7  # that are shown to tell a figure from another
+MAX_WHOLE_DIGITS = 9  # digits after the first, before the point: what is larger is told in powers of ten
+MAX_DIGITS = 7  # that are shown to tell a figure from another
 ROUNDING = 1e-9  # a difference below it is none
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always."""
+    """Format a number with `digits` significant digits: `1,204`, `36.5`, `0.0123`.
+
+    Digits before the decimal point are always shown.
+    """
     if value is None:
         return NOTHING
     if value == 0:
@@ -21,35 +24,35 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):  # the end of an interval that no number can hold
         return "∞" if value > 0 else "−∞"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
-    if not -4 <= exponent <= MOST_WHOLE:
+    if not -4 <= exponent <= MAX_WHOLE_DIGITS:
         return f"{value:.{digits - 1}e}"
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def count(value: float) -> str:
-    """A whole number; what is not whole keeps two decimals."""
+    """Format a whole number; a number that is not whole keeps two decimals."""
     if not math.isfinite(value):
         return number(value)
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
 def in_percent(value: float) -> str:
-    """A figure that is in percent already, as `93.62 %`."""
+    """Format a value that is in percent already, as `93.62 %`."""
     return f"{value:.2f} %"
 
 
 def ratio(value: float) -> str:
-    """A ratio: `1.90×`."""
+    """Format a ratio: `1.90×`."""
     return f"{number(value)}×"
 
 
 def change(ratio: float) -> str:
-    """A ratio as the change that it is: `−41 %` for 0.59, `±0.0 %` for 1."""
+    """Format a ratio as a change: `−41 %` for 0.59, `±0.0 %` for 1."""
     return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
+    """Format a difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
     if abs(value) < ROUNDING or abs(value) >= 0.005:
         return _signed(value, decimals)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
@@ -58,40 +61,51 @@ def signed(value: float, decimals: int = 2) -> str:
 def digits_to_distinguish(
     ends: Sequence[float | None], marks: Sequence[float], show: Callable[[float, int], str], least: int
 ) -> int:
-    """The digits, `least` or more, at which `show` tells each of the ends from each of the marks, so that an
-    interval that leaves a mark out is seen to; MOST_DIGITS where they are closer than that.
+    """Return the digits at which `show` tells each end of an interval from each mark.
+
+    A reader then sees that an interval excludes a mark.
+
+    Args:
+        ends: The ends of the interval; None: no end.
+        marks: The values to tell them from.
+        show: Formats a value with a number of digits.
+        least: The lowest result.
+
+    Returns:
+        `least` to MAX_DIGITS; MAX_DIGITS if the values are closer than that.
     """
     pairs = [(end, mark) for end in ends for mark in marks if end is not None and end != mark]
-    for digits in range(least, MOST_DIGITS):
+    for digits in range(least, MAX_DIGITS):
         if all(show(end, digits) != show(mark, digits) for end, mark in pairs):
             return digits
-    return MOST_DIGITS
+    return MAX_DIGITS
 
 
 def amount(value: float, decimals: int) -> str:
+    """Format the magnitude of a value."""
     return f"{abs(value):.{decimals}f}"
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """`1.88 to 1.92`; nothing without an interval, `no spread` where nothing varied at all."""
+    """Format an interval as `1.88 to 1.92`; "" without one, `no spread` if both ends are equal."""
     if low is None or high is None:
         return ""
     return f"{show(low)} to {show(high)}" if low != high else NO_SPREAD
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """` (1.88 to 1.92)`, to follow a value; nothing without an interval."""
+    """Format an interval to follow a value, as ` (1.88 to 1.92)`; "" without one."""
     span = interval(low, high, show)
     return f" ({span})" if span else ""
 
 
 def level(confidence: float) -> str:
-    """The level of an interval: `95 %`, `98.33 %`."""
+    """Format a confidence level: `95 %`, `98.33 %`."""
     return f"{round(confidence * 100, 2):g} %"
 
 
 def duration(seconds: float) -> str:
-    """`48 s`, `12 min 5 s`, `2 h 3 min`."""
+    """Format a duration: `48 s`, `12 min 5 s`, `2 h 3 min`."""
     if seconds < 0:
         return NOTHING
     if not math.isfinite(seconds):
@@ -106,10 +120,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def whole_percent(share: float) -> str:
-    """Return a share in whole percent: `36 %`, and `below 1 %` where that would be 0 and the share is not."""
-    whole = f"{100 * share:.0f}"
-    return "below 1 %" if share > 0 and whole == "0" else f"{whole} %"
+def whole_percent(fraction: float) -> str:
+    """Format a fraction in whole percent: `36 %`, and `below 1 %` for a small one above 0."""
+    whole = f"{100 * fraction:.0f}"
+    return "below 1 %" if fraction > 0 and whole == "0" else f"{whole} %"
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -125,42 +139,42 @@ BETWEEN = re.compile(rf"(?<=[\d∞]) (?=(?:{UNITS})(?!\w))|(?<=\bn) (?== \d)|(?<
 
 
 def unbroken(text: str) -> str:
-    """Return the text with no-break spaces between numbers and their units.
+    r"""Return the text with no-break spaces between numbers and their units.
 
     >>> unbroken("74 % less memory at n = 3").split(" ")
-    ['74\\xa0%', 'less', 'memory', 'at', 'n\\xa0=\\xa03']
+    ['74\xa0%', 'less', 'memory', 'at', 'n\xa0=\xa03']
     """
     return BETWEEN.sub("\N{NO-BREAK SPACE}", text)
 
 
 def plural(n: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
+    """Format a number and its noun: `1 run`, `3 runs`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def listed(items: Any) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    words = [str(item) for item in items]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+    """Join items as `a`, `a and b`, `a, b and c`."""
+    texts = [str(item) for item in items]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
 
 
 def some(names: Sequence[str], limit: int = 5) -> str:
-    """The names, of many the first and how many more."""
+    """Join the first names, and say how many more there are."""
     if len(names) <= limit:
         return listed(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
 def group_by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[str, str]]:
-    """Of (name, reason) those of one reason together: `("seed 1 and seed 2", "failed: exit code 1")`."""
-    found: dict[str, list[str]] = {}
+    """Group (name, reason) pairs by reason: `("seed 1 and seed 2", "failed: exit code 1")`."""
+    groups: dict[str, list[str]] = {}
     for name, why in pairs:
-        found.setdefault(why, []).append(name)
-    return [(some(names, limit), why) for why, names in found.items()]
+        groups.setdefault(why, []).append(name)
+    return [(some(names, limit), why) for why, names in groups.items()]
 
 
 def numeric_sort_key(value: str) -> tuple[int, float, str]:
-    """What sorts numbers by their size, before everything else in the order of the alphabet."""
+    """Return a sort key: numbers by size, then other texts in alphabetical order."""
     try:
         return 0, float(value), ""
     except ValueError:
@@ -168,15 +182,16 @@ def numeric_sort_key(value: str) -> tuple[int, float, str]:
 
 
 def capital(text: str) -> str:
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def short(text: str, limit: int = 60) -> str:
-    """The text, cut where it is longer than `limit` characters."""
+    """Return the text, cut if it is longer than `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def printable(text: object) -> str:
-    """The text without control characters and terminal escapes."""
+    """Return the text without control characters and terminal escapes."""
     plain = str(text).replace("\N{NO-BREAK SPACE}", " ")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in plain)

@@ -1,5 +1,7 @@
-"""The package's log messages as lines of a command's terminal. In other programs they are a library's: they
-go where `logging` is told to, and without that only warnings are shown, on stderr.
+"""Shows the package's log messages as lines in a command's terminal.
+
+In other programs the messages are those of a library. They go where `logging` is configured to send them;
+without a configuration only warnings are shown, on stderr.
 """
 
 import logging
@@ -24,15 +26,15 @@ class ConsoleHandler(logging.Handler):
         self.console, self._plain = console, is_plain(console)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As `logging.Handler.emit`."""
+        """Print the message of the record."""
         print_line(self.console, self.format(record), plain=self._plain)
 
 
 @contextmanager
 def messages_on(console: Console) -> Iterator[None]:
-    """While entered, messages from INFO on are lines of this console, and nowhere else.
+    """Print messages from INFO on this console, and nowhere else, while the body runs.
 
-    A level that somebody has given the logger `ampcompare` stays.
+    A level that somebody has set for the logger `ampcompare` stays.
     """
     handler, level, propagates = ConsoleHandler(console), PACKAGE.level, PACKAGE.propagate
     PACKAGE.addHandler(handler)
@@ -48,7 +50,7 @@ def messages_on(console: Console) -> Iterator[None]:
 
 @contextmanager
 def hidden_messages() -> Iterator[None]:
-    """While entered, no message of the package is shown anywhere."""
+    """Show no message of the package while the body runs."""
     level = PACKAGE.level
     PACKAGE.setLevel(logging.CRITICAL + 1)
     try:
@@ -59,7 +61,7 @@ def hidden_messages() -> Iterator[None]:
 
 @contextmanager
 def silent(console: Console) -> Iterator[None]:
-    """While entered, the console prints nothing."""
+    """Let the console print nothing while the body runs."""
     before, console.quiet = console.quiet, True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Where this package lies, in a checkout or installed, and how its programs are called from there."""
+"""Where this package is, in a checkout or installed, and how to call its programs."""
 
 import shlex
 import sys
@@ -11,26 +11,35 @@ CHECKOUT = _ABOVE if (_ABOVE / "run_experiment.py").is_file() and PACKAGE.parent
 
 
 def shipped(folder: str) -> Path:
-    """`configs` or `sweeps`: the checkout's own, or the copy that the wheel carries (setup.py)."""
+    """Return the folder `configs` or `sweeps`, of the checkout or of the wheel (setup.py copies it)."""
     return (CHECKOUT or PACKAGE / "shipped") / folder
 
 
 def find_shipped(name: str, folder: str) -> Path | None:
-    """The file that a path, or a name with or without `.yaml`, stands for. Raises OSError and ValueError."""
+    """Return the file for a path, or for a name with or without `.yaml`; None if there is none.
+
+    Raises:
+        OSError: The file cannot be examined.
+        ValueError: The name is not valid.
+    """
     places = (Path(name), shipped(folder) / name, shipped(folder) / f"{name}.yaml")
     return next((path for path in places if path.is_file()), None)
 
 
 def list_shipped(folder: str) -> list[str]:
-    """What can be named there."""
+    """Return the names of the files in a shipped folder, without `.yaml`."""
     return sorted(path.stem for path in shipped(folder).glob("*.yaml"))
 
 
 def shell_command(program: str, *words: object) -> str:
-    """A command of this environment (`ampcompare`, `wandb`) that works where it is pasted into a shell.
+    """Return a command of this environment that works when it is pasted into a shell.
 
-    The program is named by its path, from here if it lies below: the environment need not be activated. Where
-    no script of it was installed it is the module of that name.
+    The program is named by its path, so the environment need not be activated. If no script of it is
+    installed, the command runs the module of that name.
+
+    Args:
+        program: Such as `ampcompare` or `wandb`.
+        words: The arguments.
     """
     script = Path(sys.executable).with_name(program)
     if script.is_file():

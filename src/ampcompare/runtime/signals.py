@@ -132,7 +132,7 @@ class StopRequest:
 
     @property
     def signal(self) -> int:
-        """Number of the signal that asked; 0 where none did."""
+        """The number of the signal that asked to stop; 0 if none did."""
         return self.exit_code - 128 if self.is_interruption() else 0
 
     def wait(self, seconds: float) -> None:

@@ -1,7 +1,4 @@
-"""How a program of ours starts: in UTF-8 mode, with threads that sleep while they wait.
-
-Large libraries are imported without the garbage collector.
-"""
+"""How a program starts: in UTF-8 mode, with sleeping threads, without collecting garbage."""
 
 import gc
 import os
@@ -22,22 +19,22 @@ def use_utf8() -> None:
 
 
 def let_threads_sleep() -> None:
-    """Let PyTorch's threads sleep while they wait; to be called before PyTorch is loaded, here or in a child.
+    """Let PyTorch's threads sleep while they wait. Call it before PyTorch is loaded.
 
-    By default the threads spin. One that another program keeps from its core makes all of them wait, so that
-    steps that are timed beside other work take many times as long (two cores, a load of 8: 12 s for a step of
-    ResNet50 that takes 1.3 s).
+    By default the threads spin. If another program takes the core of one thread, all others wait for it, so
+    timed steps take many times as long (on two cores with a load of 8, 12 s instead of 1.3 s for a step of
+    ResNet50).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @contextmanager
 def import_without_collection() -> Iterator[None]:
-    """Import large modules without the garbage collector, and leave what they hold out of later collections.
+    """Import large modules without the garbage collector, and exclude them from later collections.
 
-    The collector runs after so many new objects, and goes through all modules that are loaded, again and
-    again and at the end of the process. Without this, a run of two steps takes 4.5 s of CPU time and with it
-    3.5 s (medians of 5 runs each, in turns, on 2 cores of an Intel Xeon; torch 2.14.1, wandb 0.31.0).
+    The collector runs after a number of new objects and visits all loaded modules each time, and again at the
+    end of the process. Without it, a run of two steps takes 3.5 s of CPU time instead of 4.5 s (medians of 5
+    runs each, interleaved, on 2 cores of an Intel Xeon; torch 2.14.1, wandb 0.31.0).
     """
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""Files that people write, as pydantic models: whatever is wrong in one, a line each with its path.
+"""Pydantic models for files that people write, with one line for each error and its path.
 
-Imports pydantic, so that it is imported where such a file is read and not before.
+This module imports pydantic. Import it only where such a file is read.
 """
 
 import math
@@ -21,9 +21,9 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from ampcompare.errors import UserError, did_you_mean
 
-LONGEST = 400  # characters of what is said of one thing
+MAX_MESSAGE_CHARS = 400  # characters of the message about one error
 MAX_VALUE = 100  # characters of a value in a message
-SAID = "said"  # pydantic's errors have a type; ours is this one
+OWN_ERROR = "said"  # the type of errors by `validation_error`, among pydantic's own types
 EXPECTED = {
     "missing": "missing; it has to be given",
     "greater_than_equal": "expected at least {ge}",
@@ -39,40 +39,44 @@ EXPECTED = {
 }
 
 
-def refused(why: str) -> PydanticCustomError:
-    """What a validator raises: why, what is allowed, what to do."""
-    return PydanticCustomError(SAID, "{why}", {"why": why})
+def validation_error(why: str) -> PydanticCustomError:
+    """Return the error that a validator raises, with what is allowed and what to do."""
+    return PydanticCustomError(OWN_ERROR, "{why}", {"why": why})
 
 
-class Checked(BaseModel):
-    """A part of a file: no other keys than its fields, no type taken for another."""
+class StrictModel(BaseModel):
+    """A part of a file: no other keys than its fields, and no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_words(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _reword_errors(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return handler(content)
         except ValidationError as problem:
-            raise ValidationError.from_exception_data("", [*map(cls._said, problem.errors())]) from None
+            raise ValidationError.from_exception_data("", [*map(cls._reword, problem.errors())]) from None
 
     @classmethod
-    def _said(cls, error: ErrorDetails) -> InitErrorDetails:
+    def _reword(cls, error: ErrorDetails) -> InitErrorDetails:
         kind, why, context = error["type"], error["msg"], error.get("ctx", {})
         if kind == "extra_forbidden":
             near = did_you_mean(error["loc"][-1], cls.model_fields)
             why = f"no such key; {near or 'expected one of ' + ', '.join(cls.model_fields)}"
-        elif kind != SAID:
+        elif kind != OWN_ERROR:
             why = EXPECTED.get(kind, why.replace("Input should be", "expected")).format(**context)
-        return {"type": refused(why), "loc": error["loc"], "input": error["input"]}
+        return {"type": validation_error(why), "loc": error["loc"], "input": error["input"]}
 
 
-Model = TypeVar("Model", bound=Checked)
+Model = TypeVar("Model", bound=StrictModel)
 
 
-def checked(model: type[Model], content: Any, path: Path) -> Model:
-    """What is in a file as its model. Raises UserError with a line for each thing that is wrong in it."""
+def parse_model(model: type[Model], content: Any, path: Path) -> Model:
+    """Return the content of a file as its model.
+
+    Raises:
+        UserError: The content is wrong, with a line for each error.
+    """
     try:
         return model.model_validate(content)
     except ValidationError as problem:
@@ -80,7 +84,7 @@ def checked(model: type[Model], content: Any, path: Path) -> Model:
 
 
 def file_error(path: Path, lines: Sequence[str]) -> UserError:
-    """The error of a file in which these things are wrong, each as `parameters.seed.values[0]=nan: ...`."""
+    """Return the error for a file, with lines such as `parameters.seed.values[0]=nan: ...`."""
     if len(lines) == 1:
         return UserError(f"{path}: {lines[0]}")
     return UserError(f"{path}: {len(lines)} things are wrong, nothing was started:", lines)
@@ -94,7 +98,7 @@ def _line(error: ErrorDetails) -> str:
     # Of a long value the beginning, so that the line still says what is allowed.
     shown = text if len(text := repr(value)) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
     line = f"{path}{f'={shown}' if is_shown else ''}: {why}" if path else why
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[: MAX_MESSAGE_CHARS - 3]}..."
 
 
 def _is_finite(value: float) -> bool:
@@ -107,24 +111,24 @@ def _is_finite(value: float) -> bool:
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         is_text = isinstance(value, str) and value.strip().lower().lstrip("+-")[:1].isdigit()
-        raise refused("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
+        raise validation_error("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
     return value
 
 
 def _above_0(value: Any) -> Any:
     if value <= 0:
-        raise refused("expected a number above 0")
+        raise validation_error("expected a number above 0")
     return value
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a text that a command line and a file can hold: no NUL, no half of a surrogate pair."""
+    """Return whether a command line and a file can hold the text: no NUL, no lone surrogate."""
     return isinstance(value, str) and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
 
 
 def _text(value: str) -> str:
     if not (is_text(value) and value.strip()):
-        raise refused("expected a text")
+        raise validation_error("expected a text")
     return value
 
 

@@ -1,7 +1,7 @@
-"""YAML as plain values, whatever is in it: a file (a config, a sweep), a word of a command line.
+"""YAML as plain values: of a file (a config, a sweep), or of one word of a command line.
 
-OmegaConf reads it: 1e-5 is a number, a date its text; a key that is there twice, and aliases of themselves or
-of thousands of values, are refused.
+OmegaConf reads it: 1e-5 is a number, a date is a text. Duplicate keys are refused, and so are aliases that
+refer to themselves or expand to thousands of values.
 """
 
 from ast import literal_eval
@@ -18,7 +18,11 @@ MAX_SHOWN_CHARS = 100  # characters of a value in a message
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of the file; None of an empty one. Raises UserError naming file and line."""
+    """Return the content of the file, None if it is empty.
+
+    Raises:
+        UserError: The file cannot be read as YAML, with file and line.
+    """
     import yaml
 
     try:
@@ -32,9 +36,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml_value(key: str, text: str) -> Any:
-    """A word of a command line as YAML types it, or as W&B's agent writes Python's lists and mappings.
+    """Return a word of a command line with its YAML type.
 
-    `64` is a number, `"64"` a text, `[1, 2]` a list, `{'a': None}` a tree. Raises UserError.
+    W&B's agent writes Python's lists and mappings, so these are understood too. `64` is a number, `"64"` a
+    text, `[1, 2]` a list, `{'a': None}` a mapping.
+
+    Args:
+        key: The option, for the message.
+        text: The word.
+
+    Raises:
+        UserError: The word is not YAML.
     """
     import yaml
 
@@ -53,7 +65,7 @@ def parse_yaml_value(key: str, text: str) -> Any:
 
 
 def flatten(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a tree, an empty one inside it as a value, nothing of an empty one."""
+    """Yield dotted keys and values of nested mappings; an empty inner mapping is a value."""
     for name, value in tree.items():
         inner = f"{key}.{name}" if key else name
         if isinstance(value, Mapping) and value:
@@ -63,7 +75,12 @@ def flatten(tree: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _plain(text: str) -> Any:
-    """Raises YAMLError, ValueError."""
+    """Return the plain values of a YAML text.
+
+    Raises:
+        YAMLError: The text is not YAML.
+        ValueError: OmegaConf refuses it, or it is nested too deeply.
+    """
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

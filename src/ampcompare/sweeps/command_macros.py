@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampcompare.runtime.strict_model import refused
+from ampcompare.runtime.strict_model import validation_error
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 _MACRO = re.compile(r"\$\{([^}]*)\}")
@@ -22,13 +22,13 @@ def checked_word(word: Any) -> str:
         PydanticCustomError: The word is no text, or has a macro that no agent could fill in.
     """
     if isinstance(word, bool) or not isinstance(word, str | int | float) or "\0" in str(word):
-        raise refused("expected a text")
+        raise validation_error("expected a text")
     macros = _MACRO.findall(_ENVIRONMENT.sub("", str(word)))
     is_whole = bool(_MACRO.fullmatch(str(word)))
     if is_whole and not set(macros) <= set(MACROS):
-        raise refused(f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}")
+        raise validation_error(f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}")
     if not is_whole and set(macros) & set(MACROS):  # other ${...} are the program's own
-        raise refused("a macro has to be a word of its own")
+        raise validation_error("a macro has to be a word of its own")
     return str(word)
 
 

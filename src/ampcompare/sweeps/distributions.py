@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, create_model
 
 from ampcompare.errors import did_you_mean
-from ampcompare.runtime.strict_model import Above0, Checked, Number, is_text, refused
+from ampcompare.runtime.strict_model import Above0, Number, StrictModel, is_text, validation_error
 
 Settings = Mapping[str, Any]
 MAX_EXAMPLES = 1000  # values of a grid that are tried one by one
@@ -30,7 +30,7 @@ def _plain(value: Any) -> Any:
         _plain(inner)
     is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if not (value is None or isinstance(value, list | dict) or is_number or is_text(value)):
-        raise refused("expected text, number, true, false, null or lists of these")
+        raise validation_error("expected text, number, true, false, null or lists of these")
     return value
 
 
@@ -60,9 +60,9 @@ def whole(value: Any) -> Any:
 
 def _spread(sigma: float) -> float:
     if sigma == 0:
-        raise refused("a distribution without spread is one value; write value: and that value")
+        raise validation_error("a distribution without spread is one value; write value: and that value")
     if sigma < 0:
-        raise refused("expected a number above 0")
+        raise validation_error("expected a number above 0")
     return sigma
 
 
@@ -95,8 +95,8 @@ for _name, (_settings, _) in _LAWS.items():
     if not _name.startswith("inv"):
         _SETTINGS[f"q_{_name}"] = _settings | {"q": (Above0, 1)}
 # The settings of each distribution as a model.
-DISTRIBUTIONS: dict[str, type[Checked]] = {
-    name: create_model(name, __base__=Checked, distribution=(str | None, None), **settings)
+DISTRIBUTIONS: dict[str, type[StrictModel]] = {
+    name: create_model(name, __base__=StrictModel, distribution=(str | None, None), **settings)
     for name, settings in _SETTINGS.items()
 }
 
@@ -111,19 +111,21 @@ def parse_spec(spec: Any) -> tuple[str, dict[str, Any]]:
     kind = _kind_of(spec)
     s = DISTRIBUTIONS[kind].model_validate(spec).model_dump(exclude={"distribution"})
     if "min" in s and s["min"] > s["max"]:
-        raise refused(f"min={s['min']} is above max={s['max']}; swap them")
+        raise validation_error(f"min={s['min']} is above max={s['max']}; swap them")
     if shares := s.get("probabilities"):
         is_whole_sum = math.isclose(sum(shares), 1, rel_tol=1e-5)  # as W&B's code
         if len(shares) != len(s["values"]) or min(shares) < 0 or not is_whole_sum:
-            raise refused(f"probabilities={shares}: expected one of each value, of at least 0, 1 in all")
+            raise validation_error(
+                f"probabilities={shares}: expected one of each value, of at least 0, 1 in all"
+            )
     try:
         tried = [Parameter((), kind, s).at(u) for u in TRIED]
     except IndexError:
-        raise refused(f"no multiple of q={s['q']} lies in the range") from None
+        raise validation_error(f"no multiple of q={s['q']} lies in the range") from None
     except (OverflowError, ValueError):
         tried = [math.inf]
     if any(isinstance(value, float) and not math.isfinite(value) for value in tried):
-        raise refused("its values are beyond what a number can hold; narrow it")
+        raise validation_error("its values are beyond what a number can hold; narrow it")
     return kind, s
 
 
@@ -135,12 +137,14 @@ def _kind_of(spec: Any) -> str:
     if name is None and "values" not in given:
         if "min" in given or "max" in given:
             return "int_uniform" if is_whole(given.get("min")) and is_whole(given.get("max")) else "uniform"
-        raise refused("expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution")
+        raise validation_error(
+            "expected {values: [...]}, {value: ...}, {min: ..., max: ...} or a distribution"
+        )
     if name in (None, "categorical"):
         return "categorical_w_probabilities" if "probabilities" in given else "categorical"
     if name not in [*DISTRIBUTIONS]:
         near = did_you_mean(name, DISTRIBUTIONS) or f"expected one of {', '.join(DISTRIBUTIONS)}"
-        raise refused(f"distribution={name!r}: {near}")
+        raise validation_error(f"distribution={name!r}: {near}")
     return name
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ampcompare.runtime.strict_model import Checked, Number, Text, refused
+from ampcompare.runtime.strict_model import Number, StrictModel, Text, validation_error
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND
 from ampcompare.sweeps.distributions import Parameter, Whole, nested, whole
 from ampcompare.sweeps.randomized_blocks import orders
@@ -34,11 +34,11 @@ Count = Annotated[Whole, Field(ge=1, le=MAX_COUNT)]
 
 def _factor(value: Any) -> Any:
     if value <= 1:
-        raise refused("expected a number above 1")
+        raise validation_error("expected a number above 1")
     return whole(value)
 
 
-class Objective(Checked):
+class Objective(StrictModel):
     """The metric by which a sweep compares its runs.
 
     Attributes:
@@ -70,7 +70,7 @@ class Objective(Checked):
         return self.target is not None and (value >= self.target if self.maximize else value <= self.target)
 
 
-class Hyperband(Checked):
+class Hyperband(StrictModel):
     """Early termination by hyperband: at each band, only the best 1/eta of the runs continue.
 
     W&B's code (package `sweeps` 0.3.0, hyperband_stopping.py) decides what the keys mean: `max_iter` goes
@@ -95,11 +95,13 @@ class Hyperband(Checked):
     @model_validator(mode="after")
     def _has_bands(self) -> Self:
         if self.max_iter is None and self.min_iter is None:
-            raise refused("expected min_iter, or max_iter and s: after how many values runs are compared")
+            raise validation_error(
+                "expected min_iter, or max_iter and s: after how many values runs are compared"
+            )
         if self.max_iter is not None and self.s is None:
-            raise refused("s: missing; max_iter needs it, the number of bands, such as s: 2")
+            raise validation_error("s: missing; max_iter needs it, the number of bands, such as s: 2")
         if self.max_iter is not None and not isinstance(self.eta, int) and (self.s or 0) > MAX_FRACTIONAL:
-            raise refused(f"s={self.s}: expected at most {MAX_FRACTIONAL} with eta={self.eta}")
+            raise validation_error(f"s={self.s}: expected at most {MAX_FRACTIONAL} with eta={self.eta}")
         return self
 
     @property

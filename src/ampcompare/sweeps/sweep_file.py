@@ -25,7 +25,7 @@ from ampcompare.config.load import split_override
 from ampcompare.config.schema import find_option
 from ampcompare.errors import UserError
 from ampcompare.runtime.paths import find_shipped, list_shipped, shell_command
-from ampcompare.runtime.strict_model import Checked, Text, checked, refused
+from ampcompare.runtime.strict_model import StrictModel, Text, parse_model, validation_error
 from ampcompare.runtime.yaml_io import parse_yaml_value, read_yaml
 from ampcompare.sweeps.command_macros import DEFAULT_COMMAND, checked_word
 from ampcompare.sweeps.distributions import Parameter, parse_spec
@@ -38,7 +38,7 @@ METHODS = "expected one of grid, random, bayes (Optuna's TPE)"
 
 def _check_option_name(name: str) -> str:
     if "=" in name:
-        raise refused("expected the name of an option")
+        raise validation_error("expected the name of an option")
     return name
 
 
@@ -65,26 +65,26 @@ Parameters = Annotated[tuple[Parameter, ...], PlainValidator(_flatten)]
 
 def _check_method(method: Any) -> Any:
     if method == "custom":
-        raise refused(f"only an optimizer of W&B's scheduler can run it; {METHODS}")
+        raise validation_error(f"only an optimizer of W&B's scheduler can run it; {METHODS}")
     return method
 
 
 def _refuse_objectives(_: Any) -> None:
-    raise refused("a sweep goes by one metric here; write metric: {name: ..., goal: ...}")
+    raise validation_error("a sweep goes by one metric here; write metric: {name: ..., goal: ...}")
 
 
-class _Group(Checked):
+class _Group(StrictModel):
     parameters: Parameters
 
 
-class _Controller(Checked):
+class _Controller(StrictModel):
     """Who proposes the points: W&B's server (`cloud`), or a process of its client (`local`)."""
 
     model_config = ConfigDict(extra="allow")
     type: Literal["local", "cloud"]
 
 
-class _Scheduler(Checked):
+class _Scheduler(StrictModel):
     engine: Literal["wandb", "optuna", "ax"]
     source: str | None = None
     optimizer: str | None = None
@@ -95,11 +95,11 @@ class _Scheduler(Checked):
         """Refuse the engines that propose points by code of the user's own."""
         if self.engine != "wandb":
             todo = "use method: bayes (Optuna's TPE), or wandb sweep-scheduler"
-            raise refused(f"engine {self.engine!r} runs with W&B's server only; {todo}")
+            raise validation_error(f"engine {self.engine!r} runs with W&B's server only; {todo}")
         return self
 
 
-class _File(Checked):
+class _File(StrictModel):
     method: Annotated[Literal["grid", "random", "bayes"], BeforeValidator(_check_method)]
     parameters: Parameters
     metric: Objective | None = None
@@ -127,22 +127,24 @@ class _File(Checked):
         if not self.metric and (self.method == "bayes" or self.early_terminate):
             who = "bayes" if self.method == "bayes" else "early_terminate"
             such = "such as metric: {name: eval/accuracy, goal: maximize}"
-            raise refused(f"metric: missing; {who} needs one to go by, {such}")
+            raise validation_error(f"metric: missing; {who} needs one to go by, {such}")
         if not self.program and (not self.command or "${program}" in self.command):
             launch = "job" if self.job else "image_uri" if self.image_uri else ""
             why = f" ({launch} is for W&B Launch, which is not used here)" if launch else ""
-            raise refused(f"program: missing; expected the script, such as program: run_experiment.py{why}")
+            raise validation_error(
+                f"program: missing; expected the script, such as program: run_experiment.py{why}"
+            )
         keys = [parameter.key for parameter in self.parameters]
         if twice := [key for key in keys if keys.count(key) > 1]:
-            raise refused(f"parameters: {twice[0]} is in there twice; leave one out")
+            raise validation_error(f"parameters: {twice[0]} is in there twice; leave one out")
         if self.method == "grid":
             for p in (p for p in self.parameters if not p.is_listed):
                 todo = "list values without probabilities, use int_uniform or q_uniform, or method random"
-                raise refused(f"parameters.{p.key}: a grid cannot run through {p.kind}; {todo}")
+                raise validation_error(f"parameters.{p.key}: a grid cannot run through {p.kind}; {todo}")
             if (count := count_of(self.parameters)) > MAX_POINTS:
                 most = f"a grid has at most {MAX_POINTS:,}, use method random or bayes"
                 number = f"{count:,}" if count < 10**15 else "10^15 or more"
-                raise refused(f"parameters: {number} points; {most}")
+                raise validation_error(f"parameters: {number} points; {most}")
         return self
 
     @property
@@ -203,7 +205,7 @@ def sweep_of(path: Path, content: Any) -> Sweep:
     Raises:
         UserError: As `read_sweep`.
     """
-    file = checked(_File, content, path)
+    file = parse_model(_File, content, path)
     shared = {key: value for key, value in file if key in Sweep.__dataclass_fields__}
     shared |= {"name": file.name or path.stem, "command": tuple(file.command or DEFAULT_COMMAND)}
     return Sweep(path=path, hyperband=file.early_terminate, unused=file.unused, raw=content, **shared)

@@ -1,0 +1,1 @@
+"""The machine: device, processes of a distributed training, recorded environment, dtype throughput."""

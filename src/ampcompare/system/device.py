@@ -1,7 +1,6 @@
-"""The device of a run: what depends on its kind, its memory, and the switches that decide its speed and
-numerics.
+"""The device of a run: everything that depends on its kind, its memory, and its numerics switches.
 
-No other room of the training asks what kind of device it has; a new kind is answered for here.
+Code elsewhere does not ask what kind a device is; a new kind of device is added here.
 """
 
 import os
@@ -26,7 +25,11 @@ TimingEvent = torch.cuda.Event | float
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that `name` means here, made the current one. Raises UserError where it is not there."""
+    """Return the device that the option `device` names, and make it the current one.
+
+    Raises:
+        UserError: The device does not exist.
+    """
     cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     mps = ["mps"] if torch.backends.mps.is_available() else []
     present = [*(f"cuda:{i}" for i in range(cuda)), *mps, "cpu"]
@@ -34,8 +37,8 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
-        seen = f"PyTorch sees {', '.join(present)}"
-        raise UserError(f"device={name!r}: not there; {seen}; use one of them or device=auto")
+        visible = f"PyTorch sees {', '.join(present)}"
+        raise UserError(f"device={name!r}: not there; {visible}; use one of them or device=auto")
     device = torch.device(wanted)
     if is_cuda(device):
         torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
@@ -43,14 +46,15 @@ def resolve_device(name: str) -> torch.device:
 
 
 def is_cuda(device: torch.device) -> bool:
-    """Whether it is an NVIDIA GPU: has NCCL, CUDA graphs, fused kernels, copies that are queued behind the
-    steps; likes channels_last.
+    """Return whether the device is a GPU under PyTorch's name `cuda`.
+
+    Such a device has NCCL, CUDA graphs, fused optimizers and asynchronous copies, and prefers channels_last.
     """
     return device.type == "cuda"
 
 
 def compute_capability(device: torch.device) -> tuple[int, int] | None:
-    """Return the CUDA compute capability, such as (9, 0) of an H100; None of what is no NVIDIA GPU."""
+    """Return the CUDA compute capability, such as (9, 0) for an H100; None without an NVIDIA GPU."""
     if not is_cuda(device) or torch.version.hip is not None or not torch.cuda.is_available():
         return None  # PyTorch calls AMD's GPUs (HIP) cuda, too
     return torch.cuda.get_device_capability(device)
@@ -62,7 +66,7 @@ def has_tf32(device: torch.device) -> bool:
 
 
 def check_tf32(device: torch.device, backend: str) -> None:
-    """Raise UserError where a backend that uses TF32 is to run on a device that has none."""
+    """Raise UserError if the backend uses TF32 and the device does not have it."""
     if has_tf32(device):
         return
     capability = compute_capability(device)
@@ -74,22 +78,29 @@ def check_tf32(device: torch.device, backend: str) -> None:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether tensors there may be float64."""
+    """Return whether tensors on the device may be float64."""
     return device.type != "mps"
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The type for sums and counts on the device. Counts are exact in float32, too, up to 16.7 million."""
+    """Return the dtype for sums and counts on the device.
+
+    Counts are exact in float32 too, up to 16.7 million.
+    """
     return torch.float64 if has_float64(device) else torch.float32
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether the values of its tensors are there for the host at once, at no more than a look."""
+    """Return whether the host can read tensors of the device without waiting."""
     return device.type == "cpu"
 
 
 def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Values on their way to the host, and what to wait for (`wait_until`) before they are read."""
+    """Start to copy a tensor to the host.
+
+    Returns:
+        The tensor on the host, and the event to wait for before it is read; None: it can be read now.
+    """
     if not is_cuda(values.device):
         return values, None
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -100,14 +111,16 @@ def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 
 
 def event_recorder(device: torch.device) -> Callable[[], TimingEvent]:
-    """What tells this place in the device's queue of work, looked up once, as it is asked twice a step: an
-    event on a GPU, the time (s) where the work is done.
+    """Return a function that records an event in the device's queue of work.
+
+    The function is looked up once because it is called twice a step. On a GPU an event is a CUDA event,
+    elsewhere the time in seconds.
     """
 
     def event() -> TimingEvent:
-        found = torch.cuda.Event(enable_timing=True)
-        found.record(torch.cuda.current_stream(device))
-        return found
+        recorded = torch.cuda.Event(enable_timing=True)
+        recorded.record(torch.cuda.current_stream(device))
+        return recorded
 
     def waited() -> TimingEvent:
         torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
@@ -117,14 +130,14 @@ def event_recorder(device: torch.device) -> Callable[[], TimingEvent]:
 
 
 def elapsed_ms(began: TimingEvent, ended: TimingEvent) -> float:
-    """Milliseconds between two places that the device has come past."""
+    """Return the milliseconds between two events that the device has reached."""
     if isinstance(began, float):
         return (ended - began) * 1e3  # type: ignore[operator]
     return began.elapsed_time(ended)  # type: ignore[arg-type]
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what is queued."""
+    """Wait until the device has done all queued work."""
     if is_cuda(device):
         torch.cuda.synchronize(device)  # sync: what this is for
     elif device.type == "mps":
@@ -132,19 +145,20 @@ def wait_for(device: torch.device) -> None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Forget the peak of allocated memory so far, where the device has one.
+    """Reset the peak of allocated memory, on a device that has one.
 
-    Behind the capture of a step the peak before is to be kept: PyTorch's allocator counts the tensors of a
-    captured step within the capture alone (a launch allocates nothing), so that the capture's peak is the
-    step's. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    Do not call it after a step was captured. PyTorch's allocator counts the tensors of a captured step only
+    during the capture (a launch allocates nothing), so the peak of the capture is that of the step. Source:
+    c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
     """
     if is_cuda(device):
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_mib(device: torch.device) -> float | None:
-    """MiB that tensors and workspaces had at most; on a CPU the resident set of the process; None on MPS,
-    which tells what is allocated now alone.
+    """Return the peak memory in MiB, or None on MPS, which only reports current memory.
+
+    On a GPU it is the memory allocated for tensors and workspaces, on a CPU the resident set of the process.
     """
     if is_cuda(device):
         return torch.cuda.max_memory_allocated(device) / MIB
@@ -152,25 +166,28 @@ def peak_mib(device: torch.device) -> float | None:
 
 
 def reserved_mib(device: torch.device) -> float | None:
-    """MiB that PyTorch had taken from a GPU at most, in use or not; on MPS now; None on a CPU."""
+    """Return the MiB that PyTorch reserved on a GPU at most, on MPS now; None on a CPU."""
     if is_cuda(device):
         return torch.cuda.max_memory_reserved(device) / MIB
     return torch.mps.driver_allocated_memory() / MIB if device.type == "mps" else None
 
 
 def nvml_name(device: torch.device) -> str | None:
-    """The name under which NVIDIA's management library knows it; None for a device that it does not know."""
+    """Return the UUID by which NVML knows the device; None if it is not an NVIDIA GPU."""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if is_cuda(device) else None
 
 
 def seed_process(seed: int, rank: int) -> None:
-    """Give one of several processes random numbers of its own: else all would drop the same activations."""
+    """Seed this process by its rank, so that dropout differs between processes."""
     mixed = np.random.SeedSequence([seed % 2**64, rank]).generate_state(1, np.uint64)[0]
     torch.manual_seed(int(mixed) % 2**63)
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """Where this process's random numbers are: tensors and plain values. On MPS without the device's own."""
+    """Return the states of all random number generators, as tensors and plain values.
+
+    The generator of an MPS device is not included.
+    """
     kind, keys, *rest = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),
@@ -181,7 +198,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_states(device: torch.device, states: Mapping[str, Any]) -> None:
-    """Put this process's random numbers where others, or its own, were."""
+    """Restore what `random_states` returned, in this process or another."""
     torch.set_rng_state(states["torch"])
     if is_cuda(device):
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -190,9 +207,9 @@ def set_random_states(device: torch.device, states: Mapping[str, Any]) -> None:
 
 
 def set_numerics(*, tf32: bool, cudnn_benchmark: bool, deterministic: bool) -> None:
-    """Set TF32, cuDNN and determinism, each time all of them.
+    """Set the switches of PyTorch for TF32, cuDNN and determinism.
 
-    PyTorch leaves TF32 on for cuDNN convolutions by default: "fp32" is not fp32 until it is switched off.
+    By default PyTorch leaves TF32 on for cuDNN convolutions, so "fp32" is not fp32 until it is switched off.
     """
     allow_tf32(tf32)
     # Trying algorithms may pick another one each time, so determinism rules it out.
@@ -204,10 +221,10 @@ def set_numerics(*, tf32: bool, cudnn_benchmark: bool, deterministic: bool) -> N
 
 
 def allow_tf32(on: bool) -> None:
-    """Let fp32 products and convolutions round to TF32, or not.
+    """Allow or forbid TF32 in fp32 matrix products and convolutions.
 
-    PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises
-    where the new ones say something else. The old ones come first: setting them writes into the new.
+    PyTorch (2.11 and 2.14) has two sets of switches. If the old ones are read, as Inductor does, and the new
+    ones differ, PyTorch raises. The old ones are set first because setting them writes into the new ones.
     """
     precision = "tf32" if on else "ieee"
     torch.set_float32_matmul_precision("high" if on else "highest")
@@ -221,16 +238,16 @@ def allow_tf32(on: bool) -> None:
 
 @contextmanager
 def tf32_as(on: bool) -> Iterator[None]:
-    """Let fp32 products and convolutions round to TF32 within the context, or not.
+    """Allow or forbid TF32 while the body runs.
 
-    PyTorch's switches are put back at the end, also where they were set one by one.
+    All switches are restored at the end, also those that were set one by one.
     """
     backends: Any = torch.backends
-    places = (
+    switches = (
         *(backends.mkldnn.matmul, backends.cudnn, backends.cuda.matmul),
         *(backends.cudnn.conv, backends.cudnn.rnn),
     )
-    before = [place.fp32_precision for place in places]
+    before = [switch.fp32_precision for switch in switches]
     old = None
     with suppress(RuntimeError):  # raised where old and new switches were set to differ
         old = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -241,17 +258,17 @@ def tf32_as(on: bool) -> Iterator[None]:
         if old is not None:
             torch.set_float32_matmul_precision(old[0])
             torch.backends.cudnn.allow_tf32 = old[1]
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def is_channels_last(memory_format: str, device: torch.device) -> bool:
-    """Whether images and weights lie in channels_last: as the option says, or else (auto) on a GPU."""
+    """Return whether images and weights are in channels_last: by the option, or by default on a GPU."""
     return is_cuda(device) if memory_format == "auto" else memory_format == "channels_last"
 
 
 def current_numerics() -> dict[str, object]:
-    """PyTorch's switches as they stand in this process, for the record."""
+    """Return the current switches of PyTorch, for the record."""
     return {
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -292,17 +309,19 @@ def _peak_from_status() -> float | None:
 
 
 def is_out_of_memory(problem: BaseException | None) -> bool:
-    """Whether a device had no memory left: PyTorch's own error, a library's, or one of these behind another.
+    """Return whether a device ran out of memory: in this exception, its cause or its context.
 
-    Within a capture it is the end of the capture that fails then, and its error hides the first one.
+    In a capture the end of the capture fails then, and its error hides the first one.
     """
-    seen: set[int] = set()
-    while problem is not None and id(problem) not in seen:
-        seen.add(id(problem))
-        words = str(problem)
+    visited: set[int] = set()
+    while problem is not None and id(problem) not in visited:
+        visited.add(id(problem))
+        message = str(problem)
         if isinstance(problem, torch.OutOfMemoryError):
             return True
-        if isinstance(problem, RuntimeError) and ("out of memory" in words or "STATUS_ALLOC_FAILED" in words):
+        if isinstance(problem, RuntimeError) and (
+            "out of memory" in message or "STATUS_ALLOC_FAILED" in message
+        ):
             return True
         problem = problem.__cause__ or problem.__context__
     return False

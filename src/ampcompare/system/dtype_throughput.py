@@ -1,10 +1,10 @@
-"""The rate of a training convolution in each dtype, measured in about a second on any machine.
+"""The throughput of a training convolution in each dtype, measured in about a second.
 
-Rates differ between machines by a factor of thousands, so the work begins tiny and grows tenfold for as long
-as it takes little time.
+Throughput differs between machines by a factor of thousands. So the work starts tiny and grows tenfold as
+long as it takes little time.
 
-A CPU is measured on one core. With all of them each convolution waits for its slowest thread, and where the
-machine has other work too that wait is all one sees (100 ms for a convolution of 0.1 ms, two busy cores).
+A CPU is measured on one core. With all cores each convolution waits for the slowest thread, and on a busy
+machine this wait hides everything else (100 ms for a convolution of 0.1 ms on two busy cores).
 """
 
 import time
@@ -17,34 +17,37 @@ from torch import Tensor
 
 from ampcompare.system.device import is_cuda, is_host, wait_for
 
-TYPES = ("float32", "float16", "bfloat16")
+DTYPES = ("float32", "float16", "bfloat16")
 # Images, channels in and out, height and width of a 3x3 convolution, each some ten times the work of the one
 # before it, from 3.5 MFLOP to 460 GFLOP.
 SIZES = ((1, 32, 8), (2, 64, 8), (8, 64, 16), (8, 64, 32), (32, 128, 32), (128, 256, 32))
-ENOUGH = 0.03  # seconds of a call, from which no larger one follows
+MAX_CALL_SECONDS = 0.03  # seconds of a call, from which no larger one follows
 REPEATS = 3  # of each size; the fastest counts, as what else runs on the machine only adds
 
 
-def relative(rates: Mapping[str, float], dtype: str) -> float:
-    """A rate as a multiple of fp32's; 0 where the type does not run."""
+def relative_rate(rates: Mapping[str, float], dtype: str) -> float:
+    """Return the rate of a dtype as a multiple of fp32's; 0 if the dtype does not run."""
     return rates.get(dtype, 0.0) / rates["float32"]
 
 
-def probe(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
-    """GFLOP/s of a training convolution (forward and backward) in each type that runs; on a CPU of one core.
+def measure_throughput(device: torch.device, *, channels_last: bool | None = None) -> dict[str, float]:
+    """Return GFLOP/s of a training convolution (forward and backward) for each dtype that runs.
 
-    `channels_last` is the layout of images and weights; None: the one that a run has by default. Touches no
-    global random numbers, and leaves PyTorch as many threads as it had. Waits for the device.
+    Waits for the device. Global random numbers and the number of threads stay as they are.
+
+    Args:
+        device: The device. A CPU is measured on one core.
+        channels_last: The layout of images and weights; None: the default of a run.
     """
     last = is_cuda(device) if channels_last is None else channels_last
     with _on_one_core(device):
         _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
-        return {dtype: rate for dtype in TYPES if (rate := _rate(device, dtype, last))}
+        return {dtype: rate for dtype in DTYPES if (rate := _rate(device, dtype, last))}
 
 
 @contextmanager
 def _on_one_core(device: torch.device) -> Iterator[None]:
-    """Within, a CPU computes with one thread."""
+    """Let a CPU compute with one thread while the body runs."""
     threads = torch.get_num_threads()
     if is_host(device):
         torch.set_num_threads(1)
@@ -55,7 +58,7 @@ def _on_one_core(device: torch.device) -> Iterator[None]:
 
 
 def _rate(device: torch.device, dtype: str, last: bool) -> float:
-    """GFLOP/s at the best of the sizes that take little time; 0 where the type does not run."""
+    """Return GFLOP/s at the best of the sizes that take little time; 0 if the dtype does not run."""
     rate = last_seconds = 0.0
     for size in SIZES:
         try:
@@ -66,7 +69,7 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
             break
         rate = max(rate, _gflop(size) / max(seconds, 1e-9))
         # A tiny convolution's time may be that of a call on a busy machine: it has to grow with the work.
-        if seconds > ENOUGH and seconds > 2 * last_seconds > 0:
+        if seconds > MAX_CALL_SECONDS and seconds > 2 * last_seconds > 0:
             break
         last_seconds = seconds
     return rate
@@ -75,7 +78,7 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
 def _convolution(
     device: torch.device, dtype: str, size: tuple[int, int, int], last: bool
 ) -> Callable[[], float]:
-    """Forward and backward of one convolution; each call gives the seconds that it took."""
+    """Return a function that runs one convolution forward and backward and returns its seconds."""
     images, channels, side = size
     layout = torch.channels_last if last else torch.contiguous_format
     random = torch.Generator(device).manual_seed(0)
@@ -99,6 +102,6 @@ def _convolution(
 
 
 def _gflop(size: tuple[int, int, int]) -> float:
-    """Of forward and backward: three products of the same size, two operations for each of a product's."""
+    """Return the GFLOP of forward and backward: three products, two operations for each term."""
     images, channels, side = size
     return 6 * images * side**2 * channels**2 * 9 / 1e9

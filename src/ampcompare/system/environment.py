@@ -1,11 +1,11 @@
-"""The machine and software that a figure belongs to.
+"""The machine and software that a result belongs to.
 
-Names of hosts and cards are recorded as salted hashes: the same one is told from another, and the record does
-not say what it is called. Whoever can guess a name can test the guess; the salt is public.
+Names of hosts and GPUs are recorded as salted hashes. The same machine has the same hash, and the record does
+not contain its name. The salt is public, so somebody who guesses a name can test the guess.
 
-What half types run on is told from the processor's flags, from the limit that ONEDNN_MAX_CPU_ISA sets, and
-from PyTorch's own question to oneDNN; nothing is measured (`ampcompare doctor` does). Source: oneDNN 3.12,
-whose kernels PyTorch's convolutions and matrix products on x86 are (its verbose output names the one that
+What the 16-bit dtypes run on is derived, not measured (`ampcompare doctor` measures): from the flags of the
+processor, the limit in ONEDNN_MAX_CPU_ISA, and PyTorch's own query to oneDNN. Source: oneDNN 3.12, which has
+the kernels of PyTorch's convolutions and matrix products on x86 (its verbose output names the kernel that
 runs), and `use_mkldnn` in PyTorch's Convolution.cpp.
 """
 
@@ -28,24 +28,28 @@ from ampcompare.system.device import compute_capability, is_cuda, is_host, nvml_
 from ampcompare.system.distributed import DistributedContext
 
 SALT = "ampcompare: which machine, not what it is called\n"
-MOST_EARLIER = 16  # machines of earlier parts of a run
+MAX_EARLIER_MACHINES = 16  # machines of earlier parts of a run
 # What a convolution in the type needs for forward and both gradients, and the limits on instruction sets that
 # leave it in use (AVX512_CORE_BF16 leaves avx512_bf16 and no AMX). The first that is there is used. On
 # avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a hundred times slower than fp32;
 # without avx512_bf16 bf16 is widened to fp32 on its way into the products.
-UNITS = {
+NATIVE_UNITS = {
     "bfloat16": {"amx_bf16": "AMX", "avx512_bf16": "AMX|^AVX512_CORE_BF16|^AVX512_CORE_FP16|^AVX10"},
     "float16": {"amx_fp16": "AMX_FP16|AMX_2"},
 }
 X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
-SHOWN = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+REPORTED_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 PACKAGES = ("torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
 def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any]:
-    """Device, driver, library versions and git commit, beside `settings` (tf32, memory format, ...).
+    """Return device, driver, library versions and git commit, as they are recorded.
 
-    What does not apply or cannot be found is None. The host's name is not recorded, but its hash is.
+    A value is None if it does not apply or cannot be found. The name of the host is not included.
+
+    Args:
+        device: The device of the training.
+        settings: Further entries, such as `tf32`.
     """
     cuda, capability = is_cuda(device), compute_capability(device)
     return {
@@ -67,20 +71,20 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
 
 
 def count_cores() -> int:
-    """Those that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """What the processor is called."""
+    """Return the name of the processor."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def processor_flags() -> frozenset[str] | None:
-    """What the processor can, as the operating system says; None where it does not say."""
-    words = _cpuinfo("flags", "Features")
-    return None if words is None else frozenset(words.split())
+    """Return the feature flags of the processor, or None where the system does not report them."""
+    flags = _cpuinfo("flags", "Features")
+    return None if flags is None else frozenset(flags.split())
 
 
 def _cpuinfo(*names: str) -> str | None:
@@ -103,7 +107,7 @@ def _driver() -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout this package runs from, if any, `-dirty` added if tracked files differ."""
+    """Return the commit of the checkout that runs, with `-dirty` if tracked files differ."""
     if CHECKOUT is None:  # another project's commit, where the environment lies in its checkout
         return None
     command = ["git", "-C", str(CHECKOUT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
@@ -121,32 +125,32 @@ def _version(name: str) -> str | None:
 
 
 def name_machine(device: torch.device, world: DistributedContext) -> dict[str, Any]:
-    """Hashes of the host's name and of the GPU's UUID (None: no NVIDIA GPU), those of this process.
+    """Return hashes of the host's name and of the GPU's UUID (None: no NVIDIA GPU).
 
-    Of several processes all ask together, and process 0 has the others' under `others`.
+    Call it in all processes. The machines of the other processes are under `others`.
     """
     gpu = nvml_name(device)
-    own = {"host": hashed(platform.node()), "gpu": None if gpu is None else hashed(gpu)}
+    own = {"host": hash_name(platform.node()), "gpu": None if gpu is None else hash_name(gpu)}
     others = world.gather(own)[1:]
     return own | ({"others": others} if others else {})
 
 
-def hashed(name: str) -> str:
-    """Twelve hex digits that stand for a name."""
+def hash_name(name: str) -> str:
+    """Return twelve hex digits that stand for a name."""
     return hashlib.sha256((SALT + name).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 def add_earlier_machines(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine of a run that goes on; under `earlier` those of its earlier parts that were others."""
+    """Return the machine of a resumed run, with the machines of its earlier parts under `earlier`."""
     earlier: list[Any] = []
     for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
         if one != machine and one not in earlier:
             earlier.append(one)
-    return dict(machine) | ({"earlier": earlier[-MOST_EARLIER:]} if earlier else {})
+    return dict(machine) | ({"earlier": earlier[-MAX_EARLIER_MACHINES:]} if earlier else {})
 
 
 def isa_limit() -> str | None:
-    """The limit on oneDNN's instruction sets that the environment sets, or None. It takes any case."""
+    """Return the limit that the environment sets on oneDNN's instruction sets, or None."""
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         if limit := os.environ.get(name, "").upper():
             known = limit.startswith(("SSE41", "AVX"))  # it passes over others
@@ -176,20 +180,23 @@ def describe_arithmetic(device: torch.device, *, without_units: str = COMPUTED_I
             return UNKNOWN
         return native_unit(dtype) or without_units
 
-    return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in UNITS}}
+    return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in NATIVE_UNITS}}
 
 
 def native_unit(dtype: str) -> str:
-    """Return the flag of the processor's unit that computes a 16-bit dtype, or "" where there is none."""
+    """Return the flag of the instructions that compute a 16-bit dtype, or "" if there are none."""
     flags, limit = processor_flags() or (), isa_limit()
     if not onednn_supports(dtype) or platform.machine() not in X86:
         return ""
-    units = UNITS[dtype].items()
+    units = NATIVE_UNITS[dtype].items()
     return next((unit for unit, keep in units if unit in flags and (not limit or re.search(keep, limit))), "")
 
 
 def onednn_supports(dtype: str) -> bool:
-    """Whether PyTorch gives convolutions of the dtype to oneDNN: PyTorch's own query, which heeds limits."""
+    """Return whether PyTorch computes convolutions of the dtype with oneDNN.
+
+    The answer is PyTorch's own query, which respects limits.
+    """
     query = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[dtype]
     mkldnn = torch.backends.mkldnn
     return bool(mkldnn.is_available() and mkldnn.enabled and getattr(torch.ops.mkldnn, query)())

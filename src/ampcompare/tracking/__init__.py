@@ -1,0 +1,1 @@
+"""Writes the record of a run with W&B."""

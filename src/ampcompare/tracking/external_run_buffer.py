@@ -1,9 +1,9 @@
-"""Rows that go into somebody else's open W&B run, without its own rows being refused.
+"""Rows that go into a user's own open W&B run, without the user's rows being refused.
 
-W&B's client drops a row whose `step=` is below the run's, without an error, and each row that is committed
-moves the run's on by one. So ours are put into the row that the run's owner has open, one of our steps into
-each. What would wait for long, as the owner logs nothing, is committed, but only while the run's step stays
-behind the count of the training's: that is what the owner may give as `step=`.
+W&B's client drops a row whose `step=` is below the run's step, without an error, and each committed row
+increments the run's step. So our rows are added to the row that the user has open, one of our steps to each.
+If the user logs nothing, waiting rows are committed, but only while the run's step stays behind the
+training's step, because the user may pass that as `step=`.
 """
 
 from collections import deque
@@ -14,7 +14,12 @@ from ampcompare import metrics
 
 
 class ExternalRunBuffer:
-    """Hands rows on by `log(row, commit=)`, in the thread that trains: between two calls of the owner's."""
+    """Passes rows to `log(row, commit=)` in the training thread, between two calls of the user.
+
+    Args:
+        run: The user's W&B run.
+        log: Logs a row to it.
+    """
 
     def __init__(self, run: Any, log: Callable[..., object]) -> None:
         self._run, self._log = run, log
@@ -24,7 +29,7 @@ class ExternalRunBuffer:
         self._first: int | None = None  # the training's steps when the first was told of
 
     def put(self, row: Mapping[str, Any]) -> None:
-        """Hand on a row, now or later. Those of one step become one."""
+        """Log a row, now or later. Rows of one step are merged."""
         step = row[metrics.STEP]
         if self._waiting and self._waiting[-1][metrics.STEP] == step:
             self._waiting[-1].update(row)
@@ -32,17 +37,17 @@ class ExternalRunBuffer:
             self._hand(row)
         else:
             self._waiting.append(dict(row))
-        self.go_on(step)
+        self.advance(step)
 
-    def go_on(self, step: int) -> None:
-        """So many steps of the training are over: hand on what can be."""
+    def advance(self, step: int) -> None:
+        """Log the rows that may be logged after so many steps of the training."""
         self._first = step if self._first is None else self._first
         # The owner may count from 0, and log more at this step: its number is one less than ours then.
         while self._waiting and (self._has_moved() or self._run.step - self._base < step - self._first - 1):
             self._hand_next()
 
     def close(self) -> None:
-        """Hand on all that waits. The last one is committed with the owner's next row, or the run's end."""
+        """Log all waiting rows. The user's next row commits the last one, or the end of the run does."""
         while self._waiting:
             self._hand_next()
 

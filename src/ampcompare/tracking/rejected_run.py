@@ -1,4 +1,4 @@
-"""What W&B's sweep is told of a run that was refused before it began."""
+"""Tells W&B's sweep about a run that was rejected before it started."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ SECONDS = 15.0
 
 
 def record_rejected_run(problem: UserError) -> None:
-    """Have W&B's sweep show a run that was refused before it began as failed, with the reason in its notes.
+    """Let W&B's sweep show a rejected run as failed, with the reason in its notes.
 
-    The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.
+    The sweep chose the values, so it has to learn that they are not allowed.
     """
-    given = os.environ.get
-    sweep, is_local = given("WANDB_SWEEP_ID"), given("AMPCOMPARE_LOCAL_SWEEP")
-    if not (sweep and given("WANDB_RUN_ID")) or is_local or given("RANK", "0") != "0":
+    getenv = os.environ.get
+    sweep, is_local = getenv("WANDB_SWEEP_ID"), getenv("AMPCOMPARE_LOCAL_SWEEP")
+    if not (sweep and getenv("WANDB_RUN_ID")) or is_local or getenv("RANK", "0") != "0":
         return
     import wandb
 

@@ -1,6 +1,7 @@
-"""What records a run: the contract, and at the same time the tracker of a run that is recorded nowhere.
+"""The interface of trackers, which record runs. The base class records nothing.
 
-A second way to record is one file: a subclass of `Tracker`, and a line in `wandb_init.py` that chooses it.
+To record in another way, add a subclass of `Tracker` in its own file, and a line in `wandb_init.py` that
+chooses it.
 """
 
 from collections.abc import Mapping
@@ -9,14 +10,21 @@ from typing import Any
 
 
 class Tracker:
-    """The record of one run, from its start to its end, called from the thread that trains. This one records
-    nothing: for a run whose record is switched off, and for all processes but the first; what a checkpoint
-    says of an earlier part's record is handed on to the next.
+    """The record of one run, from its start to its end. This base class records nothing.
 
-    `run_id` names the run, and the folder of its checkpoints. A tracker that goes on with a resumed run has
-    the `run_id` of before, and is made with the `state_dict` of the checkpoint: rows that were logged after
-    it come again and must be in the record once, rows before it must not be missing. `finish` is called once,
-    whatever ended the training; a process that was killed does not call it.
+    It is used if the record is switched off, and in all processes but the main one. It keeps the tracker
+    state of a checkpoint for the next checkpoint. All methods are called from the training thread. A tracker
+    of a resumed run gets the `state_dict` of the checkpoint: rows that were logged after it come again and
+    must be recorded once, and earlier rows must not be missing. `finish` is called once, however the training
+    ends, unless the process is killed.
+
+    Args:
+        run_id: The id of the run.
+        state: The `state_dict` of the checkpoint to resume from.
+
+    Attributes:
+        run_id: The id of the run, which also names the folder of its checkpoints.
+        record: The folder of the record on this machine; None: there is none.
     """
 
     record: Path | None = None  # the folder of the record on this machine, if it has one
@@ -25,31 +33,41 @@ class Tracker:
         self.run_id, self._state = run_id, dict(state or {"rows": 0, "tail": []})
 
     def where(self, output_dir: Path) -> list[str]:
-        """Lines for the user, at the end: where the record is, and what shows it."""
+        """Return lines for the user at the end: where the record is, and what shows it."""
         return [f"record: {self.record}"] if self.record else ["record: nothing is kept"]
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """Put into the summary at once what is known before the first row: a run that fails has it, too."""
+    def update_summary(self, facts: Mapping[str, Any]) -> None:
+        """Add to the summary what is known before the first row, so that a failed run has it too."""
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Record one row of `ampcompare.metrics`, whose step is its `global_step` (a step may have several);
-        values are numbers and Histograms. The loop waits for this: keep the row and return. May raise what
-        went wrong earlier.
+        """Record one row. The loop waits for this, so keep the row and return.
+
+        May raise what went wrong with an earlier row.
+
+        Args:
+            row: Numbers and Histograms by metric key. Its step is `global_step`; a step may have several
+                rows.
         """
 
-    def passed(self, step: int) -> None:
-        """So many steps of somebody else's loop are over, whose run it is: rows that waited may go on."""
+    def advance(self, step: int) -> None:
+        """Note that so many steps of a user's own loop are done: waiting rows may be logged."""
 
     def flush(self) -> None:
-        """Wait until the rows so far are on their way, so that a checkpoint may be written."""
+        """Wait until the rows so far are passed on, so that a checkpoint may be written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on with the record from here, after `flush`: plain values, no Histograms."""
+        """Return what is needed to continue the record from here: plain values. Call it after `flush`."""
         return self._state
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
-        """End the record; returns in words what it lacks. Exit code 0 is a run that has finished; that of a
-        signal (`program.signals`) one that was stopped, which takes seconds only, as a batch system kills
-        soon; any other one that has failed.
+        """End the record.
+
+        Args:
+            summary: The summary of the run.
+            exit_code: 0: the run has finished. 128 + signal: it was stopped, so the end may take only
+                seconds, because a batch system kills soon. Any other code: it has failed.
+
+        Returns:
+            What the record lacks, for the user; None: it is complete.
         """
         return None

@@ -1,6 +1,6 @@
-"""The start of a run's record with W&B: online with an account, offline without, never silently neither.
+"""Starts the record of a run with W&B: online with an account, otherwise offline with a message.
 
-W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) win over the config where set.
+W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) take precedence over the config.
 """
 
 import logging
@@ -36,9 +36,13 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 
 @dataclass(frozen=True)
-class Start:
-    """What W&B is told of a run as it begins: `logged` is its config, with the environment. The record lies
-    under `output_dir`. A run that `goes_on` adds to what the server has under its id, if it has any.
+class RunSettings:
+    """What W&B needs to know to start a run.
+
+    Attributes:
+        logged: The config of the run, with its environment.
+        output_dir: The folder under which the record lies.
+        resumes: Whether to add to the run that the server has under this id, if it has one.
     """
 
     logged: Mapping[str, Any]
@@ -50,22 +54,27 @@ class Start:
     group: str | None = None
     notes: str | None = None
     mode: str = "auto"
-    goes_on: bool = False
+    resumes: bool = False
 
 
-def begin(
-    start: Start,
+def start_record(
+    settings: RunSettings,
     on_stop: Callable[[], None] | None = None,
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record under `start.output_dir`: an offline run where the server cannot be had.
+    """Start the record under `settings.output_dir`, offline if the server cannot be reached.
 
-    `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
-    termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to
-    go on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
+    Args:
+        settings: The settings of the run.
+        on_stop: Called in another thread if somebody stops the run on W&B's page, or early termination of a
+            sweep does. None: W&B's client interrupts the main thread.
+        resumed: The checkpoint of the run to continue.
+        on_lost: Called in another thread, with the reason, if rows reach neither the disk nor a server any
+            more.
 
-    Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
+    Raises:
+        UserError: W&B refuses the settings (an API key of the wrong form, a tag that is too long, ...).
     """
     # On a full disk W&B's client cannot write its own log, and Python would print a traceback for each line.
     logging.raiseExceptions = False
@@ -75,12 +84,12 @@ def begin(
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
     try:
-        mode = _mode(start.mode)
+        mode = _mode(settings.mode)
         is_online = mode == "online"
         # Offline the client would warn; parts are put together when they are read.
-        resume = "allow" if is_online and (resumed or start.goes_on) else None
+        resume = "allow" if is_online and (resumed or settings.resumes) else None
         with warn_if_slow("W&B's server, to begin the run") if is_online else nullcontext():
-            run = _init(start, mode, run_id, on_stop, resume)
+            run = _init(settings, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # of its settings, those from WANDB_... variables too
@@ -90,7 +99,7 @@ def begin(
     except (wandb.errors.CommError, TimeoutError) as problem:
         log.warning(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start
-        run = _init(start, "offline", run_id, on_stop)
+        run = _init(settings, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
         return Tracker(run_id, resumed["record"] if resumed else None)
@@ -99,11 +108,16 @@ def begin(
     return WandbTracker(run, run_id, on_lost, resumed["record"] if resumed else None)
 
 
-def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
-    """A record that goes into the open W&B `run` of somebody else, who ends it.
+def attach_to_run(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) -> Tracker:
+    """Return a tracker that records into a user's open W&B run, which the user ends.
 
-    Its config gets what it lacks of `logged`. Raises UserError where the two contradict each other, or for
-    what is no run.
+    Args:
+        run: The W&B run.
+        logged: The config to record; the run's config gets the keys that it lacks.
+        on_lost: As in `start_record`.
+
+    Raises:
+        UserError: The two configs contradict each other, or `run` is not a W&B run.
     """
     lacks = [name for name in ("log", "config", "summary", "define_metric") if not hasattr(run, name)]
     if lacks:
@@ -123,15 +137,15 @@ def lend(run: Any, logged: Mapping[str, Any], on_lost: Callable[[str], None]) ->
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    return WandbTracker(run, run.id, on_lost, lent=True)
+    return WandbTracker(run, run.id, on_lost, is_external=True)
 
 
 def _mode(asked: str) -> str:
-    """What to tell wandb.init: what W&B's own variables say, where they do."""
+    """Return the mode for wandb.init; W&B's environment variables take precedence."""
     if os.environ.get("WANDB_DISABLED"):
         return "disabled"
-    if given := os.environ.get("WANDB_MODE"):
-        return given
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode
     if asked != "auto":
         return asked
     if has_account():
@@ -142,25 +156,29 @@ def _mode(asked: str) -> str:
 
 
 def _init(
-    start: Start, mode: str, run_id: str, on_stop: Callable[[], None] | None, resume: str | None = None
+    settings: RunSettings,
+    mode: str,
+    run_id: str,
+    on_stop: Callable[[], None] | None,
+    resume: str | None = None,
 ) -> Any:
-    given = os.environ.get
-    ours: dict[str, Any] = {"project": start.project, "entity": start.entity, "name": start.name}
-    ours |= {"notes": start.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
+    getenv = os.environ.get
+    options: dict[str, Any] = {"project": settings.project, "entity": settings.entity, "name": settings.name}
+    options |= {"notes": settings.notes, "tags": list(settings.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
-        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
-        dir=given("WANDB_DIR") or str(Path(start.output_dir).resolve()),
+        id=None if getenv("WANDB_SWEEP_ID") and getenv("WANDB_RUN_ID") else run_id,
+        dir=getenv("WANDB_DIR") or str(Path(settings.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or start.group,
-        config=dict(start.logged),
+        group=getenv("WANDB_RUN_GROUP") or getenv("WANDB_SWEEP_ID") or settings.group,
+        config=dict(settings.logged),
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             console="off",  # a progress bar is no record
             quiet=True,
             stop_fn=on_stop,
-            **{key: given(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
+            **{key: getenv(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
         ),
-        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},
+        **{key: value for key, value in options.items() if not getenv(f"WANDB_{key.upper()}")},
     )

@@ -1,4 +1,4 @@
-"""One run with W&B's client: its rows, what the client may lose of them, its end."""
+"""Records one run with W&B's client: its rows, the rows that the client may lose, its end."""
 
 import logging
 import queue
@@ -18,7 +18,7 @@ from ampcompare.runtime.signals import is_preemption, is_stopped
 from ampcompare.tracking.external_run_buffer import ExternalRunBuffer
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.write_monitor import WriteMonitor
-from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, warn_if_slow
+from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, service_errors, warn_if_slow
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +30,15 @@ SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 
 
 class WandbTracker(Tracker):
-    """The record of a started W&B run, online or offline; `state` is the `state_dict` of its earlier part.
+    """The record of a started W&B run, online or offline.
 
-    One that is `lent` is somebody else's: its rows and summary are added to, and it is not ended. `on_lost`
-    is told, in the thread that hands on rows, why rows reach neither the disk nor a server any more.
+    Args:
+        run: The W&B run.
+        run_id: Its id.
+        on_lost: Called, in the thread that logs rows, with the reason why rows reach neither the disk nor a
+            server any more.
+        state: The `state_dict` of the run's earlier part.
+        is_external: Whether the run is a user's own: rows and summary are added, and it is not ended.
     """
 
     def __init__(
@@ -43,25 +48,25 @@ class WandbTracker(Tracker):
         on_lost: Callable[[str], None] | None = None,
         state: Mapping[str, Any] | None = None,
         *,
-        lent: bool = False,
+        is_external: bool = False,
     ) -> None:
-        self._run, self.run_id, self._lent = run, run_id, lent
+        self._run, self.run_id, self._is_external = run, run_id, is_external
         self.record = Path(run.dir).parent
-        self._file = WriteMonitor(Path(run.settings.sync_file))
+        self._monitor = WriteMonitor(Path(run.settings.sync_file))
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._on_lost = on_lost
-        self._thread = Worker()
+        self._thread = CallQueue()
         self._sent: deque[Future[None]] = deque()
-        self._lent_rows = ExternalRunBuffer(run, self._log) if lent else None
+        self._buffer = ExternalRunBuffer(run, self._log) if is_external else None
         self._count = 0  # rows so far, in the parts of the run before this one too
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
         if state:
-            self._go_on(state)
+            self._resume(state)
 
     def where(self, output_dir: Path) -> list[str]:
-        """As `Tracker.where`."""
+        """Return the lines of `Tracker.where`."""
         folder = Path(self._run.dir).parent
         sync, page = shell_command("wandb", "sync", folder), []
         if not self._run.offline and self._run.url:  # in this order: the client warns of a URL offline
@@ -73,14 +78,14 @@ class WandbTracker(Tracker):
         lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
         return [*lines, f"        {shell_command('wandb', 'leet', folder.parent)}"]
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """As `Tracker.note`."""
+    def update_summary(self, facts: Mapping[str, Any]) -> None:
+        """Add to the summary, as `Tracker.update_summary`."""
         self._run.summary.update(dict(facts))
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """As `Tracker.log`. Raises what W&B raised for an earlier row."""
-        if self._lent_rows is not None:
-            self._lent_rows.put(row)
+        """Record one row, as `Tracker.log`. Raises what W&B raised for an earlier row."""
+        if self._buffer is not None:
+            self._buffer.put(row)
             return
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
@@ -92,31 +97,35 @@ class WandbTracker(Tracker):
         while self._sent and self._sent[0].done():
             self._sent.popleft().result()
 
-    def passed(self, step: int) -> None:
-        """As `Tracker.passed`."""
-        if self._lent_rows is not None:
-            self._lent_rows.go_on(step)
+    def advance(self, step: int) -> None:
+        """Log waiting rows, as `Tracker.advance`."""
+        if self._buffer is not None:
+            self._buffer.advance(step)
 
     def flush(self) -> None:
-        """As `Tracker.flush`: until the client has them. Raises what W&B raised."""
+        """Wait until W&B's client has the rows. Raises what W&B raised."""
         while self._sent:
             self._sent.popleft().result()
 
     def state_dict(self) -> dict[str, Any]:
-        """How many rows there are, and the last of them as plain values, with their ages as the file grew."""
-        self._file.has_grown()
+        """Return the number of rows, and the last rows with their ages.
+
+        An age is measured at the moment when the file last grew.
+        """
+        self._monitor.has_grown()
         reached = self._reached_at()
         return {"rows": self._count, "tail": [(n, reached - at, _plain(row)) for n, at, row in self._tail]}
 
     def _reached_at(self) -> float:
-        """When the record was last seen to take rows: what is older by FRESH_SECONDS is in it."""
-        return self._file.grown_at if self._run.offline else time.monotonic()
+        """Return when the record last took rows. Rows older than that by FRESH_SECONDS are in it."""
+        return self._monitor.grown_at if self._run.offline else time.monotonic()
 
-    def _go_on(self, state: Mapping[str, Any]) -> None:
-        """Go on behind the rows of a checkpoint: none twice, none missing.
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        """Continue after the rows of a checkpoint: no row twice, no row missing.
 
-        The server counts the rows that it has. What it has beyond the checkpoint is computed again and not
-        sent again; what it lacks is sent. On disk a new file takes the place of rows from its first step on.
+        The server counts the rows that it has. Rows beyond the checkpoint are computed again and not sent
+        again; rows that the server lacks are sent. On disk a new file replaces the rows from its first step
+        on.
         """
         rows = state["rows"]
         tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
@@ -144,15 +153,15 @@ class WandbTracker(Tracker):
     def _log(self, row: Mapping[str, Any], commit: bool | None = None) -> None:
         if self._ended:
             return
-        trouble = self._file.look() if self._watched else None
+        trouble = self._monitor.poll() if self._watched else None
         try:
             self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
-        except gone():
+        except service_errors():
             self._ended = True
             self._lose(SERVICE_ENDED)
         if trouble:
             self._watched = False
-            what = f"W&B can write no more to {self._file.path}: {trouble}"
+            what = f"W&B can write no more to {self._monitor.path}: {trouble}"
             if self._run.offline:
                 self._lose(what)
             else:
@@ -163,8 +172,10 @@ class WandbTracker(Tracker):
             self._on_lost(why)
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
-        """As `Tracker.finish`. Raises what W&B raised. What is on the disk is whole where the server has not
-        got all in time; `wandb sync` sends the rest.
+        """End the record, as `Tracker.finish`. Raises what W&B raised.
+
+        The record on the disk is complete even if the server did not get all of it in time; `wandb sync`
+        sends the rest.
         """
         stopped = is_stopped(exit_code)
         ended = self._thread.submit(lambda: self._end(summary, exit_code))
@@ -173,26 +184,26 @@ class WandbTracker(Tracker):
             with warn_if_slow("W&B's client, to send the rest of the record"):
                 ended.result(STOPPED_SECONDS if stopped else None)
         except TimeoutError:
-            return f"the record {self._file.path} is on the disk, but was not sent whole in time"
+            return f"the record {self._monitor.path} is on the disk, but was not sent whole in time"
         self.flush()
         if self._ended:
-            return f"the record {self._file.path} is not whole: {SERVICE_ENDED}"
-        if self._run.offline and not (self._lent or stopped) and (why := self._file.trouble_at_end()):
-            return f"the record {self._file.path} is not whole: {why}"
+            return f"the record {self._monitor.path} is not whole: {SERVICE_ENDED}"
+        if self._run.offline and not (self._is_external or stopped) and (why := self._monitor.end_problem()):
+            return f"the record {self._monitor.path} is not whole: {why}"
         return None
 
     def _end(self, summary: Mapping[str, Any], exit_code: int) -> None:
         stopped = is_stopped(exit_code)
         try:
-            if self._lent_rows is not None:
-                self._lent_rows.close()
+            if self._buffer is not None:
+                self._buffer.close()
             if is_preemption(exit_code):
                 self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
             self._run.summary.update(dict(summary))
-            if self._lent:
+            if self._is_external:
                 return
             self._run.finish(exit_code=STOPPED_EXIT_CODE if stopped else exit_code)
-        except gone():
+        except service_errors():
             self._ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
             log.warning(f"W&B's client could not write its log to the end ({problem.strerror})")
@@ -201,12 +212,12 @@ class WandbTracker(Tracker):
         end_service(STOPPED_SECONDS / 2 if stopped else SERVICE_SECONDS)
 
 
-class Worker:
-    """Does one call after the other in a thread of its own. No ThreadPoolExecutor: Python waits for the end
-    of its threads without limit, and gives them nothing more to do as it ends.
+class CallQueue:
+    """Runs one call after another in its own thread.
 
-    Measured with wandb 0.31: `run.log` waits for the client's own thread, 1.3 to 6 ms on a busy machine of
-    two cores, the time of a whole small step.
+    It is no ThreadPoolExecutor, because at exit Python waits for the threads of an executor without limit and
+    lets them take no new work. A separate thread is needed because `run.log` waits for the client's own
+    thread: 1.3 to 6 ms on a busy machine with two cores, the time of a small step (wandb 0.31).
     """
 
     def __init__(self) -> None:
@@ -214,13 +225,13 @@ class Worker:
         threading.Thread(target=self._work, daemon=True, name="W&B's rows").start()
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
-        """What comes of the call, in time."""
+        """Queue a call and return the future of its result."""
         future: Future[None] = Future()
         self._calls.put((future, call))
         return future
 
     def close(self) -> None:
-        """End behind the calls so far."""
+        """End the thread after the calls so far."""
         self._calls.put(None)
 
     def _work(self) -> None:
@@ -239,7 +250,7 @@ def _logged(value: Any) -> Any:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as a checkpoint may hold it."""
+    """Return a row as a checkpoint may hold it."""
     return {k: vars(v) if isinstance(v, metrics.Histogram) else v for k, v in row.items()}
 
 

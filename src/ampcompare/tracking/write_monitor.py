@@ -1,7 +1,8 @@
-"""Whether what was logged reaches the file of the record, which W&B's client writes in a process of its own.
+"""Checks that rows reach the `.wandb` file, which W&B's client writes in its own process.
 
-The client does not say when it does not: on a full disk wandb 0.31 lost 10 of 16 rows, ended with exit code 0
-and told only its own log. After the first write that fails it writes no more, even when there is room again.
+The client does not report failures: on a full disk wandb 0.31 lost 10 of 16 rows, ended with exit code 0 and
+reported the failure only in its own log. After the first failed write it writes no more, even if there is
+space again.
 """
 
 import tempfile
@@ -14,38 +15,46 @@ from ampcompare.errors import reason
 from ampcompare.wandb_client.framing import BLOCK_BYTES, LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Record
 
-LOOK_SECONDS = 5.0  # between two looks at the file; the client writes each second
+POLL_SECONDS = 5.0  # between two looks at the file; the client writes each second
 PROBE_BYTES = 65_536
 
 
 class WriteMonitor:
-    """The file of one run. Rows are handed over in one thread; the others only read."""
+    """Watches the file of one run. One thread calls `poll`; other threads only read.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        path: The file.
+        grown_at: When the file was last seen to grow, in seconds of the monotonic clock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self._size = path, -1
-        self.grown_at = self._looked_at = time.monotonic()  # `grown_at`: when it was last seen to take rows
+        self.grown_at = self._polled_at = time.monotonic()  # `grown_at`: when it was last seen to take rows
 
-    def look(self) -> str | None:
-        """Why rows no longer reach the file; to be called for each row that is handed over."""
-        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+    def poll(self) -> str | None:
+        """Return why rows no longer reach the file, or None. Call it for each row."""
+        if time.monotonic() - self._polled_at < POLL_SECONDS:
             return None
-        self._looked_at = time.monotonic()
-        return None if self.has_grown() else self._trouble()
+        self._polled_at = time.monotonic()
+        return None if self.has_grown() else self._problem()
 
     def has_grown(self) -> bool:
-        """Whether it has, since this was asked before."""
+        """Return whether the file has grown since the last call."""
         before, self._size = self._size, self.path.stat().st_size if self.path.exists() else -1
         if self._size > before:
             self.grown_at = time.monotonic()
         return self._size > before
 
-    def trouble_at_end(self) -> str | None:
-        """Why the file does not hold the run to its end, None if it does. For when the client has ended."""
+    def end_problem(self) -> str | None:
+        """Return why the file is not complete after the client has ended; None: it is complete."""
         is_whole = self.path.exists() and ends_whole(self.path)
-        return None if is_whole else self._trouble() or "its end is missing"
+        return None if is_whole else self._problem() or "its end is missing"
 
-    def _trouble(self) -> str | None:
-        """What befalls who writes beside the file."""
+    def _problem(self) -> str | None:
+        """Return why writing to the folder of the file fails, or None."""
         if not self.path.exists():
             return "the file is gone"
         try:
@@ -57,7 +66,7 @@ class WriteMonitor:
 
 
 def ends_whole(path: Path) -> bool:
-    """Whether the file ends at the end of a record, and the run's exit is among its last."""
+    """Return whether the file ends with a complete record, and the run's exit is among the last ones."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         reader = LogReader(file, file.seek(max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES))

@@ -1,0 +1,1 @@
+"""The training step, the loop over steps and epochs, and what is logged of them."""

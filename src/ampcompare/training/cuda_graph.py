@@ -1,11 +1,12 @@
 """A whole training step as one CUDA graph.
 
-The host's part of a step is then a copy of the batch's plan (which image, which crop), the learning rate, and
-one launch. All that a step changes lives in tensors that stay where they are; the schedule's learning rates,
-Python numbers that a graph would freeze, are written into tensors before each launch.
+In such a step the host copies the plan of the batch (which images, which crops), writes the learning rate,
+and launches the graph. Everything that a step changes lives in tensors that stay in place. The graph would
+freeze the learning rates of the schedule, which are Python numbers, so they are written into tensors before
+each launch.
 
-What runs as it did before: the first steps, an epoch's short last batch, the steps that look at the
-gradients. They work on the same tensors and so may come between launches.
+The first steps, the short last batch of an epoch and diagnostic steps run without the graph. They work on the
+same tensors, so they may come between launches.
 
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """
@@ -29,9 +30,13 @@ T = TypeVar("T")
 
 
 class GraphTrainer(Trainer):
-    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones run as they are.
+    """A Trainer whose steps are launches of one graph; shorter batches run without it.
 
-    `make_batch` is the loader's, from the columns of a plan.
+    Args:
+        args: As for `Trainer`.
+        make_batch: Makes a batch from the columns of a plan, as the loader does.
+        images: The images of a full batch.
+        kwargs: As for `Trainer`.
     """
 
     def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], images: int, **kwargs: Any) -> None:
@@ -39,41 +44,41 @@ class GraphTrainer(Trainer):
         self.make_batch = make_batch
         self.overflows.may_watch = False
         device = self.precision.device
-        # One for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and
-        # thread that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in
-        # ATen/cuda/CublasHandlePool.cpp).
+        # One stream for captures and for steps without a graph: cuBLAS keeps a workspace for each stream and
+        # thread (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
         self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
         self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
         self._images, self._warm_ups = images, 0
         self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Return the plans of an epoch from number `start` on."""
         return loader.plans(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
-        """One optimizer step on a plan, int64 [4, B] on the device."""
+        """Take one optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
-        # The first full ones are no launches: cuDNN picks algorithms, libraries allocate, the optimizer makes
-        # its state. A short one warms up other kernels.
+        # The first full steps run without a graph: cuDNN chooses algorithms, libraries allocate, the optimizer
+        # makes its state. A short step warms up other kernels.
         full = plan.shape[1] == self._images
         self._warm_ups += full
         if not full or self._warm_ups <= FIRST_STEPS or diagnose:
-            with aside(self._stream):
+            with on_stream(self._stream):
                 return super().step([self.make_batch(plan)], diagnose=diagnose)
         for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        if cold := self._replay is None:
-            # Nothing keeps the function: a method of what has the graph would keep that alive.
+        if compiled := self._replay is None:
+            # The function is not stored: a bound method of the owner would keep the owner alive.
             self._plan = plan.clone()
-            with _noting(), aside(self._stream), collector_at_rest():
+            with _explained_capture_errors(), on_stream(self._stream), paused_garbage_collection():
                 self._replay, self._result = capture(partial(self._step_on_device, self._plan), plan.device)
         self._plan.copy_(plan)
-        self._replay()  # it fills the graph's own tensors, which the next launch writes anew
+        self._replay()  # overwrites the graph's own tensors, so the results are cloned below
         self.scheduler.step()
         result = self._result
         diagnostics = {key: value.clone() for key, value in result.diagnostics.items()}
         classified = [(logits.clone(), classes.clone()) for logits, classes in result.classified]
-        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, cold)
+        return StepResult(result.loss.clone(), plan.shape[1], classified, diagnostics, compiled)
 
     def _step_on_device(self, plan: Tensor) -> StepResult:
         groups = self.optimizer.param_groups
@@ -88,22 +93,22 @@ class GraphTrainer(Trainer):
 
 
 @contextmanager
-def _noting() -> Iterator[None]:
-    """Add to what fails a capture what may have: CUDA does not say whose it was."""
+def _explained_capture_errors() -> Iterator[None]:
+    """Add a note on likely causes to an error of the capture; CUDA does not name the culprit."""
     try:
         yield
     except RuntimeError as problem:
-        what = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
-        problem.add_note(f"in the capture of a CUDA graph; {what}: execution=eager does without")
+        cause = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
+        problem.add_note(f"in the capture of a CUDA graph; {cause}: execution=eager does without")
         raise
 
 
 @contextmanager
-def aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Run what is inside on that stream, between what came before and what comes after.
+def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run the body on the stream, after the work queued before and before the work queued later.
 
-    After an error, too, the stream is the one from before: a capture that fails leaves its own
-    (`torch.cuda.graph.__exit__` ends in the error of the capture's end).
+    The current stream is restored after an error too: a capture that fails leaves its own stream
+    (`torch.cuda.graph.__exit__` raises the error of the capture's end).
     """
     if stream is None:
         yield
@@ -116,9 +121,12 @@ def aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
-    """Record what `step` queues, without running it: its launch, and its result, which each launch fills.
+    """Record what `step` queues, without running it, on the current stream.
 
-    On the current stream, which must not be the default one.
+    The current stream must not be the default one.
+
+    Returns:
+        The function that launches the graph, and the result of `step`, whose tensors each launch overwrites.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     # sync: once, when the capture begins
@@ -128,13 +136,13 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
-    """Collect garbage now and none inside.
+def paused_garbage_collection() -> Iterator[None]:
+    """Collect garbage first, and none while the body runs.
 
-    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
-    CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
-    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it
-    is told to (`torch.compiler.config.force_cudagraph_gc`).
+    If an older graph is destroyed during a capture, the capture fails. The same holds for any object whose
+    destructor calls CUDA. Trainers that are dropped are freed at once, but torch.compile leaves graphs and
+    model in cycles, and a caller may have cycles too. PyTorch collects only before a capture, and only if
+    told to (`torch.compiler.config.force_cudagraph_gc`).
     """
     was_on = gc.isenabled()
     gc.disable()

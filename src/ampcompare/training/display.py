@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a bar in a terminal, a line every log interval elsewhere."""
+"""Shows the progress of a run: a bar in a terminal, elsewhere a line every log interval."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from ampcompare.runtime.console import clock, is_plain, print_line
 from ampcompare.training.task import Score
 
 ACCURACY = metrics.METRICS[metrics.EVAL_ACCURACY]
-SECONDS = 5.0  # of steps, behind which a run without a bar says how long it will take
+ESTIMATE_AFTER_SECONDS = 5.0  # of steps; then a run without a bar prints the time left
 
 
 class TrainingDisplay:
@@ -30,7 +30,7 @@ class TrainingDisplay:
         self._said_time = False
         self._plain = is_plain(console)
         self._progress: Progress | None = None
-        if console.is_terminal and not console.is_dumb_terminal:  # which Rich draws no bar on
+        if console.is_terminal and not console.is_dumb_terminal:  # Rich draws no bar on one
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
@@ -53,19 +53,19 @@ class TrainingDisplay:
                 self._progress.stop()
 
     def step(self, step: int) -> None:
-        """A step was enqueued; says nothing of the device."""
+        """Show that a step was queued; the device may not have run it yet."""
         if self._progress:
             self._progress.update(self._task, completed=step)
         elif not self._said_time:
             at, began = self._first = self._first or (step, time.monotonic())
             seconds = time.monotonic() - began
-            if step > at and seconds >= SECONDS:
+            if step > at and seconds >= ESTIMATE_AFTER_SECONDS:
                 self._said_time = True
                 left = seconds / (step - at) * (self.total - step)
                 self.say(f"step {step}/{self.total}  about {clock(left)} left, by the first steps")
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A row was logged."""
+        """Show a row."""
         self._latest |= row
         if self._progress:
             self._progress.update(self._task, metrics=self._metrics(self._latest))
@@ -76,11 +76,11 @@ class TrainingDisplay:
             where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
             self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
         elif metrics.EVAL_LOSS in row:
-            what = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
-            self.say("  ".join(what + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
+            parts = [f"epoch {row[metrics.EPOCH]:.2f}", f"eval loss {shown(row[metrics.EVAL_LOSS])}"]
+            self.say("  ".join(parts + self._evaluated(row) * (self._compared.key != metrics.EVAL_LOSS)))
 
     def say(self, line: str) -> None:
-        """One line for the user, above the bar where there is one."""
+        """Print one line for the user, above the progress bar if there is one."""
         print_line(self.console, line, plain=self._plain)
 
     def _metrics(self, row: Mapping[str, Any]) -> str:
@@ -97,14 +97,14 @@ class TrainingDisplay:
         return "  ".join(parts)
 
     def _evaluated(self, row: Mapping[str, Any]) -> list[str]:
-        """The compared metric, where the row has it."""
+        """Return the compared metric as text, in a list, if the row has it."""
         key = self._compared.key
         if key not in row:
             return []
-        is_share = key == metrics.EVAL_ACCURACY
-        return [f"eval acc {row[key]:.2%}" if is_share else f"{self._compared.label} {row[key]:.4g}"]
+        is_accuracy = key == metrics.EVAL_ACCURACY
+        return [f"eval acc {row[key]:.2%}" if is_accuracy else f"{self._compared.label} {row[key]:.4g}"]
 
 
 def shown(loss: float) -> str:
-    """A loss with four decimals, or four digits where it has more than five before the point."""
+    """Return a loss with four decimals, or four digits if it is 100,000 or more."""
     return f"{loss:.4f}" if abs(loss) < 1e5 else f"{loss:.4g}"

@@ -18,10 +18,16 @@ from ampcompare.training.task import Task
 
 
 class Evaluation:
-    """Evaluates a model on the whole of `loader`, in full precision unless `autocast`, by the scores of
-    `task`.
+    """Evaluates a model on a whole loader, in full precision unless `autocast` is set.
 
-    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode.
+    BatchNorm uses its running statistics and leaves them unchanged. The model stays in evaluation mode.
+
+    Args:
+        model: The model.
+        loader: The loader of the test split.
+        precision: The backend.
+        task: Its scores are computed.
+        autocast: Whether to evaluate in the backend's forward context.
     """
 
     def __init__(
@@ -35,7 +41,7 @@ class Evaluation:
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
         self.task = task
-        # The sum of each score and how many values it is of. In one place, also for a graph.
+        # The sum of each score and its number of values, in one tensor that a CUDA graph can fill.
         device, count = precision.device, len(self.task.scores)
         self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
 
@@ -43,11 +49,17 @@ class Evaluation:
     def run(
         self, should_stop: Callable[[], bool] = lambda: False, world: DistributedContext | None = None
     ) -> dict[str, float] | None:
-        """Every score under its key (`eval/loss`, ...); None if `should_stop` says so between batches.
+        """Return every score by metric key (`eval/loss`, ...), or None if the evaluation was stopped.
 
-        Of several processes each asks `should_stop` equally often, so that it may ask them all: one whose
-        share has fewer batches goes on asking when it has none left. But for that it waits for the device
-        once. Raises TrainingError for a metric's values of a wrong shape.
+        Waits for the device once, apart from what `should_stop` does.
+
+        Args:
+            should_stop: Asked between batches. Each process asks equally often, also after its own last
+                batch, so `should_stop` may have collectives.
+            world: The processes of the run.
+
+        Raises:
+            TrainingError: A metric returned values of a wrong shape.
         """
         world = world or DistributedContext()
         self.model.eval()
@@ -68,7 +80,7 @@ class Evaluation:
         try:
             with self.precision.forward_context() if self.autocast else nullcontext():
                 outputs = call(self.model, inputs)
-            sums = self.task.look(outputs, targets)
+            sums = self.task.sum_scores(outputs, targets)
         except Exception as problem:
             note_batch(problem, batch)
             raise

@@ -1,4 +1,4 @@
-"""What a training is made of: data, model, optimizer, trainer, as the config says."""
+"""Builds data, model, optimizer and trainer from the config."""
 
 import dataclasses
 from functools import partial
@@ -26,10 +26,10 @@ from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext
 from ampcompare.training.cuda_graph import GraphTrainer
 from ampcompare.training.loop import steps_per_epoch
-from ampcompare.training.preflight import try_out
+from ampcompare.training.preflight import run_preflight
 from ampcompare.training.task import build_task
-from ampcompare.training.torch_compile import captures, compiles
-from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
+from ampcompare.training.trainer import Trainer, learning_rate_factor, wrap_in_ddp
 
 
 def allows_tf32(config: Config) -> bool:
@@ -38,7 +38,11 @@ def allows_tf32(config: Config) -> bool:
 
 
 def load_data(config: Config) -> Dataset:
-    """The data that the config names. Raises UserError."""
+    """Return the data that the config names.
+
+    Raises:
+        UserError: The data cannot be loaded.
+    """
     data, sizes = config.data, (config.batch_size, config.eval.batch_size)
     more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
     return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
@@ -53,15 +57,27 @@ def build_trainer(
     *,
     test: Any = None,
 ) -> Trainer:
-    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend.
+    """Return a trainer: model, optimizer and schedule under the backend.
 
-    Where anything comes from outside, the network is tried on two samples of `test`.
+    Equal seeds give equal initial weights under every backend. If network, data or task are the user's, the
+    network runs on two samples of `test` first.
+
+    Args:
+        config: The options of the run.
+        data: The data.
+        train: The loader of the training split.
+        device: The device of this process.
+        world: The processes of the run.
+        test: The loader of the test split; None: no preflight.
+
+    Raises:
+        UserError: Model, data and options do not fit.
     """
     torch.manual_seed(config.seed)
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
     if is_channels_last(config.memory_format, device):
-        lay_channels_last(model)
+        set_channels_last(model)
     options = dataclasses.asdict(config.precision)
     try:
         tf32 = allows_tf32(config)
@@ -75,12 +91,12 @@ def build_trainer(
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     task = build_task(config, device)
-    if test is not None and not is_known(config):
+    if test is not None and not is_built_in(config):
         with (world or DistributedContext()).raise_on_all_ranks():
-            try_out(task, model, precision, config, test, data)
+            run_preflight(task, model, precision, config, test, data)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
-    if in_parts and not counts_alike(data.train):
-        task = task.weighed()
+    if in_parts and not has_equal_target_counts(data.train):
+        task = task.weighted_by_targets()
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,
@@ -91,30 +107,32 @@ def build_trainer(
         gamma=config.schedule.gamma,
     )
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
-    if world and world.rank:  # the first weights are the same everywhere; dropout is not to be
+    if world and world.rank:  # initial weights are equal everywhere, dropout must differ
         machine.seed_process(config.seed, world.rank)
-    compiled = compiles(config.execution)
-    if captures(config.execution):
+    compiled = uses_compile(config.execution)
+    if uses_cuda_graph(config.execution):
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
-        model = wrap(model, find_unused_parameters=config.training.find_unused_parameters)
+        model = wrap_in_ddp(model, find_unused_parameters=config.training.find_unused_parameters)
         return Trainer(model, *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
 
 
-def lay_channels_last(model: nn.Module) -> None:
-    """Images' weights [.., C, H, W] with the channels last in memory, in place. `Module.to` would take those
-    of volumes too, which have no such layout.
+def set_channels_last(model: nn.Module) -> None:
+    """Lay 4-d weights and buffers out in channels_last, in place.
+
+    `Module.to` would convert the 5-d weights of volumes too, which have no such layout.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.ndim == 4:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
-def counts_alike(split: Split) -> bool:
-    """Whether it is sure that as many targets count in every sample: not of what is not in memory, whose
-    sequences may differ in length and hold -100.
+def has_equal_target_counts(split: Split) -> bool:
+    """Return whether every sample surely has the same number of targets that count.
+
+    Nobody knows this of data outside memory: sequences may differ in length and contain -100.
     """
     if not isinstance(split, TensorSet):
         return isinstance(split, ImageSet)
@@ -122,14 +140,14 @@ def counts_alike(split: Split) -> bool:
     return not any(bool((t == IGNORED_TARGET).any()) for t in whole)
 
 
-def is_known(config: Config) -> bool:
-    """Whether network, data and task are our own, which go together."""
-    ours = (*BUILT_IN, *RESNETS)
-    return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
+def is_built_in(config: Config) -> bool:
+    """Return whether network, data and task are built in, so that they fit each other."""
+    built_in = (*BUILT_IN, *RESNETS)
+    return config.model.name in built_in and config.data.source in SOURCES and config.task == TaskConfig()
 
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
-    """The optimizer over all of the model's parameters."""
+    """Return the optimizer over all parameters of the model."""
     options, parameters = config.optimizer, list(model.parameters())
     common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
     common["fused"] = is_fused(config, device)
@@ -137,11 +155,11 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> O
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
         kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
-        return kind(parameters, capturable=captures(config.execution), **common)
+        return kind(parameters, capturable=uses_cuda_graph(config.execution), **common)
     except RuntimeError as problem:
         raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
 
 
 def is_fused(config: Config, device: torch.device) -> bool:
-    """Whether the optimizer is fused: as the config says, or else on a GPU."""
+    """Return whether the optimizer is fused: by the option, or by default on a GPU."""
     return is_cuda(device) if config.optimizer.fused is None else config.optimizer.fused

@@ -1,4 +1,4 @@
-"""The loaders of a run's data as the config says, and what of the config its data cannot have."""
+"""The loaders of a run, and the checks of options against the data."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +19,10 @@ from ampcompare.errors import UserError
 from ampcompare.system.device import is_channels_last, is_cuda
 from ampcompare.system.distributed import DistributedContext, check_last_batch
 from ampcompare.system.environment import count_cores
-from ampcompare.training.torch_compile import captures, compiles
+from ampcompare.training.torch_compile import uses_compile, uses_cuda_graph
 
-MOST_WORKERS = 4
-UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random
+MAX_WORKERS = 4
+EVAL_SEED = 0  # the same samples in every run, even if a data set draws them at random
 
 
 def make_loader(
@@ -33,37 +33,39 @@ def make_loader(
     training: bool,
     world: DistributedContext | None = None,
 ) -> Any:
-    """The loader of the training or the test split as the config says: of images and tensors one that makes
-    its batches on the device (`TensorLoader`), else a SampleLoader or BatchLoader.
+    """Return the loader of the training or the test split.
+
+    Images and tensors in memory get a loader that makes batches on the device (DeviceLoader, TensorLoader).
+    Other data get a SampleLoader or a BatchLoader.
     """
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "device": device,
-        "seed": config.seed if training else UNSHUFFLED_SEED,
+        "seed": config.seed if training else EVAL_SEED,
         "channels_last": is_channels_last(config.memory_format, device),
         "pinned": is_cuda(device),
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
     }
     if isinstance(split, BatchSet):
-        return BatchLoader(split, trains=training, **how)
-    how |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
+        return BatchLoader(split, trains=training, **options)
+    options |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
     if isinstance(split, ImageSet):
         augment = training and config.data.augment
-        return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **how)
+        return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **options)
     if isinstance(split, TensorSet):
-        return TensorLoader(split, **how)
-    return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **how)
+        return TensorLoader(split, **options)
+    return SampleLoader(split, name=config.data.source, workers=count_workers(config, world), **options)
 
 
 def count_workers(config: Config, world: DistributedContext | None = None) -> int:
-    """Processes that make batches, for each process that trains on this machine."""
+    """Return the number of DataLoader workers for each training process on this machine."""
     if config.data.workers is not None:
         return config.data.workers
-    return max(0, min(MOST_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
+    return max(0, min(MAX_WORKERS, count_cores() // (world.local_size if world else 1) - 1))
 
 
 def check_processes(config: Config, processes: int) -> None:
-    """Raise UserError for what several processes cannot do."""
+    """Raise UserError for options that several processes cannot have."""
     what, size, penalty = f"with {processes} processes", config.batch_size, config.training.gradient_penalty
     if processes == 1:
         return
@@ -77,35 +79,35 @@ def check_processes(config: Config, processes: int) -> None:
 
 
 def check_data(config: Config, data: Dataset, world: DistributedContext) -> None:
-    """Raise UserError, in each process, for options that these data cannot have."""
+    """Raise UserError, in all processes, for options that the data do not allow."""
     with world.raise_on_all_ranks():
-        for line in _unfit(config, data):
+        for line in _data_conflicts(config, data):
             raise UserError(line)
     if world.size > 1:
-        _check_alike(config, data, world)
+        _check_same_data(config, data, world)
     if not isinstance(data.train, BatchSet):
         check_last_batch(len(data.train), config.batch_size, world)
 
 
-def _unfit(config: Config, data: Dataset) -> Iterator[str]:
-    """What is asked of these data in vain, each with what to do."""
+def _data_conflicts(config: Config, data: Dataset) -> Iterator[str]:
+    """Yield a message for each option that the data do not allow, with what to do."""
     source, execution, workers = config.data.source, config.execution, config.data.workers
     for key, split in (("batch_size", data.train), ("eval.batch_size", data.test)):
-        ours, theirs = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
-        is_asked = split is data.train or ours != OPTIONS[key].default
-        if is_asked and theirs not in (None, ours):
-            todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
-            yield f"{key}={ours}: the loader of {source} has batches of {theirs}; {todo}"
+        size, loader_size = config.value(key), split.batch_size if isinstance(split, BatchSet) else None
+        is_asked = split is data.train or size != OPTIONS[key].default
+        if is_asked and loader_size not in (None, size):
+            todo = f"say {key}={loader_size}, or have the function take batch_size= and go by it"
+            yield f"{key}={size}: the loader of {source} has batches of {loader_size}; {todo}"
     for key in ("data.mean", "data.std") if not isinstance(data.train, ImageSet) else ():
-        if (given := config.value(key)) != OPTIONS[key].default:
+        if (value := config.value(key)) != OPTIONS[key].default:
             why = f"{source} gives no RGB images as bytes, which alone are normalised"
-            yield f"{key}={given}: {why}; leave it out, normalise in the function"
-    if captures(execution) and not isinstance(data.train, TensorSet):
+            yield f"{key}={value}: {why}; leave it out, normalise in the function"
+    if uses_cuda_graph(execution) and not isinstance(data.train, TensorSet):
         why = f"{source} gives its batches through a DataLoader, of any shape"
         todo = "have it return tensors, or use execution=eager or execution=compile"
         yield f"execution={execution!r}: a graph makes its batches itself; {why}; {todo}"
     loads_itself = isinstance(data.train, BatchSet)
-    # None are what data in memory have; a loader of its own may have some all the same.
+    # Data in memory have no workers; a user's own loader may have some.
     none_asked = workers is None or (workers == 0 and not loads_itself)
     if not (none_asked or isinstance(data.train, SampleSet)):
         kind = "a loader of its own" if loads_itself else "data in memory"
@@ -113,11 +115,14 @@ def _unfit(config: Config, data: Dataset) -> Iterator[str]:
         yield f"data.workers={workers}: {why}; leave it out"
 
 
-def _check_alike(config: Config, data: Dataset, world: DistributedContext) -> None:
-    """Each process has to have the same data: which samples are its share goes by their numbers."""
-    given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
-    seen = world.gather([hash_batch(split.sample) for split in given])
-    if any(other != seen[0] for other in seen):
+def _check_same_data(config: Config, data: Dataset, world: DistributedContext) -> None:
+    """Raise UserError if the processes have different data.
+
+    Each process takes its samples by their numbers, so all must have the same data in the same order.
+    """
+    batch_sets = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
+    contents = world.gather([hash_batch(split.sample) for split in batch_sets])
+    if any(other != contents[0] for other in contents):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
         todo = "have the function return the Dataset, which is shared out, or use one process"
         what = "gives other batches each time (a DistributedSampler, a generator of its own?)"
@@ -131,28 +136,30 @@ def _check_alike(config: Config, data: Dataset, world: DistributedContext) -> No
 
 
 def _are_classes(targets: Field) -> bool:
-    """Whether the targets may be a class for each sample."""
+    """Return whether the targets may be one class for each sample."""
     return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
 
 
-def remarks(config: Config, data: Dataset) -> list[str]:
-    """What has to be said before training: of the data, and of what will not be looked at."""
-    found = []
-    if compiles(config.execution) and (every := config.diagnostics.every) is not None:
+def data_warnings(config: Config, data: Dataset) -> list[str]:
+    """Return warnings to show before the training: about the data, and diagnostics that are left out."""
+    warnings = []
+    if uses_compile(config.execution) and (every := config.diagnostics.every) is not None:
         why = f"execution={config.execution} has no place for a look at activations"
-        found.append(f"diagnostics.every={every}: gradients alone, {why}")
+        warnings.append(f"diagnostics.every={every}: gradients alone, {why}")
     source = config.data.source
     if config.data.root is not None and get_source(source).load is None:
         why = f"{source} is not given it; give it what it needs by data.kwargs"
-        found.append(f"data.root={config.data.root!r}: {why}")
+        warnings.append(f"data.root={config.data.root!r}: {why}")
     if not isinstance(data.train, ImageSet):
-        found.append(f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes")
+        warnings.append(
+            f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes"
+        )
     if isinstance(data.train, BatchSet) and data.train.batch_size is None:
         size = count_samples(data.train.sample[0])
         if size != config.batch_size:
-            found.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
+            warnings.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
     is_asked = isinstance(data.train, SampleSet | BatchSet) and config.task.loss == CROSS_ENTROPY
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
-        found.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
-    return found
+        warnings.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
+    return warnings

@@ -1,4 +1,4 @@
-"""What rows need to know of the loss scale: its value, and which steps were skipped."""
+"""Reads the loss scale and the skipped steps for the rows."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from ampcompare.system.device import is_host
 
 
 class LossScaleReader:
-    """Reads loss scale and skipped steps of one of our backends, without waiting for the device.
+    """Reads loss scale and skipped steps of a built-in backend, without waiting for the device.
 
-    `recorder/scaler_adapter.py` reads those of somebody else's GradScaler.
+    `recorder/scaler_adapter.py` does the same for a user's GradScaler.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -25,11 +25,14 @@ class LossScaleReader:
         return self._precision.scale_factor()
 
     def scales_dynamically(self) -> bool:
-        """Return whether overflows are expected now and then, and repaired by a smaller scale."""
+        """Return whether the scaler lowers the loss scale after an overflow."""
         return self._precision.scales_dynamically()
 
     def observe(self) -> Any:
-        """Return what has to be noted before the first and after each step: a number or a 0-d tensor."""
+        """Return the number of skipped steps so far, an int on the host or a 0-d tensor.
+
+        Call it before the first step and after each step.
+        """
         if self._never_skips:
             return 0
         skipped = self._precision.skipped_steps()

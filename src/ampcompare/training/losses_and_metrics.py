@@ -1,7 +1,8 @@
-"""The built-in losses and metrics, and how any metric is added up over batches, on the device.
+"""The built-in losses and metrics, and how any metric is summed over batches on the device.
 
-A network's outputs may be anything. The built-in ones read a tensor, or what is called `logits` in a dict or
-an object (as Hugging Face's models return it); targets are a tensor, or a dict with one, or with `labels`.
+The outputs of a network may have any type. The built-in losses and metrics read a tensor, or the entry
+`logits` of a dict or an object (as Hugging Face's models return it). Targets are a tensor, or a dict with one
+tensor or with `labels`.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,44 +20,66 @@ from ampcompare.data.user_data import IGNORED_TARGET
 from ampcompare.errors import describe_type
 from ampcompare.training.errors import TrainingError
 
-TOP = 5
-HALF = (torch.float16, torch.bfloat16)
-OF_CLASSES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
-Sums = tuple[Tensor, Tensor | int]  # of a score over a batch, and over how many values
+TOP_K = 5
+DTYPES_16_BIT = (torch.float16, torch.bfloat16)
+CLASS_SCORES = (CROSS_ENTROPY, "accuracy", "top5_accuracy")
+Sums = tuple[Tensor, Tensor | int]  # the sum of a score over a batch, and the number of its values
 
 
 def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """What the network says to inputs: a tensor is its one argument, a dict has them by name."""
+    """Call the network: a tensor is its only argument, a dict has its arguments by name."""
     return model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
 
 
 def find_tensor(value: Any, name: str) -> Tensor | None:
-    """The tensor that is meant: itself, the one of that name, or the only one there is."""
+    """Return the value if it is a tensor, else its entry of that name, or its only entry.
+
+    Returns:
+        None if there is no such tensor.
+    """
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping) and len(value) == 1:
-        found = next(iter(value.values()))
+        entry = next(iter(value.values()))
     else:
-        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-    return found if isinstance(found, Tensor) else None
+        entry = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return entry if isinstance(entry, Tensor) else None
 
 
-def tensor_of(value: Any, name: str, what: str) -> Tensor:
-    """`find_tensor`. Raises TrainingError where there is none."""
-    if (found := find_tensor(value, name)) is not None:
-        return found
+def require_tensor(value: Any, name: str, what: str) -> Tensor:
+    """Return the tensor that `find_tensor` finds.
+
+    Args:
+        value: The outputs or the targets.
+        name: The entry to look for.
+        what: What the value is, for the message: `the outputs`.
+
+    Raises:
+        TrainingError: There is no such tensor.
+    """
+    if (tensor := find_tensor(value, name)) is not None:
+        return tensor
     has = f" of {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
     why = f"{what} are {describe_type(value)}{has}"
     raise TrainingError(f"{why}; the built-in losses and metrics take a tensor, or one called {name!r}")
 
 
-def by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """Logits [N, C] and classes, int64 [N], of outputs and targets of any number of dimensions.
+def flatten_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Return logits [N, C] and classes [N] of outputs and targets with any number of dimensions.
 
-    [.., C] with targets [..] where the shapes fit so, as of language models; else PyTorch's own [B, C, ..]
-    with [B, ..]. Raises TrainingError for shapes that are neither.
+    Outputs [.., C] with targets [..] (a language model) are tried first, then PyTorch's own order, [B, C, ..]
+    with [B, ..].
+
+    Returns:
+        The logits, and the classes as int64.
+
+    Raises:
+        TrainingError: The shapes do not fit, or the targets are not whole numbers.
     """
-    logits, classes = tensor_of(outputs, "logits", "the outputs"), tensor_of(targets, "labels", "the targets")
+    logits, classes = (
+        require_tensor(outputs, "logits", "the outputs"),
+        require_tensor(targets, "labels", "the targets"),
+    )
     if classes.is_floating_point() or classes.is_complex():
         what = f"the targets are {classes.dtype}; expected classes, as whole numbers"
         raise TrainingError(f"{what} (of a regression task.loss=mse, or mae)")
@@ -71,20 +94,25 @@ def by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(
-    outputs: Any, targets: Any, label_smoothing: float = 0.0, *, of_part: bool = False
+    outputs: Any, targets: Any, label_smoothing: float = 0.0, *, is_partial: bool = False
 ) -> Tensor:
-    """The mean cross entropy of `by_class`, or of targets that are shares of the classes, like the logits.
+    """Return the mean cross entropy of logits and classes, or of logits and class fractions.
 
-    With `of_part`, of a part of a batch, it is finite also where none of its targets counts.
+    Args:
+        outputs: The outputs of the network; `flatten_by_class` reads the logits.
+        targets: Classes, or fractions of the classes in the shape of the logits.
+        label_smoothing: As in PyTorch's cross entropy.
+        is_partial: Whether the batch is a part of a larger one. Then the result is finite even if every
+            target is ignored.
     """
-    if of_part:
+    if is_partial:
         classes = find_tensor(targets, "labels")
         if classes is not None and not classes.is_floating_point():
             targets = torch.where((classes == IGNORED_TARGET).all(), torch.zeros_like(classes), classes)
     # `F.` is looked up at each call: a backend may have replaced the function by then.
     plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
     if not (plain and isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == len(targets)):
-        outputs, targets = _shares(outputs, targets) or by_class(outputs, targets)
+        outputs, targets = _class_fractions(outputs, targets) or flatten_by_class(outputs, targets)
     try:
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
     except IndexError as problem:
@@ -102,55 +130,66 @@ def _class_error(logits: Tensor, classes: Tensor) -> TrainingError | None:
     return TrainingError(f"{what}; {todo}")
 
 
-def _shares(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits and the share of each class, where the targets are that."""
-    logits, shares = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
-    if logits is None or shares is None or not shares.is_floating_point() or logits.shape != shares.shape:
+def _class_fractions(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Return logits and class fractions, or None if the targets are not fractions."""
+    logits, fractions = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
+    if logits is None or fractions is None:
         return None
-    return logits, shares
+    is_match = fractions.is_floating_point() and logits.shape == fractions.shape
+    return (logits, fractions) if is_match else None
 
 
 def mse(outputs: Any, targets: Any) -> Tensor:
-    """The mean squared error over all elements."""
-    return F.mse_loss(*_alike(outputs, targets))
+    """Return the mean squared error over all elements."""
+    return F.mse_loss(*_same_shape(outputs, targets))
 
 
 def mae(outputs: Any, targets: Any) -> Tensor:
-    """The mean absolute error over all elements."""
-    return F.l1_loss(*_alike(outputs, targets))
+    """Return the mean absolute error over all elements."""
+    return F.l1_loss(*_same_shape(outputs, targets))
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {CROSS_ENTROPY: cross_entropy, "mse": mse, "mae": mae}
 
 
-def count_of(loss: str, targets: Any) -> Tensor:
-    """Of how many values the built-in loss is the mean, 0-d on the device: shares count C to a value in every
-    part of a batch.
+def count_targets(loss: str, targets: Any) -> Tensor:
+    """Return the number of values that the built-in loss averages, 0-d on the device.
+
+    With class fractions every value counts C times, which is the same in every part of a batch.
     """
-    wanted = tensor_of(targets, "labels", "the targets")
+    wanted = require_tensor(targets, "labels", "the targets")
     if loss == CROSS_ENTROPY and not wanted.is_floating_point():
         return (wanted != IGNORED_TARGET).sum()
     return torch.full((), wanted.numel(), device=wanted.device)
 
 
-def _alike(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of one shape and type: [B, 1] and [B] are one, broadcast they would be [B, B].
+def _same_shape(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets in one shape and dtype.
 
-    Raises TrainingError for other shapes.
+    [B, 1] and [B] count as the same shape; broadcasting would make [B, B] of them.
+
+    Raises:
+        TrainingError: The shapes differ.
     """
-    found, wanted = tensor_of(outputs, "logits", "the outputs"), tensor_of(targets, "labels", "the targets")
-    if found.shape != wanted.shape:
-        if [n for n in found.shape if n != 1] != [n for n in wanted.shape if n != 1]:
-            shapes = f"outputs {list(found.shape)} and targets {list(wanted.shape)}"
+    values, wanted = (
+        require_tensor(outputs, "logits", "the outputs"),
+        require_tensor(targets, "labels", "the targets"),
+    )
+    if values.shape != wanted.shape:
+        if [n for n in values.shape if n != 1] != [n for n in wanted.shape if n != 1]:
+            shapes = f"outputs {list(values.shape)} and targets {list(wanted.shape)}"
             raise TrainingError(f"{shapes} do not go together; expected the same shape")
-        found = found.reshape(wanted.shape)
-    kind = torch.promote_types(found.dtype, wanted.dtype)
-    return found.to(kind), wanted.to(kind)
+        values = values.reshape(wanted.shape)
+    kind = torch.promote_types(values.dtype, wanted.dtype)
+    return values.to(kind), wanted.to(kind)
 
 
-class Seen:
-    """A batch that was evaluated: outputs in fp32 (or float64) and targets, and what several scores read of
-    them.
+class EvalBatch:
+    """An evaluated batch, and the values that several scores compute from it.
+
+    Attributes:
+        outputs: The outputs; tensors of 16-bit dtypes are converted to fp32.
+        targets: The targets.
     """
 
     def __init__(self, outputs: Any, targets: Any) -> None:
@@ -158,72 +197,78 @@ class Seen:
 
     @cached_property
     def classes(self) -> tuple[Tensor, Tensor]:
-        """`by_class`."""
-        logits, classes = by_class(self.outputs, self.targets)
+        """Logits and classes, as `flatten_by_class` returns them."""
+        logits, classes = flatten_by_class(self.outputs, self.targets)
         return _in_float(logits), classes
 
     @cached_property
     def errors(self) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of one shape."""
-        found, wanted = _alike(self.outputs, self.targets)
-        return _in_float(found), _in_float(wanted)
+        """Outputs and targets in one shape, for regression."""
+        values, wanted = _same_shape(self.outputs, self.targets)
+        return _in_float(values), _in_float(wanted)
 
     @cached_property
-    def best(self) -> Tensor:
-        """The first five classes (or all) of each, int64 [N, 5]."""
+    def top_classes(self) -> Tensor:
+        """The five classes (or all) with the largest logits, int64 [N, 5]."""
         logits, _ = self.classes
-        return logits.topk(min(TOP, logits.shape[1]), dim=1).indices
+        return logits.topk(min(TOP_K, logits.shape[1]), dim=1).indices
 
     @cached_property
     def count(self) -> Tensor:
-        """How many count, 0-d."""
+        """The number of targets that are not ignored, 0-d."""
         return (self.classes[1] != IGNORED_TARGET).sum()
 
 
 def _in_float(value: Any) -> Any:
-    """A half tensor in fp32; asked again behind a tree of outputs, which does not look into any object."""
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value
+    """Return a tensor of a 16-bit dtype in fp32, and any other value unchanged.
+
+    `tree_map` does not look into every object, so the tensor that a score finds is converted again.
+    """
+    return value.float() if isinstance(value, Tensor) and value.dtype in DTYPES_16_BIT else value
 
 
-def _sum_of_cross_entropy(seen: Seen) -> Sums:
-    if (pair := _shares(seen.outputs, seen.targets)) is not None:
-        logits, shares = map(_in_float, pair)
-        return F.cross_entropy(logits, shares) * len(shares), len(shares)
-    logits, classes = seen.classes
+def _cross_entropy_sums(batch: EvalBatch) -> Sums:
+    if (pair := _class_fractions(batch.outputs, batch.targets)) is not None:
+        logits, fractions = map(_in_float, pair)
+        return F.cross_entropy(logits, fractions) * len(fractions), len(fractions)
+    logits, classes = batch.classes
     try:
-        return F.cross_entropy(logits, classes, reduction="sum"), seen.count
+        return F.cross_entropy(logits, classes, reduction="sum"), batch.count
     except IndexError as problem:
         raise _class_error(logits, classes) or problem from None
 
 
-# How each built-in score is added up over batches, by the name of the option's value.
-SUMS: dict[str, Callable[[Seen], Sums]] = {
-    CROSS_ENTROPY: _sum_of_cross_entropy,
-    "accuracy": lambda seen: ((seen.best[:, 0] == seen.classes[1]).sum(), seen.count),
-    "top5_accuracy": lambda seen: ((seen.best == seen.classes[1][:, None]).sum(), seen.count),
-    "mse": lambda seen: (F.mse_loss(*seen.errors, reduction="sum"), seen.errors[1].numel()),
-    "mae": lambda seen: (F.l1_loss(*seen.errors, reduction="sum"), seen.errors[1].numel()),
+# The sums of each built-in score over a batch, by its name in the options.
+SUMS: dict[str, Callable[[EvalBatch], Sums]] = {
+    CROSS_ENTROPY: _cross_entropy_sums,
+    "accuracy": lambda batch: ((batch.top_classes[:, 0] == batch.classes[1]).sum(), batch.count),
+    "top5_accuracy": lambda batch: ((batch.top_classes == batch.classes[1][:, None]).sum(), batch.count),
+    "mse": lambda batch: (F.mse_loss(*batch.errors, reduction="sum"), batch.errors[1].numel()),
+    "mae": lambda batch: (F.l1_loss(*batch.errors, reduction="sum"), batch.errors[1].numel()),
 }
 
 
-def sum_of(score: Callable[[Any, Any], Any]) -> Callable[[Seen], Sums]:
-    """How a metric or loss from elsewhere is added up: a value for each sample (or element), all of one
-    weight, or 0-d the mean of a batch, weighed by its samples.
+def build_sums(score: Callable[[Any, Any], Any]) -> Callable[[EvalBatch], Sums]:
+    """Return the function that sums a loss or metric of a user over a batch.
 
-    The function raises TrainingError for anything else.
+    The score may return one value per sample (or element), which all weigh the same, or the mean of the batch
+    as a 0-d tensor, which is weighted by the number of samples.
+
+    Returns:
+        A function that raises TrainingError for any other result.
     """
     expected = "expected a tensor with one value a sample, or the batch's mean, 0-d"
 
-    def add(seen: Seen) -> Sums:
-        value, samples = score(seen.outputs, seen.targets), count_samples(seen.targets)
+    def add(batch: EvalBatch) -> Sums:
+        value, samples = score(batch.outputs, batch.targets), count_samples(batch.targets)
         if not isinstance(value, Tensor):
             raise TrainingError(f"gave {describe_type(value)}; {expected}")
         if value.ndim == 0:
             return value * samples, samples
-        targets = find_tensor(seen.targets, "labels")
-        # Of a language model's tokens, too, in a row.
-        in_a_row = targets is not None and value.shape == (targets.numel(),)
-        if value.shape[0] != samples and not in_a_row:
+        targets = find_tensor(batch.targets, "labels")
+        # A language model may give one value per token.
+        is_per_token = targets is not None and value.shape == (targets.numel(),)
+        if value.shape[0] != samples and not is_per_token:
             raise TrainingError(f"gave a tensor {list(value.shape)} for {samples} samples; {expected}")
         return value.sum(dtype=torch.promote_types(value.dtype, torch.float32)), value.numel()
 

@@ -1,4 +1,4 @@
-"""Two samples of each split before the first step: whether network, loss and metrics go together."""
+"""Checks before the first step, on two samples of each split, that network, loss and metrics fit."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from ampcompare.errors import UserError, describe_exception, describe_type
 from ampcompare.plugins import is_object_path
 from ampcompare.precision.base import Precision
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.losses_and_metrics import Seen, by_class, call, find_tensor
+from ampcompare.training.losses_and_metrics import EvalBatch, call, find_tensor, flatten_by_class
 from ampcompare.training.task import Task
 
 SAMPLES = 2
-NO_KERNEL = "could not create a primitive"  # as oneDNN says it of fp16, in recurrent layers for one
-# As PyTorch's Fourier transforms say it of 16-bit inputs: MKL and cuFFT.
+NO_KERNEL = "could not create a primitive"  # oneDNN, for example for fp16 in recurrent layers
+# PyTorch's Fourier transforms (MKL, cuFFT) for 16-bit inputs.
 NO_TRANSFORM = ("Unsupported dtype", "cuFFT only supports dimensions whose sizes are powers of two")
 KEEP_IT = "; keep the module that needs another dtype in fp32: precision.keep_fp32=NAME"
 NO_LAYER = (
@@ -31,7 +31,7 @@ NO_LAYER = (
 )
 
 
-def try_out(
+def run_preflight(
     task: Task,
     model: nn.Module,
     precision: Precision,
@@ -39,9 +39,20 @@ def try_out(
     loader: Any,
     data: Dataset | None = None,
 ) -> None:
-    """Show the network two samples of the test split, and of the training split in `data`, in evaluation
-    mode, under the backend, which changes nothing of it. Raises UserError where network, loss or a metric
-    cannot take what they are given.
+    """Run network, loss and metrics on two samples of the test split, and of the training split.
+
+    The network runs in evaluation mode under the backend, and nothing of it changes.
+
+    Args:
+        task: The loss and the scores.
+        model: The prepared model.
+        precision: The backend.
+        config: The options of the run.
+        loader: The loader of the test split.
+        data: The data, to check the training split too; None: only the test split.
+
+    Raises:
+        UserError: Network, loss or a metric does not take its input.
     """
     batch = next(iter(loader.epoch(0)), None)
     if batch is None:  # fewer samples than processes
@@ -53,7 +64,7 @@ def try_out(
             outputs, targets = _look(task, model, precision, config, batch)
             if data is not None:
                 _check_classes(config, outputs, targets, data)
-                if not isinstance(data.train, ImageSet):  # images are alike in both
+                if not isinstance(data.train, ImageSet):  # images have the same shape in both
                     sample = tuple(
                         map_tensors(x, lambda t: t[:SAMPLES].to(precision.device)) for x in data.train.sample
                     )
@@ -66,41 +77,55 @@ def try_out(
 def _look(
     task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
 ) -> tuple[Any, Field]:
-    """Outputs and targets of the first samples of a batch. Raises UserError."""
+    """Run network, scores and loss on the first samples of a batch; return outputs and targets.
+
+    Args:
+        task: The loss and the scores.
+        model: The prepared model.
+        precision: The backend.
+        config: The options of the run.
+        batch: The batch.
+        whose: Which data these are, for the message: empty, or `the training data's `.
+
+    Raises:
+        UserError: A part does not take its input.
+    """
     inputs, targets = (map_tensors(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
-    taken = f"{whose}inputs {_shapes(inputs)}"
-    with _asked("model.name", config.model.name, taken), precision.forward_context():
+    input_shapes = f"{whose}inputs {_shapes(inputs)}"
+    with _asked("model.name", config.model.name, input_shapes), precision.forward_context():
         outputs = call(model, inputs)
-    given = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
-    with torch.no_grad():  # first, as the built-in ones say the most of what does not fit
-        seen = Seen(outputs, targets)
+    description = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
+    with torch.no_grad():  # first, because the built-in scores explain best what does not fit
+        evaluated = EvalBatch(outputs, targets)
         for score in task.scores:
-            with _asked(*score.option, given):
-                score.sums(seen)
-    with _asked("task.loss", config.task.loss, given), precision.forward_context():
+            with _asked(*score.option, description):
+                score.sums(evaluated)
+    with _asked("task.loss", config.task.loss, description), precision.forward_context():
         _check_loss(task.loss(outputs, targets))
     return outputs, targets
 
 
 def _check_loss(loss: Any) -> None:
-    """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
+    """Raise TrainingError unless the loss is a 0-d tensor with a gradient."""
     if not isinstance(loss, Tensor):
-        what = describe_type(loss)
+        description = describe_type(loss)
     elif loss.ndim:
-        what = f"a tensor {list(loss.shape)}"
+        description = f"a tensor {list(loss.shape)}"
     elif not loss.requires_grad:
-        what = "a tensor without a gradient"
+        description = "a tensor without a gradient"
     else:
         return
-    raise TrainingError(f"gave {what}; expected the batch's mean, a 0-d tensor with a gradient")
+    raise TrainingError(f"gave {description}; expected the batch's mean, a 0-d tensor with a gradient")
 
 
 def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
-    """Raise UserError for a class that the network has no output for, as far as the data are in memory."""
-    shares = find_tensor(targets, "labels")
-    if config.task.loss != CROSS_ENTROPY or (shares is not None and shares.is_floating_point()):
+    """Raise UserError for a class without an output of the network, as far as the data are in memory."""
+    labels_or_fractions = find_tensor(targets, "labels")
+    if config.task.loss != CROSS_ENTROPY or (
+        labels_or_fractions is not None and labels_or_fractions.is_floating_point()
+    ):
         return
-    count = by_class(outputs, targets)[0].shape[1]
+    count = flatten_by_class(outputs, targets)[0].shape[1]
     for split in (data.train, data.test):
         labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
         if labels is None or labels.is_floating_point():
@@ -114,8 +139,8 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 
 @contextmanager
-def _asked(option: str, text: str, given: str) -> Iterator[None]:
-    """Whatever a part raises that is given something, as a UserError, shown where it is somebody else's."""
+def _asked(option: str, text: str, description: str) -> Iterator[None]:
+    """Turn any exception of a part into a UserError; the traceback is shown for user code."""
     try:
         yield
     except TrainingError as problem:
@@ -126,12 +151,12 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         todo = NO_LAYER if NO_KERNEL in str(problem) else ""
         if any(text in str(problem) for text in NO_TRANSFORM):
             todo = KEEP_IT
-        error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
+        error = UserError(f"{option}={text!r}: cannot take {description} ({why}){todo}")
         raise (error.with_cause(problem) if is_object_path(text) else error) from None
 
 
 def _shapes(value: Any) -> str:
-    """`[2, 3, 32, 32]`, or the shapes by name; of anything else its kind."""
+    """Return a shape as text: `[2, 3, 32, 32]`, shapes by name for a dict, else the type."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     if isinstance(value, Mapping):

@@ -36,8 +36,8 @@ class PeakMemory:
 
     def read(self) -> dict[str, float]:
         """Return peak and reserved memory in MiB by metric key, without what the device does not tell."""
-        found = {metrics.PEAK_MEMORY: self._peak(), metrics.RESERVED_MEMORY: reserved_mib(self._device)}
-        return {key: mib for key, mib in found.items() if mib is not None}
+        values = {metrics.PEAK_MEMORY: self._peak(), metrics.RESERVED_MEMORY: reserved_mib(self._device)}
+        return {key: mib for key, mib in values.items() if mib is not None}
 
     def _peak(self) -> float | None:
         peak = peak_mib(self._device)

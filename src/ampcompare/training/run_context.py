@@ -1,4 +1,4 @@
-"""What a run stands on, built from its config: for the run itself, and to be looked at or timed."""
+"""Everything a run needs (config, data, loaders), shared by `run`, `bench` and `why`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,51 +26,80 @@ from ampcompare.training.torch_compile import check_execution
 from ampcompare.training.trainer import Trainer
 
 
-def make_config(words: Sequence[str], **instead: Any) -> Config:
-    """The config that the words of a run name, each option in `instead` (`backend="none"`) put in its place.
-    Of strict fp32 in place of another backend the words' `tf32=true` is not taken over. Raises UserError.
+def make_config(overrides: Sequence[str], **replacements: Any) -> Config:
+    """Return the config that the overrides of a run ask for, with some options replaced.
+
+    If strict fp32 replaces another backend, `tf32=true` among the overrides is dropped.
+
+    Args:
+        overrides: Overrides as on the command line of a run.
+        **replacements: Options with the value that replaces any other, such as `backend="none"`.
+
+    Raises:
+        UserError: An override is wrong, or the backend cannot be loaded.
     """
-    if instead.get("backend") == PLAIN:
-        instead = {"tf32": False, **instead}
-    config = config_from_cli([*words, *(f"{key}={value}" for key, value in instead.items())])
+    if replacements.get("backend") == PLAIN:
+        replacements = {"tf32": False, **replacements}
+    config = config_from_cli([*overrides, *(f"{key}={value}" for key, value in replacements.items())])
     check_sweep_values(config)
     resolve_backend(config)
     return config
 
 
 def with_synthetic_data(config: Config) -> Config:
-    """The same with made-up images for data of ours of a known size, so that nothing has to be downloaded:
-    what a step costs is the same.
+    """Return the config with synthetic images in place of a built-in data set.
+
+    Nothing has to be downloaded then, and a step costs the same. Data of the user stay.
     """
     source = SOURCES.get(config.data.source)
     if source is None or not source.classes or source.is_synthetic:
         return config
-    few = config.batch_size * config.training.accumulate
+    one_step = config.batch_size * config.training.accumulate
     data = dataclasses.replace(
-        config.data, source="synthetic", root=None, kwargs={}, train_limit=few, test_limit=few
+        config.data, source="synthetic", root=None, kwargs={}, train_limit=one_step, test_limit=one_step
     )
     return dataclasses.replace(config, data=data)
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Data and loaders of a config, from which trainers are built under any backend."""
+    """The data and loaders of a config, from which trainers are built under any backend.
+
+    Attributes:
+        config: The options of the run.
+        world: The processes of the run.
+        data: The training and the test split.
+        train: The loader of the training split, as `make_loader` returns it.
+        test: The loader of the test split.
+    """
 
     config: Config
     world: DistributedContext
     data: Dataset
-    train: Any  # as `make_loader` has them
+    train: Any
     test: Any
 
     def build_trainer(self, config: Config | None = None) -> Trainer:
-        """A new trainer with the first weights of the config's seed. Raises UserError in each process."""
+        """Return a new trainer with the initial weights of the config's seed.
+
+        Args:
+            config: Other options, such as another backend; None: those of the context.
+
+        Raises:
+            UserError: Model, data and options do not fit, in all processes.
+        """
         world = self.world
         return build_trainer(
             config or self.config, self.data, self.train, world.device, world, test=self.test
         )
 
     def first_steps(self, steps: int, *, samples: int | None = None) -> list[list[Batch]]:
-        """The micro-batches of the first steps, of each the first `few` samples."""
+        """Return the micro-batches of the first steps, a list for each step.
+
+        Args:
+            steps: The number of steps.
+            samples: The number of samples that are kept of each micro-batch; None: all.
+        """
         each_step = self.config.training.accumulate
         endless = chain.from_iterable(self.train.epoch(number) for number in count())
         parts = (
@@ -80,7 +109,10 @@ class RunContext:
         return [[*islice(parts, each_step)] for _ in range(steps)]
 
     def describe_environment(self, trainer: Trainer) -> dict[str, Any]:
-        """What a record says of the machine, the settings in force and what is not ours; all ask."""
+        """Return what the record says of machine, effective settings, and user code.
+
+        Call it in all processes: they exchange the names of their machines.
+        """
         config, device, precision = self.config, self.world.device, trainer.precision
         in_fp32 = operations_in_fp32(device, precision.metadata.dtype)
         last = machine.is_channels_last(config.memory_format, device)
@@ -104,7 +136,7 @@ class RunContext:
         return describe_environment(device, **settings, machine=name_machine(device, self.world))
 
     def describe_data(self) -> dict[str, Any]:
-        """What the summary of a run says of its data."""
+        """Return what the summary of a run says of its data, by metric key."""
         test, classes = self.data.test, self.data.classes
         samples = test.samples if isinstance(test, BatchSet) else len(test)
         facts = {metrics.TEST_SET: test.fingerprint(classes), metrics.TEST_IMAGES: samples}
@@ -113,7 +145,15 @@ class RunContext:
 
 
 def prepare_run(config: Config, world: DistributedContext | None = None) -> RunContext:
-    """Load what the trainings share. Raises UserError, in each process, for what is wrong with the input."""
+    """Set the device up and load the data.
+
+    Args:
+        config: The options of the run.
+        world: The processes of the run; None: this process alone.
+
+    Raises:
+        UserError: The input is wrong, in all processes.
+    """
     world = world or DistributedContext(device=machine.resolve_device(config.device))
     with world.raise_on_all_ranks():
         if get_backend(config.backend).uses_tf32:

@@ -1,6 +1,7 @@
-"""What is learned: the loss of a step and what an evaluation is scored by, as the config names them.
+"""The task of a training: the loss of a step, and the scores of an evaluation.
 
-Here all that is general is decided once: what a step and an evaluation call is in a `Task`.
+`build_task` decides everything that depends on the config once. A step and an evaluation only call the
+functions of the `Task`.
 """
 
 import dataclasses
@@ -21,23 +22,31 @@ from ampcompare.plugins import PluginKind
 from ampcompare.system.device import widest_float
 from ampcompare.training import losses_and_metrics
 from ampcompare.training.errors import TrainingError
-from ampcompare.training.losses_and_metrics import Seen, Sums
+from ampcompare.training.losses_and_metrics import EvalBatch, Sums
 
 Classify = Callable[[Any, Any], tuple[Tensor, Tensor] | None]
-# Bytes of a batch's logits that may wait for a row; of larger ones the predicted classes wait.
+# Logits of a batch with more bytes are replaced by predicted classes until the row is made.
 MAX_LOGITS_BYTES = 2**16
-LOSS, METRICS = "task.loss", "task.metrics"  # the options
+LOSS, METRICS = "task.loss", "task.metrics"  # option names
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What an evaluation is scored by: a mean over all that counts, of a sum and a number for each batch."""
+    """A loss or metric of an evaluation: the mean over all values that count.
+
+    Attributes:
+        key: The metric key, such as `eval/accuracy`.
+        words: The display name.
+        better: Which direction is better, `higher` or `lower`.
+        sums: Returns the sum over a batch and the number of values.
+        option: The option that names the score, and its value.
+    """
 
     key: str
     label: str
     better: str
-    sums: Callable[[Seen], Sums]
-    option: tuple[str, str]  # and the value of it that names this one
+    sums: Callable[[EvalBatch], Sums]
+    option: tuple[str, str]
 
 
 def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
@@ -55,7 +64,7 @@ def logits_and_classes(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | No
         labels = losses_and_metrics.find_tensor(targets, "labels")
         if labels is not None and labels.is_floating_point():
             return None
-        logits, classes = losses_and_metrics.by_class(outputs, targets)
+        logits, classes = losses_and_metrics.flatten_by_class(outputs, targets)
     logits = logits.detach()
     # The storage, since logits may be a view of something larger.
     if logits.untyped_storage().nbytes() > MAX_LOGITS_BYTES:
@@ -69,14 +78,17 @@ def no_classes(outputs: Any, targets: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
-    `compared` the one among them that runs are compared by.
+    """The loss and the scores of a training.
 
-    `classify` returns logits and classes of a training batch (`logits_and_classes`), or None where there is
-    no accuracy. `sources` are the hashes of the files of what comes from outside.
-
-    `weigh` gives, 0-d on the device, of how many of the targets a loss is the mean; None: of as many in every
-    sample.
+    Attributes:
+        loss: Returns the mean loss of a batch, a 0-d tensor, from outputs and targets.
+        scores: The scores of an evaluation, `eval/loss` first.
+        compared: The score that runs are compared by.
+        classify: Returns what the accuracy of a training batch is computed from (`logits_and_classes`), or
+            None if there is no accuracy.
+        sources: Hashes of the files of user code, by recorded key.
+        weigh: Returns the number of targets that the loss averages, 0-d on the device. None: every sample has
+            the same number.
     """
 
     loss: Callable[..., Tensor]
@@ -86,14 +98,16 @@ class Task:
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
 
-    def look(self, outputs: Any, targets: Any) -> Tensor:
-        """What a batch adds to each score: its sum and how many values that is of, [scores, 2]. Raises
-        TrainingError for values of a wrong shape.
+    def sum_scores(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the sum and the number of values of each score over a batch, [scores, 2].
+
+        Raises:
+            TrainingError: A score returned values of a wrong shape.
         """
-        seen, sums = Seen(outputs, targets), []
+        batch, sums = EvalBatch(outputs, targets), []
         for score in self.scores:
             try:
-                total, count = score.sums(seen)
+                total, count = score.sums(batch)
             except TrainingError as problem:
                 option, text = score.option
                 raise TrainingError(f"{option}={text!r}: {problem}") from None
@@ -102,78 +116,93 @@ class Task:
         return torch.stack(sums)
 
     def record(self) -> dict[str, Any]:
-        """What a record says of it, so that a reader needs none of its functions."""
-        told = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
-        return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
+        """Return what the record says of the task, so that a reader needs none of its functions."""
+        scores = {score.key: {"words": score.label, "better": score.better} for score in self.scores}
+        return {metrics.TASK: {"metric": self.compared.key, "metrics": scores}, **self.sources}
 
-    def weighed(self) -> Self:
-        """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count:
-        padded sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of
-        which nobody knows what it is the mean of, is weighed by samples all the same.
+    def weighted_by_targets(self) -> Self:
+        """Return the task for steps in parts (micro-batches, processes) with unequal numbers of targets.
+
+        Sequences are padded, or classes are -100. The gradient is then that of the whole batch. Nobody knows
+        what a loss of the user averages, so such a loss is still weighted by samples.
         """
         _, name = self.scores[0].option
         if name not in losses_and_metrics.LOSSES:
             return self
-        loss = partial(self.loss, of_part=True) if name == names.CROSS_ENTROPY else self.loss
-        return dataclasses.replace(self, loss=loss, weigh=partial(losses_and_metrics.count_of, name))
+        loss = partial(self.loss, is_partial=True) if name == names.CROSS_ENTROPY else self.loss
+        return dataclasses.replace(self, loss=loss, weigh=partial(losses_and_metrics.count_targets, name))
 
 
 def build_task(config: Config, device: torch.device) -> Task:
-    """The task of a config. Raises UserError, one line, for a part from outside that cannot be had."""
-    of, sources = config.task, {}
-    if of.loss in losses_and_metrics.LOSSES:
-        loss, sums = losses_and_metrics.LOSSES[of.loss], losses_and_metrics.SUMS[of.loss]
+    """Return the task of a config.
+
+    Raises:
+        UserError: A loss or metric of the user cannot be loaded.
+    """
+    options, sources = config.task, {}
+    if options.loss in losses_and_metrics.LOSSES:
+        loss, sums = losses_and_metrics.LOSSES[options.loss], losses_and_metrics.SUMS[options.loss]
         if smoothing := config.training.label_smoothing:
             loss = partial(loss, label_smoothing=smoothing)
     else:
-        loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
-        sums = losses_and_metrics.sum_of(loss)
-    every = [_listed(metrics.EVAL_LOSS, sums, LOSS, of.loss)]
-    texts = names.metrics_of(of.loss, of.metrics)
-    for text in texts:
+        loss, sources["task_loss_source"] = _function(plugins.LOSSES, options.loss, device)
+        sums = losses_and_metrics.build_sums(loss)
+    scores = [_listed(metrics.EVAL_LOSS, sums, LOSS, options.loss)]
+    names_given = names.metrics_of(options.loss, options.metrics)
+    for text in names_given:
         if text in losses_and_metrics.SUMS:
-            every.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
+            scores.append(_listed(names.key_of(text), losses_and_metrics.SUMS[text], METRICS, text))
         else:
             score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
-            every.append(score)
-    key = names.compared_key(of.loss, of.metrics, of.metric)
-    compared = next(score for score in every if score.key == key)
-    has_classes = any(name in losses_and_metrics.OF_CLASSES for name in (of.loss, *texts))
-    return Task(loss, tuple(every), compared, logits_and_classes if has_classes else no_classes, sources)
+            scores.append(score)
+    key = names.compared_key(options.loss, options.metrics, options.metric)
+    compared = next(score for score in scores if score.key == key)
+    has_classes = any(name in losses_and_metrics.CLASS_SCORES for name in (options.loss, *names_given))
+    return Task(loss, tuple(scores), compared, logits_and_classes if has_classes else no_classes, sources)
 
 
-def _listed(key: str, sums: Callable[[Seen], Sums], option: str, text: str) -> Score:
+def _listed(key: str, sums: Callable[[EvalBatch], Sums], option: str, text: str) -> Score:
     listed = metrics.METRICS[key]
     return Score(key, listed.label, listed.better, sums, (option, text))
 
 
 def _score(text: str, device: torch.device) -> tuple[Score, str]:
-    """A metric from outside, and the hash of its file. Raises UserError for one without a direction."""
+    """Return the score of a user's metric, and the hash of its file.
+
+    Raises:
+        UserError: The metric cannot be loaded, or nothing says which direction is better.
+    """
     function, source = _function(plugins.METRICS, text, device)
     key, name = names.key_of(text), names.name_of(text)
-    said, listed = getattr(function, "better", None), metrics.find(key)
+    declared, listed = getattr(function, "better", None), metrics.find(key)
     known = listed.better if listed else metrics.guess_direction(name)
-    better = known if said is None else said
+    better = known if declared is None else declared
     if better not in (metrics.HIGHER, metrics.LOWER):
-        what = "its attribute `better` is neither" if said is not None else "nothing says which way is better"
+        what = (
+            "its attribute `better` is neither"
+            if declared is not None
+            else "nothing says which way is better"
+        )
         todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
         raise plugins.METRICS.make_error(text, f"{what}; {todo}")
     if listed:
         if better != known:
             why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
             raise plugins.METRICS.make_error(text, why)
-        words = listed.label
+        display_name = listed.label
     else:
-        words = getattr(function, "words", "") or names.display_name_of(text)
-    return Score(key, str(words), better, losses_and_metrics.sum_of(function), (METRICS, text)), source
+        display_name = getattr(function, "words", "") or names.display_name_of(text)
+    return Score(
+        key, str(display_name), better, losses_and_metrics.build_sums(function), (METRICS, text)
+    ), source
 
 
 def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callable[..., Any], str]:
-    """What the text names, as a function of outputs and targets, and the hash of its file."""
-    found = plugins.load(kind, text)
-    value = found.value
+    """Return the loss or metric that the text names, and the hash of its file."""
+    plugin = plugins.load(kind, text)
+    value = plugin.value
     if isinstance(value, type):
-        with plugins.wrap_plugin_errors(kind, text, "cannot be made without arguments", found.file):
+        with plugins.wrap_plugin_errors(kind, text, "cannot be made without arguments", plugin.file):
             value = value()
     if isinstance(value, nn.Module):
         if any(True for _ in value.parameters()):
@@ -183,11 +212,11 @@ def _function(kind: PluginKind, text: str, device: torch.device) -> tuple[Callab
         value = value.to(device)
     if not callable(value):
         raise kind.make_error(text, f"is {describe_type(value)}; expected a function of outputs and targets")
-    return _looked_up(value), found.source
+    return _late_bound(value), plugin.source
 
 
-def _looked_up(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as its module has it at each call: a backend may have replaced it by then."""
+def _late_bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch as its module has it at each call: a backend may replace it."""
     module, name = sys.modules.get(getattr(function, "__module__", "")), getattr(function, "__name__", "")
     is_its_own = isinstance(function, types.FunctionType) and getattr(module, name, None) is function
     if not is_its_own or not function.__module__.startswith("torch."):

@@ -1,7 +1,7 @@
-"""The training step, of one process or of one among several. No backend is named here.
+"""The training step, in one process or in several. No backend is named here.
 
-The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an
-optimizer that is not fused, inside the backend).
+The host waits for the device only where a comment says `sync:`, and never in a step (except inside the
+backend with an optimizer that is not fused).
 """
 
 import inspect
@@ -25,9 +25,9 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import is_cuda
 from ampcompare.system.distributed import DistributedContext
-from ampcompare.training.diagnostics.activations import Activations
-from ampcompare.training.diagnostics.gradients import gradient_norm, look_at_gradients
-from ampcompare.training.diagnostics.updates import lost_updates, sampled
+from ampcompare.training.diagnostics.activations import ActivationRecorder
+from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
+from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
 from ampcompare.training.errors import TrainingError, note_batch
 from ampcompare.training.interval import StepResult
 from ampcompare.training.overflow_detection import BufferMonitor, OverflowDetector, OverflowSource
@@ -72,7 +72,7 @@ class Trainer:
         self.buffers = BufferMonitor(model, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = OverflowDetector(names, precision.device)
         # A compiled graph has no place for hooks.
-        self.activations = None if compiled else Activations(model, precision.device)
+        self.activations = None if compiled else ActivationRecorder(model, precision.device)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Return the batches of an epoch from number `start` on, as `step` takes them.
@@ -118,7 +118,7 @@ class Trainer:
             else:
                 with self.model.no_sync():  # type: ignore[operator]
                     outputs, loss = self._forward_backward(batch, weight, diagnose, sync=False)
-            compiled |= self.forward.cold
+            compiled |= self.forward.compiled
             losses.append(loss)
             if (pair := self.task.classify(outputs, batch[1])) is not None:
                 classified.append(pair)
@@ -146,7 +146,7 @@ class Trainer:
         try:
             with self.precision.forward_context():
                 if diagnose and self.activations is not None:
-                    with self.activations.looking():
+                    with self.activations.recording():
                         outputs, loss = self.forward(*batch)
                 else:
                     outputs, loss = self.forward(*batch)
@@ -186,7 +186,7 @@ class Trainer:
         if diagnose or config.clip_norm:
             diagnostics[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
-            diagnostics |= look_at_gradients(self._by_layer(gradients=True), precision.scale_factor())
+            diagnostics |= measure_gradients(self._by_layer(gradients=True), precision.scale_factor())
         # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
         # Only on the host, where asking a norm whether it is finite is no wait.
         norm = diagnostics.get(metrics.GRADIENT_NORM)
@@ -215,7 +215,7 @@ class Trainer:
         """
         precision, on_host, half = self.precision, self.overflows.on_host, {}
         if diagnose and precision.metadata.updates_half:
-            half = {name: sampled(group) for name, group in self._by_layer().items()}
+            half = {name: sample_weights(group) for name, group in self._by_layer().items()}
         if not (half or saved_buffers is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
             return {}, overflow
@@ -230,14 +230,14 @@ class Trainer:
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:
-        """In fp32: the norm of fp16 gradients, taken in fp16, overflows."""
+        """Return the L2 norm of the gradients in fp32; in fp16 the norm would overflow."""
         return gradient_norm([p.grad for p in parameters if p.grad is not None])
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _by_layer(self, *, gradients: bool = False) -> dict[str, list[Tensor]]:
-        """The parameters by layer group, or their gradients, where there are any."""
+        """Return the parameters by layer group, or their gradients where there are any."""
         groups: dict[str, list[Tensor]] = {}
         for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
             if (tensor := parameter.grad if gradients else parameter) is not None:
@@ -245,7 +245,10 @@ class Trainer:
         return groups
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
-        """L2 norm of the true gradients, differentiable; scaled first, as in PyTorch's AMP examples."""
+        """Return the L2 norm of the true gradients, differentiable.
+
+        The loss is scaled first, as in PyTorch's AMP examples.
+        """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()
@@ -264,7 +267,7 @@ def name_unused(model: nn.Module, problem: Exception) -> str:
     return f"{what}; freeze or remove them, or use training.find_unused_parameters=true"
 
 
-def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
+def wrap_in_ddp(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module:
     """Return the model in DDP, which averages the gradients of all processes during the backward pass.
 
     This happens before gradients are unscaled and checked, so inf and nan of one process reach all, and all
@@ -281,7 +284,7 @@ def wrap(model: nn.Module, *, find_unused_parameters: bool = False) -> nn.Module
 
 
 def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:
-    """Lists of up to `count` batches: the micro-batches of one optimizer step."""
+    """Yield lists of up to `count` batches, the micro-batches of one optimizer step."""
     while group := list(islice(batches, count)):
         yield group
 
@@ -295,8 +298,18 @@ def learning_rate_factor(
     milestones: Sequence[float] = (),
     gamma: float = 0.1,
 ) -> float:
-    """The factor on the peak learning rate at a step: linear warm-up, then constant, half a cosine to 0, or
-    `gamma` times as much from each of the `milestones` (steps) on.
+    """Return the factor on the peak learning rate at a step.
+
+    Linear warm-up comes first. Then the factor is constant, falls to 0 along half a cosine, or is multiplied
+    by `gamma` at each milestone.
+
+    Args:
+        step: The number of the step, from 0.
+        name: `constant`, `cosine` or `multistep`.
+        warmup_steps: The steps of warm-up.
+        total_steps: The steps of the whole run.
+        milestones: Steps, for `multistep`.
+        gamma: The factor of a milestone.
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)

@@ -1,6 +1,4 @@
-"""W&B's client beside its record (wandb 0.31): whether it has an account, what its API raises where the
-server cannot be asked or says no, the service process that it starts beside ours.
-"""
+"""W&B's client apart from its records (wandb 0.31): account, errors of its API, service process."""
 
 import contextlib
 import logging
@@ -19,39 +17,43 @@ _PAGE = re.compile(r'(: )?(<!doctype|<html|\{")', re.IGNORECASE)  # how an answe
 
 
 def has_account() -> bool:
-    """Whether the client would find an API key, by its own rules, without asking for one or connecting.
+    """Return whether the client would find an API key, without asking for one or connecting.
 
-    Raises UserError for a key of the wrong form.
+    Raises:
+        UserError: The key has the wrong form.
     """
     import wandb
     from wandb.sdk.lib.wbauth import authenticate_session
 
     host = wandb.setup().settings.base_url
     try:
-        found = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
+        key = authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
     except wandb.errors.AuthenticationError as problem:
         what = f"W&B credentials: {reason(problem)}"
         raise UserError(f"{what}; mend them or set wandb.mode=offline (WANDB_MODE=offline)") from None
-    return found is not None
+    return key is not None
 
 
-def gone() -> tuple[type[Exception], ...]:
-    """What the client raises where its service has ended: as it sends, and as it waits."""
+def service_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that the client raises after its service process has ended."""
     from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 
     return ConnectionError, MailboxClosedError, HandleAbandonedError
 
 
 def end_service(seconds: float = SERVICE_SECONDS) -> bool:
-    """Tear W&B's client down, waiting so long at most; returns whether its service has ended.
+    """Tear W&B's client down and return whether its service process has ended.
 
-    `wandb.teardown` waits without limit, and where the server cannot be reached the service did not end in 1
-    of 10 tries. What is left behind ends by itself when this process does.
+    `wandb.teardown` waits without limit: with an unreachable server the service did not end in 1 of 10 tries.
+    A service that is left running ends when this process does.
+
+    Args:
+        seconds: The longest wait.
     """
     import wandb
 
     def tear_down() -> None:
-        with contextlib.suppress(*gone()):  # it had ended before
+        with contextlib.suppress(*service_errors()):  # it had ended before
             wandb.teardown()
 
     # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
@@ -66,7 +68,11 @@ def end_service(seconds: float = SERVICE_SECONDS) -> bool:
 
 @contextlib.contextmanager
 def warn_if_slow(what: str) -> Iterator[None]:
-    """While entered, what is waited for is said once where it takes long: the client retries in silence."""
+    """Warn once if the body takes long; the client retries without a message.
+
+    Args:
+        what: What is waited for.
+    """
     timer = threading.Timer(SILENT_SECONDS, log.warning, [f"waiting for {what} ..."])
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # Python ends already: likewise
@@ -78,18 +84,22 @@ def warn_if_slow(what: str) -> Iterator[None]:
 
 
 def api_errors() -> tuple[type[Exception], ...]:
-    """What W&B's public API raises, for `except`. Some of its calls turn what their transport raises into
-    W&B's own.
+    """Return the exceptions of W&B's public API, for `except`.
+
+    Some of its calls convert exceptions of their transport into W&B's own.
     """
     import requests
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-    return wandb.errors.Error, WandbApiFailedError, requests.RequestException, TimeoutError, *gone()
+    return wandb.errors.Error, WandbApiFailedError, requests.RequestException, TimeoutError, *service_errors()
 
 
 def api_reason(problem: BaseException) -> str:
-    """Why, as `errors.reason`; in place of a page of HTML or JSON in it the number that came with that."""
+    """Return the reason of an error, as `errors.reason`.
+
+    If the error quotes a page of HTML or JSON, the HTTP status replaces the page.
+    """
     text = reason(problem)
     page = _PAGE.search(text)
     if page is None:
@@ -111,10 +121,10 @@ def _status(problem: BaseException) -> int:
 
 
 def skip_pandas_import() -> None:
-    """Tell tables of pandas by the name of their type, as the client does where pandas is not installed.
+    """Let W&B recognise pandas tables by the name of their type, as without pandas.
 
-    For a value that is a list or None it loads pandas otherwise (wandb 0.31: `util.is_pandas_data_frame`),
-    0.3 s of CPU time in every run, to ask whether it is one.
+    Otherwise it loads pandas for each value that is a list or None, to ask whether the value is a table
+    (wandb 0.31: `util.is_pandas_data_frame`). This takes 0.3 s of CPU time in every run.
     """
     import wandb.util
 

@@ -1,9 +1,9 @@
-"""The framing of a `.wandb` file: LevelDB log blocks, their checksums, and what to do where they are broken.
+"""The framing of a `.wandb` file: LevelDB log blocks, their checksums, and broken chunks.
 
 A file is a 7-byte header (`:W&B`, the number 0xBEE1, version 0) and blocks of 32 KiB counted from the start
 of the file. A block holds chunks: crc32 of type and data, length, type, data. A record is one full chunk, or
-a first, middle ones and a last, across blocks. The layout is LevelDB's (doc/log_format.md) except for the
-header and for the checksum, which is plain crc32 (zlib's), neither Castagnoli's nor masked; seen on files of
+a first, middle ones and a last one, across blocks. The layout is LevelDB's (doc/log_format.md) except for the
+header and the checksum, which is plain crc32 (zlib's), neither Castagnoli's nor masked; seen on files of
 wandb 0.31.
 """
 
@@ -19,18 +19,20 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 class NotWandbFile(Exception):
-    """The file neither begins like a `.wandb` file nor holds one valid chunk in its first block."""
+    """The file has neither the header of a `.wandb` file nor a valid chunk in its first block."""
 
 
 class LogReader:
-    """Iterates over the payloads of one open `.wandb` file, a block in memory at a time.
+    """Iterates over the payloads of an open `.wandb` file, with one block in memory at a time.
 
-    A broken chunk costs the rest of its block, because its length cannot be trusted either (LevelDB's own
-    rule, and that of `wandb leet inspect`). What was passed over is told by `problems()` once the iteration
-    is over. A file that ends inside a record is read up to its last whole record. `start` is where the file
-    stands: the beginning of a block.
+    After a broken chunk the rest of its block is skipped, because its length cannot be trusted either
+    (LevelDB's rule, and that of `wandb leet inspect`). After the iteration `problems()` reports what was
+    skipped. A file that ends inside a record is read up to its last complete record. The first payload raises
+    NotWandbFile for another kind of file, and OSError for a file that cannot be read.
 
-    Raises NotWandbFile on the first payload, OSError where the file cannot be read.
+    Args:
+        file: The file.
+        start: The position of the file, which is the start of a block.
     """
 
     def __init__(self, file: BinaryIO, start: int = 0) -> None:
@@ -42,18 +44,18 @@ class LogReader:
         self.size = start
 
     def problems(self) -> list[str]:
-        """What was wrong with the file, one sentence each."""
-        said = []
+        """Return what was wrong with the file, one sentence each."""
+        sentences = []
         if self._damaged:
             places = "1 place" if self._damaged == 1 else f"{self._damaged:,} places"
-            said.append(f"The file is damaged at {places}: {self._lost_bytes:,} bytes were skipped.")
+            sentences.append(f"The file is damaged at {places}: {self._lost_bytes:,} bytes were skipped.")
         if self._tail_bytes:
             unused = f"last {self._tail_bytes:,} bytes unused"
             why = "normal while a run writes or after it was killed"
-            said.append(f"The file ends inside a record ({unused}): {why}.")
+            sentences.append(f"The file ends inside a record ({unused}): {why}.")
         if self.size == 0:
-            said.append("The file is empty: the run had written nothing yet.")
-        return said
+            sentences.append("The file is empty: the run had written nothing yet.")
+        return sentences
 
     def __iter__(self) -> Iterator[bytes]:
         unpack, crc32, head = CHUNK_HEADER.unpack_from, zlib.crc32, CHUNK_HEADER.size
@@ -79,12 +81,12 @@ class LogReader:
             rest = size - position if size < BLOCK_BYTES else 0
             self._tail_bytes = self.size - self._begun if self._parts else rest
 
-    def _put_together(self, kind: int, data: bytes, place: int) -> Iterator[bytes]:
-        """Take in a chunk of a record that spans blocks, or what follows one that has no end."""
+    def _put_together(self, kind: int, data: bytes, position: int) -> Iterator[bytes]:
+        """Take in a chunk of a record that spans blocks, and yield the record if it is complete."""
         if kind in (FULL, FIRST):
             if self._parts:
-                self._lose(place - self._begun)
-            self._parts, self._begun, self._after_gap = [data] if kind == FIRST else [], place, False
+                self._lose(position - self._begun)
+            self._parts, self._begun, self._after_gap = [data] if kind == FIRST else [], position, False
             yield from [data] if kind == FULL else []
         elif self._parts:
             self._parts.append(data)
@@ -108,7 +110,11 @@ class LogReader:
         return parts
 
     def _after_file_header(self, block: bytes) -> int:
-        """Where the chunks begin. Raises NotWandbFile."""
+        """Return where the chunks begin.
+
+        Raises:
+            NotWandbFile: The file is of another kind.
+        """
         begin = len(FILE_HEADER)
         if len(block) < begin and FILE_HEADER.startswith(block):
             return 0

@@ -105,8 +105,8 @@ def _build() -> tuple[Any, Any]:
                 field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = (pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in ("Record", "HistoryItem"))
-    record, item = map(message_factory.GetMessageClass, found)
+    classes = (pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in ("Record", "HistoryItem"))
+    record, item = map(message_factory.GetMessageClass, classes)
     return record, item
 
 

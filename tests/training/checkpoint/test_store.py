@@ -14,7 +14,7 @@ import pytest
 import torch
 from support.same_run import assert_same_state
 
-from ampcompare.training.checkpoint.store import CheckpointError, CheckpointStore, read
+from ampcompare.training.checkpoint.store import CheckpointError, CheckpointStore, read_checkpoint
 
 STATE: dict[str, Any] = {
     "step": 3,
@@ -35,7 +35,7 @@ def names(folder: Path) -> list[str]:
 
 def test_what_was_saved_comes_back_and_pytorch_reads_it_too(tmp_path: Path):
     path = saved(tmp_path / "new" / "folder")
-    for found in (read(path), torch.load(path, weights_only=True)):
+    for found in (read_checkpoint(path), torch.load(path, weights_only=True)):
         assert_same_state(found, STATE)
     assert sorted(p.name for p in path.parent.iterdir()) == ["run.json", "step-000000003.pt"]
 
@@ -47,10 +47,10 @@ def test_a_file_that_is_cut_or_has_a_wrong_byte_is_refused_or_gives_what_was_sav
     for place in range(0, len(whole), 11):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with suppress(CheckpointError):
-            assert_same_state(read(path), STATE)
+            assert_same_state(read_checkpoint(path), STATE)
         path.write_bytes(whole[:place])
         with pytest.raises(CheckpointError):
-            read(path)
+            read_checkpoint(path)
 
 
 class Evil:
@@ -64,7 +64,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path, monkeyp
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil()))
     for path in tmp_path.glob("*.pt"):
         with pytest.raises(CheckpointError):
-            read(path)
+            read_checkpoint(path)
     assert not (tmp_path / "executed").exists()
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 from ampcompare.training.diagnostics import activations
-from ampcompare.training.diagnostics.activations import Activations
+from ampcompare.training.diagnostics.activations import ActivationRecorder
 
 CPU = torch.device("cpu")
 LARGEST, SUBNORMAL = "activation/max_abs", "activation/subnormal_fraction"
@@ -46,9 +46,9 @@ class Calls(nn.Module):
 
 
 def seen(model: nn.Module, x: Tensor | None = None, calls: int = 1) -> dict[str, float]:
-    look = Activations(model, CPU)
+    look = ActivationRecorder(model, CPU)
     for _ in range(calls):
-        with look.looking():
+        with look.recording():
             model(torch.ones(2) if x is None else x)
     return {key: value.item() for key, value in look.take().items()}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ampcompare.system.device import is_out_of_memory
-from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
+from ampcompare.training.diagnostics.gradients import FIRST_EXPONENT, gradient_norm, measure_gradients
 from ampcompare.training.resources import EnergyCounter
 
 
@@ -18,7 +18,7 @@ def test_underflow_is_what_the_cast_to_fp16_does():
     exponents = torch.arange(-40.0, 5.0, 0.25)
     gradient = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
     for scale in (1.0, 1024.0):
-        found = look_at_gradients(
+        found = measure_gradients(
             {"a": [gradient[:50], gradient[50:100]], "b": [gradient[100:]]}, torch.tensor(scale)
         )
         for part, suffix in ((gradient, ""), (gradient[:100], "/a"), (gradient[100:], "/b")):
@@ -36,7 +36,7 @@ def test_underflow_is_what_the_cast_to_fp16_does():
 def test_overflow_begins_where_fp16_rounds_to_infinity_and_exponents_are_counted_in_their_bins():
     edge = torch.tensor([65519.996, 65520.0, math.inf, math.nan, 0.0, 1.0, -1.5, 2.0**-60])
     assert edge.half().isfinite().tolist() == [True, False, False, False] + [True] * 4
-    found = look_at_gradients({"all": [edge]}, torch.tensor(1.0))
+    found = measure_gradients({"all": [edge]}, torch.tensor(1.0))
     assert found["grad/overflow_fraction"].item() == pytest.approx(3 / 7)
     histogram = found["grad/exponents"]
     assert histogram[-FIRST_EXPONENT] == 2  # 1 and -1.5

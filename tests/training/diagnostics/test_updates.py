@@ -10,7 +10,7 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
-from ampcompare.training.diagnostics.updates import lost_updates, sampled
+from ampcompare.training.diagnostics.updates import lost_updates, sample_weights
 
 LOST = metrics.LOST_UPDATES
 NO, YES = torch.tensor(False), torch.tensor(True)
@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_step_in_float64(dtype: torch.dtype):
     wide.grad = torch.full_like(wide, 1e-9)  # an fp32 weight does not count
     expected = {"/a": share_lost(first, 0.01), "/b": share_lost(second, 0.01)}
     optimizer = torch.optim.SGD([wide, *made], lr=0.01)
-    before = {"a": sampled([wide, first]), "b": sampled([second]), "c": sampled([wide])}
+    before = {"a": sample_weights([wide, first]), "b": sample_weights([second]), "c": sample_weights([wide])}
     optimizer.step()
     found = {key: value.item() for key, value in lost_updates(before, NO).items()}
     expected[""] = (expected["/a"] + 2 * expected["/b"]) / 3  # one has twice as many
@@ -57,14 +57,14 @@ def test_a_weight_without_a_gradient_does_not_count():
     p.grad = torch.zeros_like(p)
     p.grad[0] = 1e-4  # lost
     p.grad[1] = 1.0  # not
-    before = {"all": sampled([p])}
+    before = {"all": sample_weights([p])}
     torch.optim.SGD([p], lr=0.1).step()
     assert lost_updates(before, NO)[LOST] == 0.5
 
 
 def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
-    assert lost_updates({"a": sampled(parameters(torch.bfloat16))}, YES)[LOST].isnan()
-    assert lost_updates({"a": sampled(parameters(torch.float32))}, NO) == {}
+    assert lost_updates({"a": sample_weights(parameters(torch.bfloat16))}, YES)[LOST].isnan()
+    assert lost_updates({"a": sample_weights(parameters(torch.float32))}, NO) == {}
 
 
 @backends(REGISTRY)

@@ -1,0 +1,1 @@
+"""Checkpoints of a run: when they are written, and where they are found."""

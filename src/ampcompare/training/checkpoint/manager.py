@@ -24,7 +24,7 @@ class CheckpointManager:
         tracker: Records the run; its state is part of the checkpoint.
         store: The folder of the checkpoints.
         config: The options of the run.
-        identity: What a later run must have in common to resume this one (`store.identify`).
+        identity: What a later run must have in common to resume this one (`store.run_identity`).
         machine: What the environment says of the machine, for a run that continues on another one.
         is_main_process: Whether this process writes.
         saved_step: The step of the last checkpoint that was written.

@@ -1,10 +1,10 @@
-"""The runs that lie in a folder: the files of each, who has it, which of them a new process goes on with.
+"""The checkpoints in an output folder: their files, their lock, and which run to resume.
 
-A run has a folder of its own. `run.json` says what has to be the same to go on and at which step the run
-ended with its record whole; nothing else is read to look around. A checkpoint is what `torch.save` writes,
-put in its place whole; reading checks the archive's checksums first, as `torch.load` does not, and unpickles
-tensors and plain values alone. The last two are kept and the best of those saved after an evaluation, which
-has `.best` in its name; of a run that has ended the last and the best.
+Each run has its own folder. `run.json` has the identity of the run (what must be equal to resume it) and the
+step at which it ended; nothing else is read to find a run. `torch.save` writes a checkpoint, and it is put in
+place as a whole. Reading checks the checksums of the archive first, which `torch.load` does not, and
+unpickles only tensors and plain values. The last two checkpoints are kept, and the best one of those saved
+after an evaluation, with `.best` in its name. Of a run that has ended, the last and the best are kept.
 """
 
 import io
@@ -32,40 +32,48 @@ from ampcompare.system.device import is_channels_last
 log = logging.getLogger(__name__)
 
 FORMAT = 5  # raise it when what a checkpoint holds changes
-UNTOLD = 0  # the format of checkpoints without run.json, which versions before 0.2 left
+FORMAT_UNKNOWN = 0  # of checkpoints without run.json, as versions before 0.2 wrote them
 FOLDER = "checkpoints"
-# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
-# since it is the length of the schedule.
+# Options that may differ between the parts of a run, because they do not change its numbers. `epochs` may not
+# differ: it is the length of the schedule.
 MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 _NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
 
 
 class CheckpointError(Exception):
-    """A file that is no whole checkpoint, in words."""
+    """The file is not a complete checkpoint."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A checkpoint, its tensors on the CPU. Raises CheckpointError for anything but a whole one."""
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: The file is not a complete checkpoint.
+    """
     try:
         with ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is None:
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as problem:  # both readers meet damage as a dozen types of exception
+    except Exception as problem:  # damage raises a dozen types of exception in both readers
         raise CheckpointError(f"it cannot be read: {reason(problem)}") from None
     raise CheckpointError(f"the checksum of {damaged} does not match")
 
 
 class CheckpointStore:
-    """The folder of one run."""
+    """The folder of one run's checkpoints.
+
+    Attributes:
+        folder: The folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = FileLock(folder / "lock")
-        self._is_begun = False  # whether what lies there is of the run under way
+        self._is_begun = False  # whether the files in the folder are of this run
 
     def lock(self) -> bool:
-        """Take the folder for this process, until it ends however it does; False if another one has it."""
+        """Lock the folder for this process until it ends; return False if another process has it."""
         if not self._lock.is_locked:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -75,20 +83,26 @@ class CheckpointStore:
         return True
 
     def unlock(self) -> None:
-        """Give the folder free."""
+        """Release the lock."""
         self._lock.release()
 
     def files(self) -> list[Path]:
-        """The checkpoints, newest first, by step. Raises OSError where the folder cannot be read."""
+        """Return the checkpoint files, newest first, by step.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         if not self.folder.is_dir():
             return []
-        found = [(int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))]
-        return [path for _, _, path in sorted(found, reverse=True)]
+        checkpoints = [
+            (int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))
+        ]
+        return [path for _, _, path in sorted(checkpoints, reverse=True)]
 
     def about(self) -> dict[str, Any]:
         """Return what `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before.
 
-        The format is None without checkpoints, UNTOLD for checkpoints without `run.json`.
+        The format is None without checkpoints, FORMAT_UNKNOWN for checkpoints without `run.json`.
 
         Raises:
             OSError: It cannot be read.
@@ -99,20 +113,32 @@ class CheckpointStore:
         try:
             return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
         except FileNotFoundError:
-            return {"format": UNTOLD, "ended": 0}
+            return {"format": FORMAT_UNKNOWN, "ended": 0}
 
     def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
-        said = {"format": FORMAT, "identity": identity, "ended": ended}
+        info = {"format": FORMAT, "identity": identity, "ended": ended}
         with replacing(self.folder / "run.json") as file:
-            file.write(json.dumps(said, indent=1).encode())
+            file.write(json.dumps(info, indent=1).encode())
 
     def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
-        """Write the state, let go of files that are not kept, of all that an earlier run of this name left if
-        this one is a new one. It is on the disk then; or OSError is raised and what was there is as it was.
+        """Write the state, and remove the files that are not kept.
+
+        If this run is new, files that an earlier run of the same name left are removed too. On return the
+        state is on the disk.
+
+        Args:
+            state: The state of the run, with its `step`.
+            identity: What must be equal to resume the run (`run_identity`).
+            best: Whether the last evaluation is the best so far.
+
+        Raises:
+            OSError: The state could not be written; earlier checkpoints are unchanged.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         before = [] if self._is_begun else self.files()
-        if not (self._is_begun and (self.folder / "run.json").exists()):  # first: by it the other is found
+        if not (
+            self._is_begun and (self.folder / "run.json").exists()
+        ):  # first: without it the checkpoint would not be found
             self._tell(identity, 0)
         buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
         torch.save(state, buffer)
@@ -123,7 +149,7 @@ class CheckpointStore:
         self._keep(2, {*before} - {path})
 
     def end(self, step: int) -> None:
-        """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
+        """Note that the run ended at this step with a complete record, so it cannot be resumed."""
         try:
             if (about := self.about())["format"] == FORMAT:
                 self._tell(about["identity"], step)
@@ -135,51 +161,68 @@ class CheckpointStore:
     def _keep(self, count: int, old: Collection[Path] = ()) -> None:
         files = [file for file in self.files() if file not in old]
         bests = [file for file in files if file.name.endswith(".best.pt")]
-        left = self.folder.glob("*.tmp")  # of a process that was killed while it wrote
-        for file in {*old, *files, *left} - {*files[:count], *bests[:1]}:
+        temporary = self.folder.glob("*.tmp")  # from a process that was killed while writing
+        for file in {*old, *files, *temporary} - {*files[:count], *bests[:1]}:
             file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
+        """Return the newest complete checkpoint, or None.
+
+        A damaged checkpoint is reported, renamed and skipped.
+        """
         for path in self.files():
             try:
-                state, self._is_begun = read(path), True
+                state, self._is_begun = read_checkpoint(path), True
                 return state
             except CheckpointError as problem:
-                aside = path.replace(path.with_name(path.name + ".damaged"))
-                log.warning(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
+                renamed = path.replace(path.with_name(path.name + ".damaged"))
+                log.warning(
+                    f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {renamed}"
+                )
         log.warning(f"none of the checkpoints in {self.folder} can be read")
         return None
 
 
-def identify(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
-    """What has to be the same for a run to go on, by name: the options but for what is free, the kind of
-    device, and `others`: fingerprints of data, hashes and versions of what is not ours.
+def run_identity(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
+    """Return what must be equal to resume a run, by name, as plain values of JSON.
+
+    Args:
+        config: Its options, except those that may differ between parts of a run.
+        device_type: The kind of device, such as `cuda`.
+        processes: The number of processes.
+        others: Fingerprints of the data, hashes and versions of user code.
     """
     last = is_channels_last(config.memory_format, torch.device(device_type))
     settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
-    found = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
-    found |= {"device": device_type, "processes": processes, **others}
-    return json.loads(json.dumps(found))  # as `run.json` gives it back
+    identity = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
+    identity |= {"device": device_type, "processes": processes, **others}
+    return json.loads(json.dumps(identity))  # as `run.json` returns it
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """In what a kept run differs, `key (theirs there, ours here)` each."""
+def describe_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Return each difference between two identities, as `key (VALUE there, VALUE here)`."""
     images = "images" if here.get("data.source") in SOURCES else "data"
-    words = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
+    special = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
     keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
-    return [words.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
+    return [special.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
 
 
-def find(
+def find_resumable(
     config: Config, identity: Mapping[str, Any], total_steps: int
 ) -> tuple[CheckpointStore, dict[str, Any]] | None:
-    """The run to go on with, taken by this process, and its state; None to start a new one.
+    """Return the run to resume, locked by this process, and its state; None: start a new run.
 
-    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run; it has no state if it has ended.
-    Otherwise it is the newest one in output_dir that has not ended, of the same config, and that no other
-    process has; with resume=never it is only said that there is one. Raises UserError for a given run that
-    cannot be gone on with, and for one of an earlier version that had not ended.
+    If WANDB_RUN_ID is set (a sweep starts a run again), it is that run, and its state is empty if it has
+    ended. Otherwise it is the newest run in output_dir that has not ended, has the same identity, and is not
+    locked. With `resume=never` such a run is only mentioned.
+
+    Args:
+        config: The options of the run.
+        identity: As `run_identity` returns it.
+        total_steps: The steps of the whole run.
+
+    Raises:
+        UserError: The run of WANDB_RUN_ID cannot be resumed, or an unfinished run is of an earlier version.
     """
     named, auto = os.environ.get("WANDB_RUN_ID"), config.resume == "auto"
     top = Path(config.output_dir) / FOLDER
@@ -188,11 +231,11 @@ def find(
         about: dict[str, Any] = {"format": FORMAT}
         try:
             about = store.about()
-            is_ours = about["format"] == FORMAT or (about["format"] is not None and auto)
-            if not is_ours or (about["ended"] >= total_steps and not named):
+            is_candidate = about["format"] == FORMAT or (about["format"] is not None and auto)
+            if not is_candidate or (about["ended"] >= total_steps and not named):
                 continue
             files, obstacle = store.files(), _obstacle(store, about, identity)
-        except Exception as problem:  # of somebody else's folder, whatever is in it, or going just now
+        except Exception as problem:  # another program's folder, or one that is being removed
             obstacle = f"cannot be read ({reason(problem)})", "mend it"
         if obstacle:
             passed_over.append(f"run {store.folder.name} {obstacle[0]}")
@@ -219,23 +262,23 @@ def find(
 def _obstacle(
     store: CheckpointStore, about: Mapping[str, Any], identity: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
+    """Return why a run cannot be resumed and what to do, or None: this process has locked it now."""
     if about["format"] != FORMAT:
-        told = about["format"]
-        theirs = "an unknown format (no run.json)" if told == UNTOLD else f"format {told}"
-        why = f"has checkpoints of {theirs}, this version reads format {FORMAT}"
+        number = about["format"]
+        their_format = "an unknown format (no run.json)" if number == FORMAT_UNKNOWN else f"format {number}"
+        why = f"has checkpoints of {their_format}, this version reads format {FORMAT}"
         return why, "finish it with the version that began it, or move its folder away"
-    if told := differences(identity, about["identity"]):
-        more = ", ..." if told[5:] else ""
-        return f"differs in {', '.join(told[:5])}{more}", "give it the same options"
+    if differences := describe_differences(identity, about["identity"]):
+        more = ", ..." if differences[5:] else ""
+        return f"differs in {', '.join(differences[:5])}{more}", "give it the same options"
     return None if store.lock() else ("is going on in another process", "wait for it")
 
 
 def _newest_first(top: Path) -> list[Path]:
-    """What is in a folder; nothing where it cannot be read: then there is nothing to go on with."""
-    found = []
+    """Return the entries of a folder, newest first; none if it cannot be read."""
+    entries = []
     with suppress(OSError):
         for path in top.iterdir():
             with suppress(OSError):  # gone by now
-                found.append((path.lstat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+                entries.append((path.lstat().st_mtime, path))
+    return [path for _, path in sorted(entries, reverse=True)]

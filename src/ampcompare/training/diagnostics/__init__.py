@@ -1,1 +1,1 @@
-"""What a run measures beside its loss: step times, memory, energy, the range of its gradients."""
+"""Diagnostics of a step: gradients, activations, weight updates."""

@@ -1,7 +1,7 @@
-"""What fp16 does to activations: how near the largest comes to its limit, how many fall out of it below.
+"""What fp16 does to activations: their largest magnitude, and the fraction that is subnormal.
 
-Looked at is what modules return, by hooks that are there during a forward that is looked at and at no other
-time. The forward's own numbers, its graph of gradients and its random numbers stay as they are.
+Hooks on modules read what they return. The hooks exist only during a diagnostic forward. They change neither
+numbers nor gradients nor random numbers of the forward.
 """
 
 import dataclasses
@@ -21,41 +21,45 @@ from ampcompare.training.diagnostics.updates import even_stride
 
 # The largest number below fp16's smallest normal one, 2**-14: from here down fp16 has fewer than 11 bits.
 SUBNORMAL = 2.0**-14 * (1 - 2.0**-24)
-# The share is that of an even sample of each tensor; the largest magnitude is that of all its elements.
+# Fractions are those of an even sample of each tensor; the largest magnitude is that of all its elements.
 SAMPLE = 2**16
-OUTPUT = "output"  # the group of what the network itself returns
-KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OUTPUT = "output"  # the group of the network's own output
+SUPPORTED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """One tensor: its largest magnitude (0-d), and how many of its elements are 0 and how many below 2**-14,
-    and there are, as far as the sample tells, [3].
+class ActivationStats:
+    """Statistics of one tensor.
+
+    Attributes:
+        largest: The largest magnitude of all elements, 0-d.
+        counts: Counts of an even sample, scaled to all elements, [3]: zeros, elements below 2**-14, all
+            elements.
     """
 
     largest: Tensor
     counts: Tensor
 
 
-class Activations:
-    """A look at what the modules of a model return, by the module at its top that they are part of.
+class ActivationRecorder:
+    """Records statistics of what modules return, grouped by the top-level module they belong to.
 
-    A tensor that several modules return, one behind the other, is seen once. What a module computes on its
-    way and returns to nobody is not seen. Modules within a compiled one are left alone (a hook would have it
-    compiled anew), and scripted ones; so is what is no dense floating tensor.
+    If several modules return the same tensor one after another, it counts once. Intermediate results that a
+    module does not return are not seen. Modules inside a compiled one are left out (a hook would make PyTorch
+    compile it again), and so are scripted modules and anything but dense floating tensors.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._seen: defaultdict[str, list[Seen]] = defaultdict(list)
-        # Of the last module that returned: its tensors, and which version of each.
+        self._stats: defaultdict[str, list[ActivationStats]] = defaultdict(list)
+        # The tensors that the last module returned, with their versions.
         self._last: list[tuple[weakref.ref[Tensor], int]] = []
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """The context of a forward that is looked at. Nothing in it waits for the device."""
+    def recording(self) -> Iterator[None]:
+        """Record the forward that runs in this context. Nothing in it waits for the device."""
         with ExitStack() as stack:
-            for name, module in visible(self._model):
+            for name, module in hookable_modules(self._model):
                 group = name.partition(".")[0] or OUTPUT
                 stack.callback(module.register_forward_hook(self._hook(group)).remove)
             try:
@@ -64,33 +68,36 @@ class Activations:
                 self._last = []
 
     def take(self) -> dict[str, Tensor]:
-        """What was seen since the last time, 0-d on the device, by group and over all; `docs/metrics.md`."""
-        seen, self._seen = self._seen, defaultdict(list)
-        if not seen:
+        """Return the statistics since the last call by metric key, for each group and over all.
+
+        The values are 0-d tensors on the device; `docs/metrics.md` describes them.
+        """
+        stats, self._stats = self._stats, defaultdict(list)
+        if not stats:
             return {}
-        found: dict[str, Tensor] = {}
-        everything = [each for group in seen.values() for each in group]
-        for name, group in [("", everything), *seen.items()]:
+        values: dict[str, Tensor] = {}
+        everything = [each for group in stats.values() for each in group]
+        for name, group in [("", everything), *stats.items()]:
             suffix = f"/{name}" if name else ""
-            found[f"{metrics.ACTIVATION_LARGEST}{suffix}"] = torch.stack([x.largest for x in group]).amax()
+            values[f"{metrics.ACTIVATION_LARGEST}{suffix}"] = torch.stack([x.largest for x in group]).amax()
             zeros, below, elements = torch.stack([x.counts for x in group]).sum(0).unbind()
-            share = (below - zeros) / (elements - zeros).clamp(min=1)
-            found[f"{metrics.ACTIVATION_SUBNORMAL}{suffix}"] = share
-        return found
+            fraction = (below - zeros) / (elements - zeros).clamp(min=1)
+            values[f"{metrics.ACTIVATION_SUBNORMAL}{suffix}"] = fraction
+        return values
 
     def _hook(self, group: str) -> Callable[[nn.Module, Any, Any], None]:
-        def see(module: nn.Module, args: Any, output: Any) -> None:
-            tensors = [x for x in tensors_in(output) if _is_known(x)]
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            tensors = [x for x in tensors_in(output) if _is_supported(x)]
             for x in tensors:
                 if not any(ref() is x and version == x._version for ref, version in self._last):
-                    self._seen[group].append(self._look(x.detach()))
+                    self._stats[group].append(self._measure(x.detach()))
             self._last = [(weakref.ref(x), x._version) for x in tensors]
 
-        return see
+        return hook
 
     @torch.no_grad()
-    def _look(self, x: Tensor) -> Seen:
-        low, high = torch.aminmax(x)  # reads all of it, and keeps nothing of its size
+    def _measure(self, x: Tensor) -> ActivationStats:
+        low, high = torch.aminmax(x)  # reads all elements, and allocates nothing of that size
         wide, stride = widest_float(self._device), even_stride(x.numel() // SAMPLE)
         sample = _in_memory_order(x)[::stride].to(torch.float32, copy=True).abs_()
         counts = [
@@ -99,13 +106,13 @@ class Activations:
             torch.full_like(low, 0).long() + sample.numel(),
         ]
         largest = torch.maximum(-low, high).to(self._device, wide)
-        return Seen(largest, torch.stack(counts).to(self._device, wide) * stride)
+        return ActivationStats(largest, torch.stack(counts).to(self._device, wide) * stride)
 
 
-def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a hook may be put on, each once, with their names; the model itself is "".
+def hookable_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield each module that may have a hook, once, with its name; the model itself is "".
 
-    What wraps it for several processes is looked through.
+    A DistributedDataParallel wrapper is skipped.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
@@ -128,7 +135,7 @@ def _walk(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[tuple
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
-    """The tensors in what a module returned: in tuples, lists, dicts and dataclasses, at any depth."""
+    """Yield the tensors in what a module returned: in tuples, lists, dicts and dataclasses."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -142,10 +149,10 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(output, field.name))
 
 
-def _is_known(x: Tensor) -> bool:
-    """Whether it can be looked at: dense and floating, with elements, whole in this process."""
+def _is_supported(x: Tensor) -> bool:
+    """Return whether statistics can be computed: dense and floating, with elements, not sharded."""
     return (
-        x.dtype in KNOWN
+        x.dtype in SUPPORTED_DTYPES
         and x.layout is torch.strided
         and x.numel() > 0
         and not x.is_meta
@@ -156,6 +163,6 @@ def _is_known(x: Tensor) -> bool:
 
 
 def _in_memory_order(x: Tensor) -> Tensor:
-    """All elements, one behind the other as they lie in memory: with channels last, `flatten` would copy."""
+    """Return all elements in the order of memory; `flatten` would copy a channels_last tensor."""
     steps = x.stride()
     return x.permute(sorted(range(x.ndim), key=lambda axis: -steps[axis])).reshape(-1)

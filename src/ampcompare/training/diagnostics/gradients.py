@@ -1,7 +1,7 @@
-"""What fp16 does to gradients: how many it would flush to zero at the loss scale, and without one.
+"""What fp16 does to gradients: the fraction flushed to zero, with and without the loss scale.
 
-The picture that explains loss scaling: gradients spread over some forty binary orders of magnitude, fp16
-holds those from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
+Gradients spread over some forty binary orders of magnitude. fp16 holds those from 2**-24 to 2**16. The loss
+scale decides which part of the spread falls into that range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from ampcompare import metrics
 from ampcompare.precision.casting import view_as_real
 from ampcompare.system.device import widest_float
 
-# The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
+# The smallest fp16 number is 2**-24; half of that and less rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25
 # The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
 ROUNDED_TO_INF = 65520.0
@@ -21,29 +21,37 @@ ROUNDED_TO_INF = 65520.0
 FIRST_EXPONENT, LAST_EXPONENT = -48, 16
 BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
 
-# A layer group with more elements is looked at in every n-th of them: all 23.5 M of a ResNet50 took 0.75 s on
-# two CPU cores, several steps' time.
+# From a layer group with more elements every n-th is taken: all 23.5 M of a ResNet50 took 0.75 s on two CPU
+# cores, the time of several steps.
 SAMPLE = 500_000
 
 TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metrics.ZEROS)
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """L2 norm over all gradients, 0-d fp32 on the device."""
+    """Return the L2 norm over all gradients, 0-d fp32 on the device."""
     real = map(view_as_real, gradients)
     return torch.nn.utils.get_total_norm([g.float() if g.dtype != torch.float32 else g for g in real])
 
 
 @torch.no_grad()
-def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
-    """Shares of the true gradients that fp16 cannot hold, by layer group and over all (on the device).
+def measure_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
+    """Return the fractions of the true gradients that fp16 cannot hold, and their exponents.
 
-    `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
-    `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at
-    scale 1, `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
-    `grad/zero_fraction` are zero, where a backward in fp16 has flushed them. Each also as `NAME/GROUP`.
-    `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. Of a group with
-    more than `SAMPLE` elements an even sample is looked at; totals weigh groups by that. No host sync.
+    Does not wait for the device. From a group with more than `SAMPLE` elements an even sample is taken;
+    totals weight groups by the size of the sample.
+
+    Args:
+        groups: The gradients by layer group.
+        scale: The loss scale, 0-d.
+
+    Returns:
+        Values on the device by metric key, over all (`NAME`) and for each group (`NAME/GROUP`). Fractions of
+        the non-zero elements: `grad/underflow_fraction` would be flushed to zero at the scale,
+        `grad/underflow_fraction_unscaled` at scale 1, and `grad/overflow_fraction` would become infinite at
+        the scale (inf and nan count). Fraction of all elements: `grad/zero_fraction` is zero, where a
+        backward in fp16 has flushed gradients. `grad/exponents` is a histogram [BINS] of the binary exponents
+        of the non-zero elements.
     """
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
@@ -64,17 +72,17 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         )
         exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
-    found, wide = {}, widest_float(scale.device)
+    values, wide = {}, widest_float(scale.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):
             base = row[3] + row[4] if key == metrics.ZEROS else row[4]
-            found[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
-    found[metrics.EXPONENTS] = histogram
-    return found
+            values[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
+    values[metrics.EXPONENTS] = histogram
+    return values
 
 
 def exponent_histogram(counts: list[float]) -> metrics.Histogram:
-    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
+    """Return the histogram of `measure_gradients` with the edges of its bins, exponents of two."""
     edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
     return metrics.Histogram([int(n) for n in counts], edges)
