@@ -1,1 +1,1 @@
-"""Sources of data, and batches of them on the device: images as bytes, tensors, whatever a loader gives."""
+"""Data sources, and loaders that bring their batches to the device."""

@@ -1,8 +1,8 @@
-"""Decoded images on disk, so that only the first load of a source is slow.
+"""A cache of decoded images on disk, so that only the first load of a source is slow.
 
-One uncompressed .npz file each, named after the digest of its source; whole or absent, also with several
-writers, and never unpickled. The cache is only ever a help: whatever is wrong with it is said in one line,
-and the data is built from its source.
+Each source has one uncompressed .npz file, named after the source's hash. A file is written atomically, also
+with several writers, and is never unpickled. If the cache cannot be used, a warning says so and the data is
+built from its source.
 """
 
 import logging
@@ -17,27 +17,38 @@ from ampcompare.data.dataset import Dataset
 from ampcompare.errors import reason
 from ampcompare.runtime.atomic_files import cache_folder, replacing
 
-# Part of every name: raise it when the file's layout, or what a source is decoded to, changes.
+# Part of every file name. Increase it when the file's layout or the decoding of a source changes.
 FORMAT = 3
 
 log = logging.getLogger(__name__)
 
 
 def get_cache_path(source: str, identity: str) -> Path:
-    """Where this source's images are kept, whether they are there or not. Raises OSError without a home."""
+    """Return the cache file of a source, which need not exist.
+
+    Args:
+        source: The name of the source.
+        identity: Text that changes whenever the content of the source changes.
+
+    Raises:
+        OSError: There is no home folder.
+    """
     return cache_folder() / f"{source}-{digest(f'{FORMAT} {source} {identity}')}.npz"
 
 
 def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> Dataset:
-    """The images stored under this source's identity, or else those of `build()`, stored for next time.
+    """Return the cached images of a source, or build and cache them. Only `build` can raise.
 
-    identity: text that changes whenever the source's content does. Only `build` can raise.
+    Args:
+        source: The name of the source.
+        identity: Text that changes whenever the content of the source changes.
+        build: Reads the images from the source.
     """
     try:
         path = get_cache_path(source, identity)
         if path.exists():
             return _load(path)
-    except Exception as error:  # of a damaged file as any of a dozen exception types
+    except Exception as error:  # a damaged file raises any of a dozen exception types
         log.warning("the data cache cannot be used (%s): building the data anew", reason(error))
     data = build()
     arrays: dict[str, Any] = {"classes": np.array(data.classes)}
@@ -55,6 +66,6 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
 
 
 def _load(path: Path) -> Dataset:
-    with np.load(path, allow_pickle=False) as kept:
-        train, test = ((kept[f"{split}_images"], kept[f"{split}_labels"]) for split in ("train", "test"))
-        return Dataset.from_images(train, test, tuple(kept["classes"].tolist()))
+    with np.load(path, allow_pickle=False) as arrays:
+        train, test = ((arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in ("train", "test"))
+        return Dataset.from_images(train, test, tuple(arrays["classes"].tolist()))

@@ -1,8 +1,7 @@
-"""The two splits of a data set, in the forms that there are: images as bytes, tensors in memory, a map-style
-data set, somebody's loader.
+"""The training and test split of a data set.
 
-`len` of a split counts what `counts` says. `sample` is a batch of its beginning, the same in every run, from
-which all that is random in it is told apart. `take` gives the split of some indices.
+A split is one of: images as bytes, tensors in memory, a map-style data set, or a loader of the user's. Its
+length is in `unit`. Its `sample` is the first batch, the same in every run.
 """
 
 from __future__ import annotations
@@ -33,12 +32,20 @@ from ampcompare.errors import describe_type
 from ampcompare.plugins import InvalidPluginOutput
 
 MAX_CLASSES = 100_000  # ImageNet's largest list has 21,843
-FINGERPRINT_IMAGES = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
-FINGERPRINT_SAMPLES = 32  # samples of a data set that its fingerprint reads
+FINGERPRINT_IMAGES = 1_000  # images that a fingerprint reads (10 ms for CIFAR-10)
+FINGERPRINT_SAMPLES = 32  # samples of a map-style data set that a fingerprint reads
 
 
 class SampleRequest(NamedTuple):
-    """Samples of an epoch: `indices` into the split, the first at `first`, the others `step` further each."""
+    """The samples of one batch, requested from a `SampleSet`.
+
+    Attributes:
+        seed: The seed of the run.
+        epoch: The epoch.
+        first: The position of the first sample in the epoch.
+        step: The distance from one sample to the next in the epoch: the number of processes.
+        indices: The index of each sample in the split.
+    """
 
     seed: int
     epoch: int
@@ -48,7 +55,11 @@ class SampleRequest(NamedTuple):
 
 
 class _SplitBase:
-    """Named by its classes, its length and its `content`."""
+    """The base class of the splits.
+
+    Attributes:
+        unit: The unit of its length.
+    """
 
     unit = "samples"
 
@@ -56,26 +67,36 @@ class _SplitBase:
         raise NotImplementedError
 
     def read_first_batch(self) -> Batch:
-        """The beginning, made anew. Raises whatever somebody's code raises."""
+        """Return the first batch, made again in each call. May raise any exception of a plug-in."""
         raise NotImplementedError
 
     @cached_property
     def sample(self) -> Batch:
+        """The first batch."""
         return self.read_first_batch()
 
     @cached_property
     def content(self) -> str:
-        """Of what is drawn by generators that nobody can seed the kinds alone: one name in every process."""
+        """A hash of the first batch, or a description of its structure if it differs in each call.
+
+        It differs if random choices come from a generator that cannot be seeded.
+        """
         content = hash_batch(self.sample)
         return content if content == hash_batch(self.read_first_batch()) else describe_structure(self.sample)
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
+        """Return a hash of classes, length and content."""
         return digest(repr((classes, len(self), self.content)))
 
 
 @dataclass(frozen=True)
 class TensorSet(_SplitBase):
-    """Inputs and targets of a whole split, [N, ...] each, on the host."""
+    """A split in memory.
+
+    Attributes:
+        inputs: A tensor [N, ...] or a dict of such tensors, on the host.
+        targets: A tensor [N, ...] or a dict of such tensors, on the host.
+    """
 
     inputs: Any
     targets: Any
@@ -84,80 +105,103 @@ class TensorSet(_SplitBase):
         return count_samples(self.inputs)
 
     def read_first_batch(self) -> Batch:
+        """Return the whole split."""
         return self.inputs, self.targets
 
     @cached_property
     def content(self) -> str:
+        """A hash of the whole split."""
         return hash_batch(self.sample)
 
     def select(self, indices: np.ndarray | list[int]) -> TensorSet:
+        """Return the split of some samples."""
         index = torch.as_tensor(indices)
         return type(self)(*(map_tensors(part, lambda tensor: tensor[index]) for part in self.sample))
 
 
 @dataclass(frozen=True)
 class ImageSet(TensorSet):
-    """Images, uint8 [N, 3, H, W], and labels, int64 [N], indices into the data set's classes."""
+    """A split of images in memory.
+
+    Inputs are images, uint8 [N, 3, H, W]. Targets are labels, int64 [N], indices of the data set's classes.
+    """
 
     unit = "images"
 
     @property
     def images(self) -> Tensor:
+        """The images, uint8 [N, 3, H, W]."""
         return self.inputs
 
     @property
     def labels(self) -> Tensor:
+        """The labels, int64 [N]."""
         return self.targets
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
-        """Names the split: its classes, every label in order, and images evenly spaced over it."""
-        looked_at = self.images[:: -(-len(self) // FINGERPRINT_IMAGES)]
-        return digest(repr((classes, tuple(self.images.shape))), self.labels, looked_at)
+        """Return a hash of the classes, all labels, and evenly spaced images."""
+        some_images = self.images[:: -(-len(self) // FINGERPRINT_IMAGES)]
+        return digest(repr((classes, tuple(self.images.shape))), self.labels, some_images)
 
 
 @dataclass(frozen=True)
 class SampleSet(_SplitBase):
-    """A map-style data set: `data[i]` is one sample, `(inputs, targets)`, made anew each time."""
+    """A map-style data set, from which `data[i]` makes one sample, `(inputs, targets)`.
+
+    Attributes:
+        data: The data set.
+        file: The file of the function that returned it.
+    """
 
     data: Any
-    file: Path  # of the function that it came from
+    file: Path
 
     def __len__(self) -> int:
         return len(self.data)
 
     def read_first_batch(self) -> Batch:
+        """Return the first samples as a batch."""
         return self[SampleRequest(0, 0, 0, 1, list(range(min(FINGERPRINT_SAMPLES, len(self)))))]
 
     def select(self, indices: np.ndarray) -> SampleSet:
+        """Return the split of some samples."""
         return SampleSet(Subset(self.data, indices.tolist()), self.file)
 
-    def __getitem__(self, places: SampleRequest) -> Batch:
-        """The samples, each made with the generators seeded by its place: the same ones in any process.
+    def __getitem__(self, request: SampleRequest) -> Batch:
+        """Return the requested samples as a batch.
 
-        Raises what the data set raises, InvalidPluginOutput for what is no sample.
+        Before each sample the generators are seeded by its position, so it is the same in any process.
+
+        Raises:
+            InvalidPluginOutput: A sample is no pair, or samples cannot be combined into one tensor.
         """
         samples = []
         with SeparateRandomState():
-            for number, index in enumerate(places.indices):
-                seed_all(derive_seed(places.seed, places.epoch, places.first + number * places.step))
+            for number, index in enumerate(request.indices):
+                seed_all(derive_seed(request.seed, request.epoch, request.first + number * request.step))
                 try:
                     samples.append(split_pair(self.data[index]))
-                except SystemExit as problem:  # a worker would end in silence
+                except SystemExit as problem:  # it would end a worker without a message
                     error = RuntimeError(f"SystemExit: {problem}")
                     raise error.with_traceback(problem.__traceback__) from None
         try:
-            found = default_collate(samples)
+            batch = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
             todo = "have the function return a DataLoader with a collate_fn for them"
             raise InvalidPluginOutput(f"its samples do not make one tensor ({problem}); {todo}") from None
-        return to_batch(found)
+        return to_batch(batch)
 
 
 @dataclass(frozen=True)
 class BatchSet(_SplitBase):
-    """Somebody's loader, which gives whole batches in an order of its own.
+    """A loader of the user's, which returns whole batches in its own order.
 
-    `samples` in an epoch, where the loader tells; `batch_size`, where it has one.
+    Attributes:
+        loader: The loader.
+        name: The name of the plug-in.
+        file: The file of the plug-in.
+        samples: The number of samples in an epoch, None if the loader does not tell it.
+        batch_size: The batch size, None if the loader does not tell it.
     """
 
     loader: Any
@@ -171,6 +215,11 @@ class BatchSet(_SplitBase):
         return len(self.loader)
 
     def read_first_batch(self) -> Batch:
+        """Return the loader's first batch.
+
+        Raises:
+            InvalidPluginOutput: The loader has no batch.
+        """
         first = next(read_batches(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
             raise InvalidPluginOutput(
@@ -180,6 +229,7 @@ class BatchSet(_SplitBase):
 
     @cached_property
     def content(self) -> str:
+        """The number of samples, and a hash or description of the first batch."""
         return f"{self.samples} {super().content}"
 
 
@@ -188,15 +238,19 @@ Split: TypeAlias = TensorSet | SampleSet | BatchSet
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test split; `fingerprint` names their content, whatever file or folder it came from.
+    """A data set.
 
-    `train_fingerprint` names training data that are left out of it, as others with each seed.
-
-    `classes` are empty where the data are no classification with a class a sample. `recorded` is what a
-    record's environment says of data that are not built in.
+    Attributes:
+        train: The training split, a `Split`; an ImageSet for a built-in source.
+        test: The test split.
+        classes: The names of the classes, empty if a sample does not have one class.
+        source: The name of the source.
+        fingerprint: A hash of the content, which does not depend on file or folder.
+        recorded: Entries of the record's environment for data that are not built in.
+        train_fingerprint: A hash of training data that may differ with the seed and are not in `fingerprint`.
     """
 
-    train: Any  # a `Split`; of a built-in source an ImageSet
+    train: Any
     test: Any
     classes: tuple[str, ...]
     source: str = ""
@@ -208,18 +262,24 @@ class Dataset:
     def from_images(
         cls, train: tuple[Any, Any], test: tuple[Any, Any], classes: tuple[str, ...] | None = None
     ) -> Dataset:
-        """What a source of images gives: of each split the images, uint8 [N, 3, H, W] of one size, and the
-        labels, int64 [N]; classes without names go by their numbers. Raises ValueError for labels or sizes
-        that do not fit.
+        """Create a data set of images.
+
+        Args:
+            train: Images, uint8 [N, 3, H, W], and labels, int64 [N].
+            test: The same for the test split, with images of the same size.
+            classes: The names of the classes; by default their numbers.
+
+        Raises:
+            ValueError: Image sizes differ, or a label is out of range.
         """
         splits = [ImageSet(*map(torch.as_tensor, pair)) for pair in (train, test)]
         shapes = [tuple(split.images.shape) for split in splits]
         if shapes[0][1:] != shapes[1][1:]:
             raise ValueError("training and test images differ in size")
         labels = torch.cat([split.labels for split in splits])
-        most = MAX_CLASSES if classes is None else len(classes)
-        if labels.min() < 0 or labels.max() >= most:
-            raise ValueError(f"labels from {labels.min()} to {labels.max()}: expected 0 to {most - 1}")
+        count = MAX_CLASSES if classes is None else len(classes)
+        if labels.min() < 0 or labels.max() >= count:
+            raise ValueError(f"labels from {labels.min()} to {labels.max()}: expected 0 to {count - 1}")
         classes = tuple(map(str, range(int(labels.max()) + 1))) if classes is None else classes
         parts = (tensor for split in splits for tensor in (split.images, split.labels))
         return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *parts))

@@ -1,4 +1,4 @@
-"""Batches drawn on the device: the whole data set lives there, an epoch is a plan of indices."""
+"""Loaders of data that is on the device as a whole; an epoch is a plan of indices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,14 @@ PADDING = 4
 
 
 def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
-    """All random choices of one epoch, int64 [4, count] on the CPU: image, top, left, flip of each sample.
+    """Draw all random choices of an epoch.
 
-    A function of its arguments alone: the same on every device and after every resume, and the global
-    random state is neither read nor changed. top and left lie in 0..2*PADDING, flip is 0 or 1.
+    The result depends on the arguments only, so it is the same on every device and after a resume. The global
+    random state is neither read nor changed.
+
+    Returns:
+        int64 [4, count] on the CPU: for each sample the index of the image, top and left of the crop in
+        0..2*PADDING, and 1 to flip it or 0.
     """
     generator = _generator(seed, epoch)
     order = torch.randperm(count, generator=generator)
@@ -31,7 +35,7 @@ def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor
 
 
 def draw_order(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
-    """The first row of `draw_plan` alone, int64 [count]."""
+    """Draw the order of an epoch, int64 [count]: the first row of `draw_plan`."""
     return torch.randperm(count, generator=_generator(seed, epoch)) if shuffle else torch.arange(count)
 
 
@@ -42,10 +46,21 @@ def _generator(seed: int, epoch: int) -> torch.Generator:
 
 @dataclass(kw_only=True)
 class ShardedLoader:
-    """Batches of `batch_size`, the last, short one kept, so that each sample comes exactly once.
+    """The base class of the loaders.
 
-    With several processes each takes its share of the same batches: every `processes`-th sample from `rank`
-    on. `sample_count` in an epoch is that of all processes.
+    An epoch has each sample once; its last batch may be shorter. Each of several processes gets its share of
+    every batch: every `processes`-th sample, beginning with `rank`.
+
+    Attributes:
+        sample_count: The number of samples of an epoch in all processes together.
+        batch_size: The number of samples of a batch in all processes together.
+        device: The device of the batches.
+        shuffle: Whether each epoch has its own random order.
+        seed: The seed of the random choices.
+        channels_last: Whether images are in the channels_last memory format.
+        pinned: Whether copies to the device use pinned memory, so that the host does not wait.
+        rank: The rank of this process.
+        processes: The number of processes.
     """
 
     sample_count: int
@@ -59,20 +74,20 @@ class ShardedLoader:
     processes: int = 1
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-self.sample_count // self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
+        """Yield the batches of an epoch from number `start` on, as inputs and targets, [B, ...] each."""
         raise NotImplementedError
 
     def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        """The same with the samples of each batch in all processes together."""
+        """Yield the batches of an epoch, each with its number of samples in all processes together."""
         sizes = (min(self.batch_size, self.sample_count - first) for first in self._batch_starts(start))
         return zip(self.epoch(epoch, start), sizes, strict=True)
 
     def shard_slices(self, start: int = 0) -> list[slice]:
-        """Where this process's share of each batch from number `start` on lies in an epoch."""
+        """Return the positions in the epoch of this process's share of each batch from `start` on."""
         size, count = self.batch_size, self.sample_count
         firsts = self._batch_starts(start)
         return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
@@ -82,17 +97,18 @@ class ShardedLoader:
 
 
 class TensorLoader(ShardedLoader):
-    """Batches of tensors that lie on the device whole, gathered there by some columns of an epoch's plan. An
-    epoch has the order that images of the same seed have.
+    """Batches gathered on the device from tensors that are there as a whole.
 
-    `pinned`: an epoch's plan goes to the device by pinned memory, behind what is queued there. Nothing in an
-    epoch waits for the device.
+    A batch is made from columns of the epoch's plan. With `pinned` nothing in an epoch waits for the device.
+
+    Args:
+        data: The split.
+        **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: TensorSet, **how: Any) -> None:
-        """`how`: as for `ShardedLoader`."""
-        super().__init__(sample_count=len(data), **how)
-        # sync: once, before training; pageable memory to the device. On a CPU they stay where they are.
+    def __init__(self, data: TensorSet, **options: Any) -> None:
+        super().__init__(sample_count=len(data), **options)
+        # sync: once, before training: a copy from pageable memory to the device; none on a CPU
         self.inputs, self.targets = (
             map_tensors(field, self._move_to_device) for field in (data.inputs, data.targets)
         )
@@ -101,26 +117,27 @@ class TensorLoader(ShardedLoader):
         return to_memory_format(tensor.to(self.device), self.channels_last)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        # Fewer samples than processes: nothing for some.
+        """Return the batches of an epoch from number `start` on."""
+        # A last batch with fewer samples than processes is empty for some of them.
         return (self.batch(plan) for plan in self.plans(epoch, start) if plan.shape[1])
 
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
-        """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
+        """Yield the plan of each batch of an epoch, int64 [rows, B] on the device, for `batch`."""
         plan = self.draw(epoch)
-        # From pinned memory the copy is queued and the host goes on.
+        # A copy from pinned memory is queued, and the host does not wait.
         plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
         yield from (plan[:, batch] for batch in self.shard_slices(start))
 
     def draw(self, epoch: int) -> Tensor:
-        """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
+        """Draw the plan of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
         return draw_order(self.sample_count, self.seed, epoch, self.shuffle)[None]
 
     def batch(self, plan: Tensor) -> Batch:
-        """The batch of columns of a plan, int64 [rows, B] on the device; safe inside a captured graph."""
+        """Make a batch from its plan, int64 [rows, B] on the device; may be captured in a CUDA graph."""
 
         def gathered(tensor: Tensor) -> Tensor:
             if self.channels_last and is_image(tensor):
-                # Gathered as it lies; index_select would turn it back.
+                # Gather in memory order, since index_select returns contiguous tensors.
                 return tensor.permute(0, 2, 3, 1).index_select(0, plan[0]).permute(0, 3, 1, 2)
             return tensor.index_select(0, plan[0])
 
@@ -128,9 +145,16 @@ class TensorLoader(ShardedLoader):
 
 
 class DeviceLoader(TensorLoader):
-    """Batches of normalised images, float32 [B, C, H, W], and labels, int64 [B], for training (`augment`,
-    `shuffle`) or evaluation (neither). Augmentation is a crop with padding 4 and a horizontal flip with
-    probability one half, per sample.
+    """Batches of normalised images, float32 [B, C, H, W], and labels, int64 [B].
+
+    Augmentation is a crop with padding 4 and a horizontal flip with probability 1/2 for each sample.
+
+    Args:
+        data: The split.
+        mean: The mean of each channel, for pixels in 0..1.
+        std: The standard deviation of each channel, for pixels in 0..1.
+        augment: Whether to crop and flip.
+        **options: Further attributes of `ShardedLoader`.
     """
 
     def __init__(
@@ -140,17 +164,18 @@ class DeviceLoader(TensorLoader):
         mean: Sequence[float],
         std: Sequence[float],
         augment: bool = False,
-        **how: Any,
+        **options: Any,
     ) -> None:
-        """`how`: as for `ShardedLoader`."""
-        super().__init__(data, **how)
+        super().__init__(data, **options)
         self.augment = augment
         self.scale, self.shift = normalization(mean, std, self.device)
 
     def draw(self, epoch: int) -> Tensor:
+        """Draw the plan of an epoch, int64 [4, samples] on the CPU."""
         return draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
 
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a batch from its plan, int64 [4, B] on the device; may be captured in a CUDA graph."""
         images: Any
         images, labels = super().batch(plan)
         if self.augment:

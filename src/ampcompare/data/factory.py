@@ -1,4 +1,4 @@
-"""From a data source to its training and test split."""
+"""Creation of a data set from a data source."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,21 +29,31 @@ def build_dataset(
     batch_sizes: tuple[int, int] = (128, 512),
     seed: int = 223,
 ) -> Dataset:
-    """Load the data of one of `SOURCES`, or of a function from elsewhere.
+    """Load the data of a built-in source or of a plug-in.
 
-    A limit takes a class-balanced subset (a random one where the classes are not known): the same one each
-    time, and part of every larger one. `kwargs` are what the source takes; `batch_sizes` (of training, of
-    evaluation) and `seed` are for a function from elsewhere. Raises UserError for whatever is wrong with the
-    arguments or the data.
+    A limit selects a class-balanced subset, or a random one if the classes are not known. The subset is the
+    same each time and part of every larger one.
+
+    Args:
+        source: The name of the source.
+        root: The folder or archive of the source.
+        train_limit: The number of training samples, None for all.
+        test_limit: The number of test samples, None for all.
+        kwargs: The user's arguments for the source.
+        batch_sizes: The batch sizes of training and evaluation, for a plug-in.
+        seed: The seed, for a plug-in.
+
+    Raises:
+        UserError: An argument or the data is invalid.
     """
     limits = {"train": train_limit, "test": test_limit}
-    declared = get_source(source)  # raises for a name that is none
+    declared = get_source(source)
     kwargs = kwargs or {}
     if declared.load is None:
         return _build_user_dataset(source, limits, kwargs, batch_sizes, seed)
-    ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
+    defaults = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
     return _limit_splits(
-        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=ours),
+        plugins.call(declared.loader, kwargs, key=user_data.KWARGS, name=source, defaults=defaults),
         limits,
         source,
     )
@@ -73,23 +83,33 @@ def _build_user_dataset(
         train, test = _limit_split("train", train, limits, source), _limit_split("test", test, limits, source)
         for split in (train, test):
             with wrap_data_errors(source, f"first samples for train={split is train}", function.file):
-                split.content  # noqa: B018 - it is kept
+                split.content  # noqa: B018 - computes and caches it
         classes = user_data.find_classes(train, test)
     except ValueError as problem:
         raise plugins.DATA.make_error(source, str(problem)) from None
-    # The training data of a function that takes the seed may be others with each: the test data tell them.
-    of_train = train.fingerprint(classes)
-    names = [f"{len(train)} {train.unit}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
-    fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
+    # Training data of a function that takes the seed may differ with the seed, so they are left out.
+    train_fingerprint = train.fingerprint(classes)
+    parts = [
+        f"{len(train)} {train.unit}",
+        test.fingerprint(classes),
+        *([] if is_seeded else [train_fingerprint]),
+    ]
+    fingerprint = f"{digest(repr(parts))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
-        # Of what is not in memory the fingerprint knows the beginning alone.
+        # The fingerprint of data that is not in memory covers only its first batch.
         recorded["data_source"] = function.source
-    return Dataset(train, test, classes, source, fingerprint, recorded, of_train if is_seeded else "")
+    return Dataset(
+        train, test, classes, source, fingerprint, recorded, train_fingerprint if is_seeded else ""
+    )
 
 
 def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source: str) -> Any:
-    """The split, or as much of it as the limit says. Raises UserError."""
+    """Return the split, or a subset of it if there is a limit.
+
+    Raises:
+        UserError: The limit is too large, or the split is a loader, which cannot be limited.
+    """
     if (limit := limits[name]) is None:
         return split
     if isinstance(split, BatchSet):
@@ -103,10 +123,14 @@ def _limit_split(name: str, split: Any, limits: Mapping[str, int | None], source
 
 
 def balanced_subset(labels: np.ndarray, limit: int) -> np.ndarray:
-    """Indices of `limit` samples, drawn at random with a fixed seed, classes as even as they allow.
+    """Draw a class-balanced subset with a fixed seed.
 
-    labels: int64 [N]. Returns int64 [limit], class after class in turn, so that a smaller limit's subset
-    is the beginning of a larger one's.
+    Args:
+        labels: int64 [N].
+        limit: The number of samples.
+
+    Returns:
+        Indices, int64 [limit]. The classes take turns, so a smaller subset is the beginning of a larger one.
     """
     # PCG64's raw stream is guaranteed to stay the same between NumPy versions; its permutations are not.
     keys = np.random.PCG64(SUBSET_SEED).random_raw(len(labels))

@@ -1,7 +1,7 @@
-"""Batches made on the host: of a map-style data set by workers, or by somebody's own loader.
+"""Loaders of batches that are made on the host, by DataLoader workers or by a loader of the user's.
 
-They have no plans, and so none of their batches can be part of a captured CUDA graph. A wait is one of the
-host for the data, never for the device.
+They have no plans, so making a batch cannot be captured in a CUDA graph. The host may wait for data, never
+for the device.
 """
 
 import multiprocessing
@@ -20,77 +20,95 @@ from ampcompare.data.seeding import read_batches
 
 
 class _HostLoader(ShardedLoader):
-    """Batches put on the device. With `pinned` the host waits for no copy: it makes the next batch while the
-    device works on what is queued.
+    """The base class of loaders that copy batches from the host to the device.
+
+    With `pinned` the host does not wait for copies.
     """
 
     def put(self, batch: Batch) -> Batch:
-        """The batch on the device."""
+        """Return the batch on the device."""
         return map_tensors(batch[0], self._move), map_tensors(batch[1], self._move)
 
     def _move(self, tensor: Tensor) -> Tensor:
         if self.pinned and tensor.get_device() < 0 and not tensor.is_pinned():
-            tensor = tensor.pin_memory()  # of a loader that does not pin: a copy on the host
-        # Pinned memory that is let go is given out again only when its copy is done.
+            tensor = tensor.pin_memory()  # from a loader that does not pin memory
+        # PyTorch reuses freed pinned memory only after its copy is done.
         return to_memory_format(tensor.to(self.device, non_blocking=self.pinned), self.channels_last)
 
 
 class SampleLoader(_HostLoader):
-    """Batches of a map-style data set, made by `workers` processes.
+    """Batches of a map-style data set.
 
-    Order and random choices are functions of (seed, epoch, position): the same batches with any number of
-    workers and processes, and from batch k on after a resume. 0 workers: this process makes them.
+    Order and random choices depend only on (seed, epoch, position). So the batches are the same with any
+    number of workers and processes, and after a resume within an epoch.
+
+    Args:
+        data: The split.
+        name: The name of the plug-in.
+        workers: The number of DataLoader workers; with 0 this process makes the batches.
+        **options: Further attributes of `ShardedLoader`.
     """
 
-    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **how: Any) -> None:
-        """`how`: as for `ShardedLoader`."""
-        super().__init__(sample_count=len(data), **how)
+    def __init__(self, data: SampleSet, *, name: str, workers: int = 0, **options: Any) -> None:
+        super().__init__(sample_count=len(data), **options)
         self.name, self.file = name, data.file
-        self._places: list[SampleRequest] = []  # the sampler of a DataLoader that lives longer than an epoch
-        # Forked, they have the modules of files, which no other process can import by name.
+        self._requests: list[SampleRequest] = []  # the sampler; the DataLoader is used for all epochs
+        # A forked worker has modules that were imported from files and cannot be imported by name.
         forks = workers and "fork" in multiprocessing.get_all_start_methods()
-        by_places: Any = data
+        dataset: Any = data
         self._loader: DataLoader[Any] = DataLoader(
-            by_places,
+            dataset,
             batch_size=None,
-            sampler=self._places,
+            sampler=self._requests,
             num_workers=workers,
             pin_memory=self.pinned,
             multiprocessing_context="fork" if forks else None,
-            generator=torch.Generator(),  # else each epoch would draw from the global one
+            generator=torch.Generator(),  # otherwise each epoch draws from the global one
             persistent_workers=workers > 0,
         )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch from number `start` on."""
         order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
-        places = (
+        requests = (
             SampleRequest(self.seed, epoch, own.start, own.step, order[own].tolist())
             for own in self.shard_slices(start)
         )
-        self._places[:] = (place for place in places if place.indices)
+        self._requests[:] = (request for request in requests if request.indices)
         yield from map(self.put, read_batches(self._loader, self.name, self.file, epoch, first=start))
 
 
 class BatchLoader(_HostLoader):
-    """Somebody's loader, as it is, its batches put on the device.
+    """Batches of a user's loader, moved to the device.
 
-    Its generators are seeded as an epoch begins, of (seed, epoch); batch k of an epoch is had by skipping k.
-    Several processes all run it, and each keeps its share of each batch.
+    Its generators are seeded from (seed, epoch) at the beginning of an epoch. After a resume within an epoch,
+    earlier batches are skipped. Each of several processes runs the loader and takes its share of each batch.
+
+    Args:
+        data: The split.
+        trains: Whether the batches are for training. Then each process needs a sample of each batch.
+        **options: Further attributes of `ShardedLoader`, except the batch size.
     """
 
-    def __init__(self, data: BatchSet, *, trains: bool = True, **how: Any) -> None:
-        """`how`: as for `ShardedLoader`, but for the batch size."""
+    def __init__(self, data: BatchSet, *, trains: bool = True, **options: Any) -> None:
         size = data.batch_size or count_samples(data.sample[0])
-        super().__init__(sample_count=len(data) * size, batch_size=size, **how)
+        super().__init__(sample_count=len(data) * size, batch_size=size, **options)
         self.data, self.name, self.trains = data, data.name, trains
 
     def __len__(self) -> int:
         return len(self.data)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch from number `start` on."""
         yield from (batch for batch, _ in self.epoch_with_sizes(epoch, start))
 
     def epoch_with_sizes(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+        """Yield the batches of an epoch, each with its number of samples in all processes together.
+
+        Raises:
+            UserError: The loader raises, has fewer batches than its length says, or a training batch has
+                fewer samples than there are processes.
+        """
         batches = read_batches(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
         for number in range(len(self)):
             if (whole := next(batches, None)) is None:

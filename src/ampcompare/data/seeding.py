@@ -1,8 +1,8 @@
-"""Other people's data, read: their random choices seeded, and what goes wrong in them in one line.
+"""Reading of users' data sets and loaders: seeds for their random choices, and one-line errors.
 
-A data set draws its crops from the global generators of Python, NumPy and PyTorch (the CPU's), a DataLoader
-its order. A data set's are seeded by where in the training a sample is asked for: the same at the same place,
-in any process. A loader's are seeded as an epoch begins.
+A data set draws its crops from the global CPU generators of Python, NumPy and PyTorch, and a DataLoader draws
+its order from them. For a data set, the generators are seeded before each sample by its position in the
+training, so a sample is the same in any process. For a loader, they are seeded at the beginning of an epoch.
 """
 
 import hashlib
@@ -26,19 +26,30 @@ _END = object()
 
 @contextmanager
 def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
-    """Somebody's code is asked for `what`. UserError as `plugins.blame` words it; RuntimeError for the loss
-    of a worker, which is no mistake in the data: it may come of a signal to the whole job, or of a want of
+    """Turn exceptions of a data plug-in into UserErrors, as `plugins.wrap_plugin_errors` does.
+
+    The death of a worker is no mistake in the data: its cause may be a signal to the whole job, or a lack of
     memory.
+
+    Args:
+        name: The name of the plug-in.
+        what: What it has to return, for the message.
+        file: The file of the plug-in.
+        workers: The number of DataLoader workers.
+
+    Raises:
+        UserError: The plug-in raised an exception.
+        RuntimeError: A worker has died.
     """
     try:
         yield
     except (Exception, SystemExit) as problem:
         if is_worker_loss(problem):
-            cause = problem.__cause__  # of two words the one that says of what it died
+            cause = problem.__cause__  # of two messages the one with the cause of death
             raise (cause if cause and is_worker_loss(cause) else problem) from None
         is_from_worker = WORKER_ERROR.match(str(problem))
         if workers and isinstance(problem, ConnectionError | EOFError) and not is_from_worker:
-            # A worker died while it sent a batch, and PyTorch has not been told yet.
+            # A worker died while it sent a batch, and PyTorch has not noticed yet.
             what = f"DataLoader worker (pid unknown) exited unexpectedly: {reason(problem)}"
             raise RuntimeError(what) from None
         with plugins.wrap_plugin_errors(plugins.DATA, name, f"no {what}", file):
@@ -46,21 +57,23 @@ def wrap_data_errors(name: str, what: str, file: Path | None, workers: int = 0) 
 
 
 def derive_seed(*words: int) -> int:
-    """A seed of 63 bits for a place, such as (seed, epoch, position)."""
+    """Return a 63-bit seed derived from numbers, such as (seed, epoch, position)."""
     text = "/".join(map(str, words)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
 def seed_all(seed: int) -> None:
-    """Seed the three of them: 20 us."""
+    """Seed the generators of Python, NumPy and PyTorch (CPU), which takes 20 us."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
 
 
 class SeparateRandomState:
-    """Within, the three are somebody's who goes on where he left them; outside, they are as a model's dropout
-    has them: 0.2 ms.
+    """A context with separate states of the three global generators; entering takes 0.2 ms.
+
+    The state continues each time the context is entered again. Outside, the generators continue as if the
+    context had not been entered, for example for a model's dropout.
     """
 
     def __init__(self) -> None:
@@ -89,36 +102,45 @@ def _set_states(states: tuple[Any, ...]) -> None:
 def read_batches(
     loader: Any, name: str, file: Path | None, epoch: int, *, seed: int | None = None, first: int = 0
 ) -> Iterator[Batch]:
-    """The batches of a loader on the host, the first one called number `first` in messages.
+    """Yield the batches of an epoch on the host.
 
-    Of somebody's own loader (`seed`) all random choices of an epoch begin at (seed, epoch). Raises as `asked`
-    does.
+    Args:
+        loader: Our DataLoader, or a loader of the user's.
+        name: The name of the plug-in, for messages.
+        file: The file of the plug-in.
+        epoch: The epoch.
+        seed: For a loader of the user's, the seed of the run: random choices depend on (seed, epoch).
+        first: The number of the first batch, for messages.
+
+    Raises:
+        UserError: The plug-in raised an exception.
+        RuntimeError: A worker has died.
     """
-    workers, apart = (
+    workers, random_state = (
         getattr(loader, "num_workers", 0),
         SeparateRandomState() if seed is not None else nullcontext(),
     )
     batches: Any = None
     for number in count(first):
-        with wrap_data_errors(name, f"batch {number} of epoch {epoch}", file, workers), apart:
+        with wrap_data_errors(name, f"batch {number} of epoch {epoch}", file, workers), random_state:
             if batches is None:
                 if seed is not None:
                     seed_all(mixed := derive_seed(seed, epoch))
                     _seed(loader, mixed, epoch)
                 batches = start_iterator(loader)
-            found: Any = next(batches, _END)
-            batch = found if seed is None or found is _END else to_batch(found)
+            batch: Any = next(batches, _END)
+            batch = batch if seed is None or batch is _END else to_batch(batch)
         if batch is _END:
             return
         yield batch
 
 
 def _seed(loader: Any, seed: int, epoch: int) -> None:
-    """Seed the generators that a DataLoader and its samplers have, and tell them the epoch."""
+    """Seed the generators of a DataLoader and its samplers, and set their epoch."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     parts = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     for part in (*parts, getattr(loader, "dataset", None)):
         if isinstance(generator := getattr(part, "generator", None), torch.Generator):
             generator.manual_seed(seed)
-        if callable(tell := getattr(part, "set_epoch", None)):
-            tell(epoch)
+        if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch(epoch)

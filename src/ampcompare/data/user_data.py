@@ -1,4 +1,4 @@
-"""The data of `data.source=./data.py:build`: what the function returned, as one of the forms of `splits`."""
+"""Data of a plug-in, such as `data.source=./data.py:build`: from the function's result to a split."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ from ampcompare.plugins import DATA, InvalidPluginOutput, Plugin
 
 KWARGS = "data.kwargs"
 SPLIT_FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
-IGNORED_TARGET = -100  # a target that PyTorch's losses leave out
+IGNORED_TARGET = -100  # a target that PyTorch's losses ignore
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
 INTEGER_DTYPES = (
     *_SIGNED,
@@ -32,67 +32,83 @@ INTEGER_DTYPES = (
 def load(
     name: str, kwargs: Mapping[str, Any], batch_sizes: tuple[int, int], seed: int
 ) -> tuple[list[Split], Plugin, bool]:
-    """The two splits that the function of that name returns; the function; whether it takes the seed.
+    """Call the function of a data plug-in for both splits.
 
-    `kwargs` are the user's. `batch_sizes` (of training, of evaluation) and `seed` are given where its
-    signature names them. Raises UserError.
+    Args:
+        name: The name of the plug-in.
+        kwargs: The user's arguments.
+        batch_sizes: The batch sizes of training and evaluation, passed if the signature has `batch_size`.
+        seed: The seed, passed if the signature has `seed`.
+
+    Returns:
+        The training and the test split, the plug-in, and whether it takes the seed.
+
+    Raises:
+        UserError: The plug-in cannot be loaded or called, or its result is invalid.
     """
-    found, splits = plugins.load(DATA, name), []
+    plugin, splits = plugins.load(DATA, name), []
     if "train" in kwargs:
         raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
-    signature = plugins.get_signature(found.value)
+    signature = plugins.get_signature(plugin.value)
     for train, size in zip((True, False), batch_sizes, strict=True):
-        function, common = found.value, {"batch_size": size, "seed": seed}
-        ours: dict[str, Any] = {key: value for key, value in common.items() if key in signature.parameters}
+        function, common = plugin.value, {"batch_size": size, "seed": seed}
+        defaults: dict[str, Any] = {
+            key: value for key, value in common.items() if key in signature.parameters
+        }
         if plugins.accepts_argument(signature, "train"):
-            ours["train"] = train
-        else:  # the first argument, called otherwise
+            defaults["train"] = train
+        else:  # the first argument has another name
             function = partial(function, train)
-        with wrap_data_errors(name, f"data for train={train}", found.file):
-            returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=ours)
-            splits.append(_to_split(returned, name, found.file))
-    return splits, found, "seed" in signature.parameters
+        with wrap_data_errors(name, f"data for train={train}", plugin.file):
+            returned = plugins.call(function, kwargs, key=KWARGS, name=name, defaults=defaults)
+            splits.append(_to_split(returned, name, plugin.file))
+    return splits, plugin, "seed" in signature.parameters
 
 
-def _to_split(found: Any, name: str, file: Path) -> Split:
-    if type(found) is Subset and type(found.dataset) is TensorDataset:
-        found = found.dataset[torch.as_tensor(found.indices)]
-    elif type(found) is TensorDataset:  # PyTorch's own hold nothing random
-        found = found.tensors
-    if _is_pair(found):
-        return TensorSet(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in found)))
-    is_map = hasattr(found, "__getitem__") and hasattr(found, "__len__")
-    if isinstance(found, Mapping | str) or not (is_map or hasattr(found, "__iter__")):
-        raise InvalidPluginOutput(f"{describe_type(found)}; expected {SPLIT_FORMS}")
-    if (length := len(found)) < 1:
-        raise InvalidPluginOutput(f"{describe_type(found)} of {length}; expected at least one sample")
-    if is_map and not isinstance(found, DataLoader | IterableDataset):
-        return SampleSet(found, file)
-    return BatchSet(found, name, file, _count_samples(found, length), _get_batch_size(found))
+def _to_split(data: Any, name: str, file: Path) -> Split:
+    """Return the result of a plug-in as a split.
+
+    Raises:
+        InvalidPluginOutput: It has none of the allowed forms, or no sample.
+    """
+    if type(data) is Subset and type(data.dataset) is TensorDataset:
+        data = data.dataset[torch.as_tensor(data.indices)]
+    elif type(data) is TensorDataset:  # PyTorch's own class makes no random choices
+        data = data.tensors
+    if _is_pair(data):
+        return TensorSet(*to_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in data)))
+    is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, Mapping | str) or not (is_map or hasattr(data, "__iter__")):
+        raise InvalidPluginOutput(f"{describe_type(data)}; expected {SPLIT_FORMS}")
+    if (length := len(data)) < 1:
+        raise InvalidPluginOutput(f"{describe_type(data)} of {length}; expected at least one sample")
+    if is_map and not isinstance(data, DataLoader | IterableDataset):
+        return SampleSet(data, file)
+    return BatchSet(data, name, file, _count_samples(data, length), _get_batch_size(data))
 
 
-def _is_pair(found: Any) -> bool:
-    if isinstance(found, tuple):
-        return True  # no data set is one; what is wrong with it as a pair is said
+def _is_pair(data: Any) -> bool:
+    if isinstance(data, tuple):
+        return True  # no data set is a tuple; `to_batch` reports an invalid pair
     fields = Tensor | np.ndarray | Mapping | list
-    return isinstance(found, list) and len(found) == 2 and all(isinstance(field, fields) for field in found)
+    return isinstance(data, list) and len(data) == 2 and all(isinstance(field, fields) for field in data)
 
 
 def _count_samples(loader: Any, batches: int) -> int | None:
-    """The samples of an epoch of PyTorch's own batches, None where others are cut."""
+    """Return the number of samples of an epoch of a DataLoader, None if it is not known."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not loader.batch_size:
         return None
     return batches * loader.batch_size if loader.drop_last else len(loader.sampler)  # type: ignore[arg-type]
 
 
 def _get_batch_size(loader: Any) -> int | None:
-    """Its own, or that of a batch sampler like PyTorch's."""
+    """Return the batch size of a loader or of its batch sampler, None if it is not known."""
     own = getattr(loader, "batch_size", None)
     return own or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
 
 
 def is_image_split(split: Any) -> bool:
-    """RGB images as bytes with a label each: ours to augment and normalise."""
+    """Return whether a split has RGB images as bytes with labels, which we augment and normalise."""
     if not (isinstance(split, TensorSet) and all(isinstance(part, Tensor) for part in split.sample)):
         return False
     images, labels = split.inputs, split.targets
@@ -101,7 +117,11 @@ def is_image_split(split: Any) -> bool:
 
 
 def find_classes(train: Split, test: Split) -> tuple[str, ...]:
-    """The classes of both splits, empty where the targets are no classes. Raises InvalidPluginOutput."""
+    """Return the names of the classes of both splits, empty if the targets are no classes.
+
+    Raises:
+        InvalidPluginOutput: The splits differ in the names of inputs or targets.
+    """
     named = [get_field_names(split.sample) for split in (train, test)]
     if named[0] != named[1]:
         raise InvalidPluginOutput(
@@ -115,19 +135,19 @@ def find_classes(train: Split, test: Split) -> tuple[str, ...]:
 
 
 def _classes_from_targets(*targets: Any) -> tuple[str, ...]:
-    """The classes of whole-number targets [N], by their numbers; none where targets are something else."""
+    """Return the classes of integer targets [N] by their numbers, empty for other targets."""
     if not all(
         isinstance(t, Tensor) and t.dtype in INTEGER_DTYPES and t.ndim == 1 and len(t) for t in targets
     ):
         return ()
-    numbers = torch.cat([target.long() for target in targets])  # PyTorch compares few of the unsigned ones
+    numbers = torch.cat([target.long() for target in targets])  # PyTorch compares few unsigned dtypes
     count = 1 + int(numbers.max())
     is_negative = bool((numbers[numbers != IGNORED_TARGET] < 0).any())
     return tuple(map(str, range(count))) if not is_negative and count <= MAX_CLASSES else ()
 
 
 def _get_stored_targets(data: Any) -> Tensor | None:
-    """The `targets` that a data set holds of all its samples, as torchvision's do."""
+    """Return the `targets` attribute of a data set, which torchvision's have for all samples."""
     try:
         return torch.as_tensor(data.targets)
     except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -135,8 +155,10 @@ def _get_stored_targets(data: Any) -> Tensor | None:
 
 
 def get_labels(split: TensorSet | SampleSet) -> np.ndarray:
-    """The class of each sample, int64 [N], where that is known without loading it: of tensors, and of a data
-    set that holds all of them as `targets`; else zeros. What the loss leaves out is of the first class.
+    """Return the class of each sample, int64 [N], without loading samples.
+
+    Classes are known for tensors and for data sets with `targets`; otherwise all are 0. A target that the
+    loss ignores counts as class 0.
     """
     labels: Any = split.targets if isinstance(split, TensorSet) else _get_stored_targets(split.data)
     if not _classes_from_targets(labels) or len(labels) != len(split):
@@ -145,15 +167,16 @@ def get_labels(split: TensorSet | SampleSet) -> np.ndarray:
 
 
 def _find_declared_classes(split: Split) -> tuple[str, ...]:
-    """The classes that a data set says it has: by `classes`, `num_classes`, or the `targets` of all samples;
-    of a subset or a loader, those of the whole.
+    """Return the classes that a data set declares by `classes`, `num_classes` or `targets`.
+
+    A subset or a loader has the classes of its data set.
     """
     data = split.data if isinstance(split, SampleSet) else getattr(split, "loader", None)
     while data is not None:
         names, number = getattr(data, "classes", None), getattr(data, "num_classes", None)
         if isinstance(names, Sequence) and names and not isinstance(names, str):
-            found = tuple(map(str, names))
-            return found if len(set(found)) == len(found) <= MAX_CLASSES else ()
+            classes = tuple(map(str, names))
+            return classes if len(set(classes)) == len(classes) <= MAX_CLASSES else ()
         if type(number) is int and 0 < number <= MAX_CLASSES:
             return tuple(map(str, range(number)))
         if classes := _classes_from_targets(_get_stored_targets(data)):

@@ -1,8 +1,8 @@
-"""The worker processes of a DataLoader beside signals that reach every process of a job.
+"""Protection of DataLoader workers from signals that reach every process of a job.
 
-Ctrl-C, the end of a terminal and a batch system's warnings and SIGTERM go to the workers too, while the
-training still wants to finish its step and to save, and may need a batch for that. So a worker ends when the
-training says so: by the loader's end, by a SIGTERM of the training itself, or with it.
+Ctrl-C, a closed terminal and a batch system's signals reach the workers too, while the training still
+finishes its step and saves, and may need another batch. So a worker ignores them. It ends with the loader,
+with the training's process, or by a SIGTERM that the training itself sends.
 """
 
 import multiprocessing
@@ -22,13 +22,13 @@ BLOCKED_SIGNALS = (*IGNORED_SIGNALS, signal.SIGTERM)
 
 
 def start_iterator(loader: Any) -> Iterator[Any]:
-    """`iter(loader)`; if it is a DataLoader with workers, these leave the signals above to the training."""
+    """Return `iter(loader)`; the workers of a DataLoader ignore the signals that are for the training."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
     if not isinstance(loader.worker_init_fn, _WorkerInit):
         loader.worker_init_fn = _WorkerInit(loader.worker_init_fn)
-    # The signals are blocked while workers are forked: one that comes before `_WorkOn` has run would end the
-    # worker, and threads that its libraries start inherit the mask.
+    # Block the signals while workers are forked, since a signal before `_WorkerInit` would end the worker.
+    # Threads that the worker's libraries start inherit the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     try:
         return iter(loader)
@@ -38,28 +38,28 @@ def start_iterator(loader: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _WorkerInit:
-    """What a worker does first, before what its loader asks for (`then`)."""
+    """Sets up the signals of a worker, then calls the loader's own `worker_init_fn` (`then`)."""
 
     then: Callable[[int], None] | None
 
     def __call__(self, number: int) -> None:
         set_handler(IGNORED_SIGNALS, signal.SIG_IGN)
-        held = [signal.SIGTERM] if hasattr(signal, "sigwaitinfo") else []  # on macOS it ends by any SIGTERM
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        blocked = [signal.SIGTERM] if hasattr(signal, "sigwaitinfo") else []  # on macOS any SIGTERM ends it
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         training = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server
-        if held and training is not None:
+        if blocked and training is not None:
             threading.Thread(target=_exit_on_sigterm, args=(training.pid,), daemon=True).start()
         if self.then is not None:
             self.then(number)
 
 
 def _exit_on_sigterm(training: int) -> None:
-    """Wait for a SIGTERM of the training: Python, which joins its workers as it ends, sends it first."""
+    """End the worker on a SIGTERM from the training's process, which Python sends when the training ends."""
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
         pass
-    os._exit(0)  # only this thread receives SIGTERM, and the main thread waits for a task that does not come
+    os._exit(0)  # from this thread, since the main thread may wait for a task for ever
 
 
 def is_worker_loss(problem: BaseException) -> bool:
-    """Whether it is PyTorch's word that a worker has died: raised wherever the main thread is by then."""
+    """Return whether PyTorch raised the exception because a worker died, which may happen in any line."""
     return isinstance(problem, RuntimeError) and str(problem).startswith("DataLoader worker (pid")

@@ -1,4 +1,4 @@
-"""The networks: ours (`builtin.py`), and those from elsewhere (`external.py`)."""
+"""Networks: the built-in ones (`builtin.py`), and those of libraries and users (`external.py`)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,11 +21,20 @@ def build_model(
     zero_init_residual: bool = False,
     kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> nn.Module:
-    """An untrained network: one of ours for float images [B, 3, H, W], giving logits [B, num_classes], or one
-    from elsewhere (`timm:NAME`, `torchvision:NAME`, `./net.py:build`), called with `kwargs`.
+    """Return an untrained network.
 
-    `num_classes` is None where the data have no classes; `stem` (`ours.resnet`) and `zero_init_residual`
-    (`ours.zero_residuals`) are those of ours. Raises UserError for a network that cannot be had or built.
+    Args:
+        name: A built-in network, `timm:NAME`, `torchvision:NAME`, or a plug-in such as `./net.py:build`.
+        stem: "cifar" or "imagenet", for a built-in ResNet (see `builtin.resnet`).
+        num_classes: The number of classes, None if the data have none.
+        zero_init_residual: Whether the residual branches of a built-in ResNet begin at 0.
+        kwargs: Arguments for a network that is not built in.
+
+    Returns:
+        The network. A built-in one takes images, float [B, 3, H, W], and returns logits [B, num_classes].
+
+    Raises:
+        UserError: The network does not exist or cannot be built.
     """
     if name not in BUILT_IN and name not in RESNETS:
         return build_external(name, num_classes, kwargs)

@@ -1,4 +1,4 @@
-"""Our networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one."""
+"""The built-in networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one."""
 
 from collections import OrderedDict
 from itertools import pairwise
@@ -10,10 +10,10 @@ RESNETS = ("resnet50", "resnet18", "resnet152")
 
 
 def resnet(name: str, stem: str, num_classes: int) -> nn.Module:
-    """torchvision's ResNet of that name, with its own stem (`imagenet`) or one for small images (`cifar`).
+    """Return torchvision's ResNet with its own stem (`imagenet`) or one for small images (`cifar`).
 
-    The CIFAR stem is a 3x3 convolution with stride 1 and no max-pool, as in He et al. 2016 section 4.2;
-    ResNet50 with it has 23.5 M parameters for 10 classes.
+    The CIFAR stem is a 3x3 convolution with stride 1 and no max-pool, as in He et al. 2016, section 4.2. With
+    it, ResNet50 has 23.5 M parameters for 10 classes.
     """
     from torchvision import models
 
@@ -27,9 +27,11 @@ def resnet(name: str, stem: str, num_classes: int) -> nn.Module:
 
 
 def zero_init_residuals(model: nn.Module) -> nn.Module:
-    """The ResNet with each residual branch at 0, so that the signal keeps its size through 50 layers and the
-    running statistics of BatchNorm hold from the first steps (Goyal et al. 2017, section 5.1). It draws no
-    random numbers: all other weights are the same.
+    """Set the last BatchNorm weight of each residual branch to 0, in place, and return the ResNet.
+
+    Every block then begins as the identity, so the signal keeps its magnitude through 50 layers, and
+    BatchNorm's running statistics are usable from the first steps (Goyal et al. 2017, section 5.1). No random
+    numbers are drawn, so all other weights stay the same.
     """
     for block in model.modules():
         if isinstance(last := getattr(block, "bn3", None) or getattr(block, "bn2", None), nn.BatchNorm2d):
@@ -38,7 +40,7 @@ def zero_init_residuals(model: nn.Module) -> nn.Module:
 
 
 def tiny(num_classes: int) -> nn.Module:
-    """Two convolutions with BatchNorm and a linear layer: 5 k parameters, for tests and quick looks."""
+    """Return a network of two convolutions and a linear layer with 5 k parameters, for quick trials."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(16),
@@ -53,7 +55,10 @@ def tiny(num_classes: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut without weights: every `stride`-th pixel, new channels zero."""
+    """Two 3x3 convolutions and a shortcut without weights.
+
+    The shortcut takes every `stride`-th pixel; additional channels are zero.
+    """
 
     def __init__(self, channels: int, wider: int) -> None:
         super().__init__()
@@ -71,7 +76,10 @@ class _Block(nn.Module):
 
 
 def resnet20(num_classes: int) -> nn.Module:
-    """ResNet20 of width 16 for 32x32 images, 0.27 M parameters: He et al. 2016, section 4.2, shortcuts A."""
+    """Return ResNet20 with width 16 for 32x32 images (He et al. 2016, section 4.2, shortcuts A).
+
+    It has 0.27 M parameters.
+    """
     stages = {
         f"layer{number}": nn.Sequential(_Block(before, width), _Block(width, width), _Block(width, width))
         for number, (before, width) in enumerate(pairwise((16, 16, 32, 64)), 1)

@@ -1,4 +1,4 @@
-"""Networks from elsewhere: `timm:NAME`, `torchvision:NAME`, `pkg.mod:build`, `./net.py:build`."""
+"""Networks of libraries and users: `timm:NAME`, `torchvision:NAME`, `pkg.mod:build`, `./net.py:build`."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -14,23 +14,28 @@ from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.builtin import BUILT_IN, RESNETS
 from ampcompare.plugins import MODELS, Plugin
 
-WEIGHTS = {"timm": "pretrained", "torchvision": "weights"}  # the argument by which a library fetches them
+WEIGHTS = {"timm": "pretrained", "torchvision": "weights"}  # a library's argument for pretrained weights
 
 
 def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
-    """The network of that name. `num_classes` is given if it is known and the builder takes it.
+    """Build a network that is not built in.
 
-    Raises UserError for a name that leads nowhere, for arguments that the builder does not take, and for
-    whatever goes wrong as it is called.
+    Args:
+        name: The name of the network.
+        num_classes: The number of classes, None if it is not known. It is passed if the builder accepts it.
+        kwargs: The user's arguments.
+
+    Raises:
+        UserError: There is no such network, the builder does not accept an argument, or it fails.
     """
     builder = find_builder(name)
-    ours = {} if num_classes is None else {"num_classes": num_classes}
-    what = f"no network for num_classes={num_classes}" if ours else "no network"
+    defaults = {} if num_classes is None else {"num_classes": num_classes}
+    what = f"no network for num_classes={num_classes}" if defaults else "no network"
     weights = WEIGHTS.get(name.partition(":")[0], "")
-    if asked := kwargs.get(weights):
-        what += f" with the weights of model.kwargs.{weights}={asked!r}"
+    if pretrained := kwargs.get(weights):
+        what += f" with the weights of model.kwargs.{weights}={pretrained!r}"
     with plugins.wrap_plugin_errors(MODELS, name, what, builder.file):
-        model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=ours)
+        model = plugins.call(builder.value, kwargs, key="model.kwargs", name=name, defaults=defaults)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         expected = "expected a torch.nn.Module that has a parameter to train"
         raise MODELS.make_error(name, f"returned {describe_type(model)}; {expected}")
@@ -38,8 +43,9 @@ def build_external(name: str, num_classes: int | None, kwargs: Mapping[str, Any]
 
 
 def describe_source(name: str, model: nn.Module) -> dict[str, Any]:
-    """What a record says of a network from elsewhere: which version it is, and how many parameters it has.
-    Nothing of one of ours.
+    """Return the version and the number of parameters of a network, for its record.
+
+    Empty for a built-in network.
     """
     if name in BUILT_IN or name in RESNETS:
         return {}
@@ -48,7 +54,11 @@ def describe_source(name: str, model: nn.Module) -> dict[str, Any]:
 
 
 def find_builder(name: str) -> Plugin:
-    """What makes the network of that name; of a library's `source` is its version. Raises UserError."""
+    """Return the function that builds a network; for a library, `source` is the library's version.
+
+    Raises:
+        UserError: There is no such network, or the library is not installed.
+    """
     library, _, short = name.partition(":")
     if library == "timm":
         if find_spec("timm") is None:
@@ -73,5 +83,5 @@ def find_builder(name: str) -> Plugin:
 
 def _make_unknown_error(name: str, known: Collection[str]) -> UserError:
     library, _, short = name.partition(":")
-    said = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
-    return MODELS.make_error(name, f"{library} has no network of this name; {said}")
+    hint = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
+    return MODELS.make_error(name, f"{library} has no network of this name; {hint}")

@@ -4,8 +4,11 @@ from torch import nn
 
 
 def build(width: int = 4096, layers: int = 3) -> nn.Sequential:
-    """Linear layers of `width` inputs and outputs with ReLU between them: float [B, width] in and out."""
-    made: list[nn.Module] = []
+    """Return linear layers with `width` inputs and outputs and ReLU between them.
+
+    Input and output are float [B, width].
+    """
+    hidden: list[nn.Module] = []
     for _ in range(layers - 1):
-        made += [nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*made, nn.Linear(width, width))
+        hidden += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(width, width))

@@ -1,8 +1,7 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A built-in backend is one class and one entry in REGISTRY (`registry.py`), which the class has as `metadata`.
-Others come by name (`ampcompare.plugins`). This module loads no torch, so that the command line can list
-backends at once.
+A built-in backend is a class and an entry in REGISTRY (`registry.py`), its `metadata`. Other backends are
+plug-ins (`ampcompare.plugins`). This module does not import torch, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ if TYPE_CHECKING:
 
     from ampcompare.precision.base import Precision
 
-# How a plug-in states its metadata, for messages.
+# An example of a plug-in's metadata, for messages.
 _EXAMPLE = 'metadata = BackendInfo(label="...", description="...")'
 
 
 def get_backend(name: str) -> BackendInfo:
-    """Return the metadata of the backend `name`; a plug-in is imported for it.
+    """Return the metadata of a backend. A plug-in is imported.
 
-    Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
+    Raises:
+        UserError: The plug-in cannot be used.
+        ValueError: No backend has this name.
     """
     return REGISTRY[name] if name in REGISTRY else _plugin(name)[0]
 
@@ -75,14 +76,14 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     from ampcompare.precision.keep_fp32 import KeepFp32Error
     from ampcompare.system.device import check_tf32
 
-    blame: AbstractContextManager[None] = nullcontext()
+    plugin_errors: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
         backend = REGISTRY[name]
         cls = resolve_name(f"{__name__}.{backend.target}")
     else:
         backend, cls, file = _plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
-        blame = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
+        plugin_errors = plugins.wrap_plugin_errors(plugins.BACKENDS, name, what, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
         why = f"no option of a backend; expected one of {', '.join(known)}"
@@ -97,7 +98,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         )
     if backend.uses_tf32:
         check_tf32(torch.device(device), name)
-    with blame:
+    with plugin_errors:
         return cls(torch.device(device), settings)
 
 
@@ -105,27 +106,27 @@ def _plugin(name: str) -> tuple[BackendInfo, type[Precision], Path]:
     """Return the metadata of a plug-in backend, its class and its file."""
     from ampcompare.precision.base import Precision, get_metadata
 
-    door = plugins.BACKENDS
-    if not door.accepts(name):
-        raise ValueError(door.make_unknown_error(name, REGISTRY))
-    found = plugins.load(door, name)
-    cls = found.value
+    kind = plugins.BACKENDS
+    if not kind.accepts(name):
+        raise ValueError(kind.make_unknown_error(name, REGISTRY))
+    plugin = plugins.load(kind, name)
+    cls = plugin.value
     if not isinstance(cls, type) or not issubclass(cls, Precision):
         what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
-        raise door.make_error(name, f"{what} is no backend; expected a class that inherits from Precision")
+        raise kind.make_error(name, f"{what} is no backend; expected a class that inherits from Precision")
     if hasattr(cls, "declares"):
-        raise door.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {door.renamed}")
+        raise kind.make_error(name, f"{cls.__name__} has `declares`, which nothing reads; {kind.renamed}")
     if cls.prepare is not Precision.prepare:
         why = "which is final, since it also keeps modules in fp32; call it convert"
-        raise door.make_error(name, f"{cls.__name__} overrides prepare, {why}")
+        raise kind.make_error(name, f"{cls.__name__} overrides prepare, {why}")
     if not isinstance(cls.metadata, BackendInfo):
         why = f"{cls.__name__}.metadata is {cls.metadata!r}"
-        raise door.make_error(name, f"{why}; expected {_EXAMPLE}")
+        raise kind.make_error(name, f"{why}; expected {_EXAMPLE}")
     try:
         metadata = get_metadata(cls)
     except ValueError as problem:  # a name or a docstring that cannot be shown
-        raise door.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
+        raise kind.make_error(name, f"{problem}; give {cls.__name__} {_EXAMPLE}") from None
     if metadata.label in REGISTRY:
         why = f"label={metadata.label!r} is that of a built-in backend; give {cls.__name__} another"
-        raise door.make_error(name, why)
-    return metadata, cls, found.file
+        raise kind.make_error(name, why)
+    return metadata, cls, plugin.file

@@ -19,21 +19,24 @@ NO_CONTEXT = nullcontext()  # one object for all steps
 
 
 class UnsupportedModel(ValueError):
-    """A backend cannot train the model. The message is one line: why, and what to use instead."""
+    """A backend cannot train the model.
+
+    The message is one line with the reason and an alternative.
+    """
 
 
 class Precision:
-    """Plain fp32, and what a backend may change of it.
+    """Plain fp32, and the base class of all backends.
 
     The loop calls `prepare` once. For each optimizer step it calls `forward_context` around forward and loss,
-    `backward` once per micro-batch (the last with sync=True), `unscale_` if it wants to read or clip
-    gradients, then `step`. Nothing here waits for the device unless it says so.
+    `backward` once per micro-batch (the last with sync=True), `unscale_` if it reads or clips gradients, and
+    `step`. No method waits for the device unless its docstring says so.
 
     `prepare` and `training_context` are the same for every backend. A backend overrides the hooks that they
     call, `convert` and `session`, and any other method.
 
     Attributes:
-        metadata: What a class states of itself. An instance completes it: see `get_metadata`.
+        metadata: The metadata of the class. The constructor completes it (see `get_metadata`).
         input_dtype: The dtype of the images that a convolution gets inside `forward_context`.
         kept: The modules that `precision.keep_fp32` keeps in fp32, known after `prepare`.
         tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
@@ -53,10 +56,9 @@ class Precision:
 
     @final
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Fit model and optimizer to the backend; once, before DDP wraps the model.
+        """Prepare model and optimizer for the backend; call it once, before DDP wraps the model.
 
-        The modules of `precision.keep_fp32` are kept in fp32, the rest is the backend's `convert`. A backend
-        overrides `convert`, not this.
+        Keeps the modules of `precision.keep_fp32` in fp32 and calls `convert`, which a backend may override.
 
         Raises:
             KeepFp32Error: A pattern of `keep_fp32` matches no module, or the module cannot be kept in fp32.
@@ -81,7 +83,8 @@ class Precision:
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Convert model and optimizer for the backend, in place or as new ones, and return both.
 
-        Modules that `casting.is_kept_in_fp32` names stay in fp32; `casting.convert_network` leaves them alone.
+        It must leave modules alone for which `casting.is_kept_in_fp32` is true. `casting.convert_network`
+        does so.
 
         Raises:
             UnsupportedModel: The backend cannot train this model.
@@ -90,66 +93,71 @@ class Precision:
 
     @contextmanager
     def training_context(self) -> Iterator[None]:
-        """Return the context around training steps. The loop leaves it for evaluations in fp32.
+        """Return the context around training steps, which the loop leaves for evaluations in fp32.
 
-        It is the backend's `session`. It also switches TF32 as `tf32` says, and on a CPU it computes the
-        backend's slow 16-bit operations in fp32 (`cpu_arithmetic`). A backend overrides `session`, not this.
+        It contains the backend's `session`, which a backend may override. It also sets PyTorch's TF32
+        switches to `tf32`, and on a CPU it computes slow 16-bit operations in fp32 (`cpu_arithmetic`).
         """
         numerics = nullcontext() if self.tf32 is None else tf32_as(self.tf32)
         with numerics, compute_in_fp32(self.device, self.metadata.dtype), self.session():
             yield
 
     def session(self) -> AbstractContextManager[Any]:
-        """Return the context that a backend needs around its forward contexts. A run enters it repeatedly."""
+        """Return a context that the backend needs around its forward contexts; a run enters it repeatedly."""
         return nullcontext()
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """The context of forward and loss in training."""
+        """Return the context around forward and loss in training."""
         return NO_CONTEXT
 
     @staticmethod
     def casts_off(device_type: str) -> AbstractContextManager[Any]:
-        """The context in which nothing is cast, within a forward context: of modules kept in fp32."""
+        """Return a context, for modules kept in fp32, that turns off the casts of the forward context."""
         return torch.autocast(device_type, enabled=False)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss times the loss scale, in fp32: what gradients are taken of."""
+        """Return the loss times the loss scale, in fp32."""
         return loss
 
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
-        """Backpropagate the scaled loss; sync=False while more micro-batches of the same step follow."""
+        """Backpropagate the scaled loss.
+
+        Args:
+            loss: The unscaled loss of a micro-batch.
+            sync: False if more micro-batches of the same step follow.
+        """
         self.scale(loss).backward()
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Make `.grad` the true gradients; a second call within a step changes nothing."""
+        """Unscale the gradients in place; a second call within a step changes nothing."""
 
     def step(self, optimizer: Optimizer) -> None:
-        """Unscale if that is still to do; step, or skip on inf/nan; move the loss scale."""
+        """Unscale if needed, step or skip the step on inf or nan, and update the loss scale."""
         optimizer.step()
 
     def scale_factor(self) -> Tensor:
-        """The loss scale, 0-d fp32 on the device (1 for fp32)."""
+        """Return the loss scale, 0-d fp32 on the device (1 for fp32)."""
         return torch.ones((), dtype=torch.float32, device=self.device)
 
     def skipped_steps(self) -> Tensor:
-        """Optimizer steps skipped so far, 0-d int64 on the device."""
+        """Return the number of optimizer steps skipped so far, 0-d int64 on the device."""
         return self._skipped
 
     def scales_dynamically(self) -> bool:
-        """Whether an overflow is expected now and then and mended by a smaller scale."""
+        """Return whether the backend expects overflows and reacts with a smaller loss scale."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be kept to go on exactly: plain numbers. Waits for the device."""
+        """Return the state for an exact resume, as plain numbers; waits for the device."""
         return {"skipped_steps": int(self._skipped)}  # sync: a checkpoint needs the number
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state from `state_dict`."""
+        """Restore a state from `state_dict`."""
         self._skipped.fill_(state["skipped_steps"])
 
 
 class TF32(Precision):
-    """fp32 tensors; convolutions and matrix products round to TF32."""
+    """fp32 tensors, with TF32 in convolutions and matrix products."""
 
     metadata = REGISTRY["tf32"]
 
@@ -157,12 +165,12 @@ class TF32(Precision):
 def get_metadata(cls: type[Precision]) -> BackendInfo:
     """Return the metadata of a backend's class.
 
-    A class that states none has its own name as label, the first line of its docstring as description and
-    `input_dtype` as dtype. The rest is that of the built-in class that it inherits from. Of a plug-in the
-    metadata has the hash of its file.
+    Without metadata of its own, a class has its name as label, the first line of its docstring as description
+    and `input_dtype` as dtype. All else comes from the built-in class that it inherits from. For a plug-in,
+    the hash of its file is added.
 
     Raises:
-        ValueError: The name of the class is no label, or the docstring cannot be shown.
+        ValueError: The class's name is not allowed as label, or its docstring as description.
     """
     metadata = cls.metadata
     if "metadata" not in vars(cls) and metadata in REGISTRY.values():
@@ -177,6 +185,6 @@ def _default_metadata(cls: type[Precision]) -> BackendInfo:
         description = f"{description[: MAX_DESCRIPTION - 3].rstrip()}..."
     dtype = str(cls.input_dtype).removeprefix("torch.")
     own: dict[str, Any] = {"label": cls.__name__, "description": description or cls.__name__}
-    if cls.metadata is Precision.metadata:  # not fp32 like `none`: nobody knows what the class computes in
+    if cls.metadata is Precision.metadata:  # it may compute in any dtype, so `is_fp32` is not inherited
         return BackendInfo(**own, dtype=dtype, scales=cls.scale is not Precision.scale)
     return replace(cls.metadata, **own, dtype=dtype, target="")

@@ -1,4 +1,4 @@
-"""Casts of trees of tensors, of networks and their optimizers, and of what goes in and out of a forward."""
+"""Casts of nested tensors, of networks, and of the inputs and outputs of a forward."""
 
 import copy
 import weakref
@@ -18,19 +18,19 @@ SIXTEEN_BIT_DTYPES = (torch.float16, torch.bfloat16)
 
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
-    """Every floating tensor in nested lists, tuples and mappings as `dtype`; anything else as it is.
+    """Cast every floating-point tensor in nested lists, tuples and mappings; anything else stays as it is.
 
-    A batch class of the user's is cast by its own `to(dtype)`, if it has one, as apex documented it.
+    An object of a user's class is cast by its own `to(dtype)`, if it has one, as in apex.
     """
 
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return leaf.to(dtype) if leaf.is_floating_point() else leaf
-        if isinstance(leaf, MutableMapping):  # of a kind that PyTorch does not know: a library's output
-            same_kind = copy.copy(leaf)  # with whatever else it carries: encodings, attributes
+        if isinstance(leaf, MutableMapping):  # a mapping that pytree does not know: a library's output
+            result = copy.copy(leaf)  # keeps its class and other attributes
             for key, item in leaf.items():
-                same_kind[key] = cast_floating(item, dtype)
-            return same_kind
+                result[key] = cast_floating(item, dtype)
+            return result
         has_to = callable(getattr(leaf, "to", None)) and not isinstance(leaf, nn.Module | type)
         return leaf.to(dtype) if has_to else leaf
 
@@ -42,36 +42,42 @@ def view_as_real(x: Tensor) -> Tensor:
     return torch.view_as_real(x) if x.is_complex() else x
 
 
-def copy_tensors(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
-    """Copy in one launch, each value into its place, of whatever type."""
-    if targets := list(into):
+def copy_tensors(targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copy each value into its target, in one launch; dtypes may differ."""
+    if targets := list(targets):
         torch._foreach_copy_(targets, list(values))
 
 
 def copy_to_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """fp32 copies, made in one launch."""
-    given = list(tensors)
-    copies = [torch.empty_like(x, dtype=torch.float32) for x in given]
-    copy_tensors(copies, given)
+    """Return fp32 copies, made in one launch."""
+    originals = list(tensors)
+    copies = [torch.empty_like(x, dtype=torch.float32) for x in originals]
+    copy_tensors(copies, originals)
     return copies
 
 
 def replace_parameters(optimizer: Optimizer, old: Iterable[Tensor], new: Iterable[Tensor]) -> None:
-    """Have the optimizer update `new` where it has `old`, with the states of those."""
-    instead = dict(zip(old, new, strict=True))
+    """Replace parameters of the optimizer, and give the new ones the states of the old ones."""
+    replacements = dict(zip(old, new, strict=True))
     for group in optimizer.param_groups:
-        group["params"][:] = [instead.get(p, p) for p in group["params"]]
-    for before, after in instead.items():
+        group["params"][:] = [replacements.get(p, p) for p in group["params"]]
+    for before, after in replacements.items():
         if before in optimizer.state:
             optimizer.state[after] = optimizer.state.pop(before)
 
 
 class WrappedForward:
-    """`model.forward` with inputs and outputs cast and a context around it.
+    """A model's forward with casts of inputs and outputs, inside a context.
 
-    An object rather than a closure, so that the model can still be copied and pickled: a copy's forward is
-    its own. The model holds it and not the other way round, so that a model that is dropped is freed at once.
-    `context` is a module-level callable that takes `context_options`.
+    It is an object rather than a closure, so that the model can be copied and pickled, and a copy has its own
+    forward. It has a weak reference to the model, so that an unused model is freed at once.
+
+    Args:
+        model: The model.
+        inputs: The dtype of floating-point inputs, None to leave them.
+        outputs: The dtype of floating-point outputs, None to leave them.
+        context: A module-level function that returns the context of the forward.
+        **context_options: The arguments of `context`.
     """
 
     def __init__(
@@ -86,15 +92,16 @@ class WrappedForward:
         self.model: Callable[[], Any] = weakref.ref(model)
         self.inputs, self.outputs = inputs, outputs
         self.context, self.context_options = context, context_options
-        self.inner = vars(model).get("forward")  # an instance's own forward, where somebody else set one
+        self.inner = vars(model).get("forward")  # an earlier wrapper of this instance
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"model": self.model()}  # copied or pickled with the model that holds it
+        return vars(self) | {"model": self.model()}  # copied or pickled with its model
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"model": weakref.ref(state["model"])})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward."""
         if self.inputs is not None:
             args, kwargs = cast_floating((args, kwargs), self.inputs)
         model = self.model()
@@ -114,10 +121,9 @@ class WrappedForward:
         return forward
 
     def replicate(self) -> nn.Module:
-        """Return a replica of the model for `nn.DataParallel`, with a forward of its own.
+        """Return a replica of the model for `nn.DataParallel`, with its own forward.
 
-        `nn.DataParallel` copies the model's attributes, and with them a forward that computes with the
-        weights of the original.
+        `nn.DataParallel` copies the model's attributes. A copied forward would use the original's weights.
         """
         model = self.model()
         replica: nn.Module = type(model)._replicate_for_data_parallel(model)
@@ -125,9 +131,9 @@ class WrappedForward:
         return replica
 
 
-def wrap_forward(model: nn.Module, **how: Any) -> None:
-    """Wrap the model's forward in a `WrappedForward`, which takes the options `how`."""
-    _set_forward(model, WrappedForward(model, **how))
+def wrap_forward(model: nn.Module, **options: Any) -> None:
+    """Wrap the model's forward in a `WrappedForward` with these options."""
+    _set_forward(model, WrappedForward(model, **options))
 
 
 def unwrap_forward(model: nn.Module) -> None:
@@ -146,15 +152,19 @@ def _set_forward(model: nn.Module, forward: WrappedForward) -> None:
 
 
 def is_kept_in_fp32(module: nn.Module) -> bool:
-    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
+    """Return whether `precision.keep_fp32` keeps the module in fp32, by its own name or its parent's."""
     return "kept_in_fp32" in vars(module)
 
 
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
-    """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked, and so do
-    modules that are kept (`keep_fp32.py`).
+    """Convert floating-point parameters and buffers in place.
 
-    Source: `apex/fp16_utils/fp16util.py`.
+    Modules that are kept in fp32 (`keep_fp32.py`) do not change. Source: `apex/fp16_utils/fp16util.py`.
+
+    Args:
+        model: The network.
+        dtype: The new dtype.
+        keep_batchnorm_fp32: Whether BatchNorm with weights stays as it is.
     """
     for module in model.modules():
         is_norm = isinstance(module, _BatchNorm) and module.affine
@@ -166,13 +176,13 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
                 if tensor.grad is not None:
                     tensor.grad.data = tensor.grad.data.to(dtype)
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # cuDNN wants the weights in one piece of memory
+            module.flatten_parameters()  # cuDNN needs the weights in one buffer
 
 
 def find_scripted(model: nn.Module) -> list[str]:
-    """Return the names of the modules that torch.jit compiled or that hold a function which it compiled.
+    """Return the names of modules that torch.jit compiled, or that have a compiled function as attribute.
 
-    Modules inside such a module are left out. The model's own name is "".
+    Submodules of such a module are left out. The name of the model itself is "".
     """
     names: list[str] = []
     for name, module in model.named_modules():
@@ -184,10 +194,15 @@ def find_scripted(model: nn.Module) -> list[str]:
 
 
 def save_in_fp32(model: nn.Module) -> list[RemovableHandle]:
-    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model.
+    """Make `state_dict` of the model and its submodules fp32, so that a plain model can load it.
 
-    Raises ValueError for a model that torch.jit compiled, which takes no such hook. The hook of the model
-    reaches the values of compiled parts.
+    Submodules that torch.jit compiled have no hook of their own; the hook of the model converts their values.
+
+    Returns:
+        The handles of the hooks.
+
+    Raises:
+        ValueError: torch.jit compiled the model itself, which supports no such hook.
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("the state_dict of a model that is compiled by torch.jit cannot be made fp32")

@@ -1,8 +1,8 @@
-"""Networks whose weights are in half precision: pure fp16 and bf16, and apex O2 with fp32 masters.
+"""Backends with 16-bit weights: pure fp16, pure bf16, and apex O2 with fp32 masters.
 
-*fp16* is what `--fp16 --loss_scaling` did in the ALCF tutorials, and (with scale 1) apex O3; *bf16* is what
-Lightning calls `bf16-true`. cuDNN's BatchNorm takes fp16 images with fp32 weights only
-(`_select_batch_norm_backend` in ATen/native/Normalization.cpp), hence `keep_batchnorm_fp32`.
+*fp16* corresponds to `--fp16 --loss_scaling` in the ALCF tutorials and, with scale 1, to apex O3. *bf16* is
+Lightning's `bf16-true`. cuDNN's BatchNorm accepts fp16 images only with fp32 weights
+(`_select_batch_norm_backend` in ATen/native/Normalization.cpp); therefore there is `keep_batchnorm_fp32`.
 """
 
 from typing import Any
@@ -18,41 +18,50 @@ from ampcompare.precision.scaled_backend import ScaledPrecision
 
 
 class HalfWeights(Precision):
-    """The network's weights in the backend's type, BatchNorm's too unless asked otherwise; it takes that type
-    and gives fp32. Where modules are kept in fp32, each takes inputs as it needs them: the first may be kept.
+    """A backend whose networks have weights in `input_dtype`.
+
+    The network casts its inputs to this dtype and its outputs to fp32. If modules are kept in fp32, the first
+    module may be one of them; then every module casts its own inputs instead.
     """
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        asked = self.options.keep_batchnorm_fp32
-        keeps = self.metadata.keeps_batchnorm if asked is None else asked
-        convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
+        """Convert the weights; BatchNorm stays in fp32 if the option or the backend's default says so."""
+        option = self.options.keep_batchnorm_fp32
+        keeps_batchnorm = self.metadata.keeps_batchnorm if option is None else option
+        convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps_batchnorm))
         inputs = None if any(map(is_kept_in_fp32, model.modules())) else self.input_dtype
         wrap_forward(model, inputs=inputs, outputs=torch.float32)
         return super().convert(model, optimizer)
 
 
 class BFloat16(HalfWeights):
-    """bf16, without loss scaling."""
+    """bf16 weights, without loss scaling."""
 
     metadata = REGISTRY["bf16"]
     input_dtype = torch.bfloat16
 
 
 class Float16(HalfWeights, ScaledPrecision):
-    """fp16, with apex's loss scaling."""
+    """fp16 weights, with apex's loss scaling."""
 
     metadata = REGISTRY["fp16"]
     input_dtype = torch.float16
 
 
 class ApexO2(Float16):
-    """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless asked otherwise; the
-    model's `state_dict` is fp32.
+    """apex O2: fp16 weights and activations, fp32 masters and BatchNorm.
+
+    The optimizer updates the masters. The model's `state_dict` is fp32.
     """
 
     metadata = REGISTRY["apex_o2"]
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Convert the weights, create the masters, and make the model's `state_dict` fp32.
+
+        Raises:
+            UnsupportedModel: torch.jit compiled the model.
+        """
         try:
             save_in_fp32(model)
         except ValueError as problem:
@@ -61,12 +70,13 @@ class ApexO2(Float16):
         return super().convert(model, optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """With the masters, which neither the model's nor the optimizer's state holds."""
+        """Return the state with the masters, which neither the model nor the optimizer saves."""
         masters = [master.detach().clone() for master in self.gradients.masters.values()]
         return super().state_dict() | {"masters": masters}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`, and copy the masters into the model."""
         super().load_state_dict(state)
         for master, value in zip(self.gradients.masters.values(), state["masters"], strict=True):
             master.copy_(value)

@@ -1,11 +1,11 @@
-"""Modules kept in fp32 under any backend (`precision.keep_fp32`), each with all that is below it.
+"""Modules that are kept in fp32 under any backend (`precision.keep_fp32`), with their submodules.
 
-A kept module takes fp32, computes with the backend's casts off and with fp32 weights, and gives fp32. Under a
-backend with half weights, which casts nothing between modules, the other modules with weights cast what they
-are given to their weights' type.
+A kept module casts its inputs to fp32, computes with fp32 weights and without the backend's casts, and
+returns fp32. A backend with 16-bit weights casts nothing between modules. There the other modules with
+weights cast their inputs to the dtype of their weights.
 
-A module is kept wherever it is used, if any of its names is matched. Where weights are half, a weight has one
-type: what shares one with a kept module is kept, too.
+A module that has several names is kept if a pattern matches any of them. Under a backend with 16-bit weights,
+modules that share a weight with a kept module are kept as well, since a weight has one dtype.
 """
 
 import functools
@@ -25,7 +25,7 @@ _MAX_SHOWN = 8
 
 
 class KeepFp32Error(ValueError):
-    """What was asked to be kept cannot be; the message is one line."""
+    """A module cannot be kept in fp32; the message is one line."""
 
 
 def keep_in_fp32(
@@ -36,18 +36,18 @@ def keep_in_fp32(
     casts_off: Callable[[str], AbstractContextManager[Any]],
     device_type: str,
 ) -> list[str]:
-    """Mark the modules that the patterns match as kept, and have their forward compute in fp32.
+    """Mark the modules that the patterns match as kept, and make their forward compute in fp32.
 
     Args:
         model: The network, before the backend converts it.
-        patterns: Names of modules, with stars; a list or separated by commas.
-        half_weights: Whether the backend makes weights half, so that modules that share a weight are kept
+        patterns: Names of modules with "*" as wildcard, as a list or separated by commas.
+        half_weights: Whether the backend has 16-bit weights, so that modules that share a weight are kept
             together.
-        casts_off: The context in which the backend casts nothing, given a device type.
-        device_type: Such as "cuda".
+        casts_off: Returns the context that turns off the backend's casts, for a device type.
+        device_type: The device type, such as "cuda".
 
     Returns:
-        The names of the kept modules, without those below them.
+        The names of the kept modules, without their submodules.
 
     Raises:
         KeepFp32Error: A pattern matches no module, or a module is compiled by torch.jit.
@@ -58,21 +58,21 @@ def keep_in_fp32(
     while more := _find_tied_modules(model, kept, half_weights):
         names += [name for name, module in by_name.items() if module in more]
         kept |= {inner for module in more for inner in module.modules()}
-    how: dict[str, Any] = {"context": casts_off, "device_type": device_type}
+    context: dict[str, Any] = {"context": casts_off, "device_type": device_type}
     for module in kept:
         if isinstance(module, torch.jit.ScriptModule):
             what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
             raise KeepFp32Error(f"{OPTION}: {what}; leave it out")
         vars(module)["kept_in_fp32"] = True
-        wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
+        wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **context)
     return [name or "(the whole network)" for name in names]
 
 
 def cast_inputs_to_weights(model: nn.Module) -> None:
-    """Have each module with half weights, once converted, cast its inputs to the dtype of its weights.
+    """Make each module with 16-bit weights cast its inputs to the dtype of its weights.
 
     Raises:
-        KeepFp32Error: The backend has made the weights of a kept module half.
+        KeepFp32Error: The backend converted the weights of a kept module to 16 bits.
     """
     for module in model.modules():
         weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in SIXTEEN_BIT_DTYPES]
@@ -80,12 +80,12 @@ def cast_inputs_to_weights(model: nn.Module) -> None:
             why = "the backend has made weights half that are to stay in fp32"
             raise KeepFp32Error(f"{OPTION}: {why}; let its convert call convert_network")
         if weights:
-            hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
+            hook = functools.partial(_cast_inputs, weights[0])  # can be copied and pickled
             module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """A hook before the forward of what has half weights and is not kept."""
+    """Cast a module's inputs, as a forward pre-hook."""
     return cast_floating((args, kwargs), dtype)
 
 
@@ -94,22 +94,26 @@ def _own_tensors(module: nn.Module) -> set[Tensor]:
 
 
 def _find_tied_modules(model: nn.Module, kept: set[nn.Module], half_weights: bool) -> set[nn.Module]:
-    """What cannot be of another type than the kept modules: who reads the weights of one without calling it,
-    and, where weights are half, who has one of its weights as well.
+    """Return the modules that must have the same dtype as the kept ones.
+
+    These are modules that read the weights of a kept module without calling it, and, under a backend with
+    16-bit weights, modules that share a weight with a kept one.
     """
     others = [module for module in model.modules() if module not in kept]
-    found: set[nn.Module] = {m for m in others if isinstance(m, nn.MultiheadAttention) and m.out_proj in kept}
+    tied: set[nn.Module] = {m for m in others if isinstance(m, nn.MultiheadAttention) and m.out_proj in kept}
     if half_weights:
-        theirs = {tensor for module in kept for tensor in _own_tensors(module)}
-        found |= {module for module in others if _own_tensors(module) & theirs}
-    return found
+        kept_tensors = {tensor for module in kept for tensor in _own_tensors(module)}
+        tied |= {module for module in others if _own_tensors(module) & kept_tensors}
+    return tied
 
 
 def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
-    """The names of the modules that the patterns match, in the network's order; "" is the network itself.
+    """Return the names of the modules that the patterns match, in the network's order.
 
-    Those below a matched one are left out. Raises KeepFp32Error for a pattern that matches none, with the names
-    that are near.
+    The name of the network itself is "". Submodules of a matched module are left out.
+
+    Raises:
+        KeepFp32Error: A pattern matches no module. The message has similar names.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     >>> matching(net, "*.0"), matching(net, ["1", "1.0"]), matching(net, "*")
@@ -119,11 +123,11 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     parts = patterns.split(",") if isinstance(patterns, str) else patterns
     matched: set[str] = set()
     for pattern in filter(None, map(str.strip, parts)):
-        found = {name for name in names if fnmatchcase(name, pattern)}
-        if not found:
+        new = {name for name in names if fnmatchcase(name, pattern)}
+        if not new:
             what = f"{OPTION}={pattern!r}: no module of the network has such a name"
             raise KeepFp32Error(f"{what}; {_suggest_names(pattern, names[1:])}")
-        matched |= found
+        matched |= new
     if "" in matched:
         return [""]
     below = tuple(f"{name}." for name in matched)
@@ -131,7 +135,7 @@ def match_modules(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
 
 
 def _suggest_names(pattern: str, known: Sequence[str]) -> str:
-    """What may have been meant, or what there is."""
+    """Return a hint with similar names, or with the names of the top modules."""
     ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known if "." in name)
     if near := get_close_matches(pattern, [*known, *ends]):
         return f"did you mean {' or '.join(near)}?"

@@ -1,7 +1,8 @@
-"""apex's loss scaler: its schedule and its state, kept on the device so that a step need not wait.
+"""apex's loss scaler, with its state on the device so that a step does not wait.
 
-Source: `apex/amp/scaler.py` at the last commit of NVIDIA/apex that had it. Against `torch.amp.GradScaler` it
-has a ceiling and an optional floor, and one overflow skips the step of every optimizer.
+Source: `apex/amp/scaler.py` at the last commit of NVIDIA/apex that had it. Differences from
+`torch.amp.GradScaler`: the scale has a maximum and an optional minimum, and an overflow skips the step of
+every optimizer.
 """
 
 from collections import defaultdict
@@ -19,10 +20,18 @@ GROWTH, BACKOFF = 2.0, 0.5
 
 
 class LossScaler:
-    """A loss scale, dynamic or static.
+    """A dynamic or static loss scale.
 
-    Dynamic: on overflow it is halved, not below `min_loss_scale`; after `growth_interval` updates without one
-    it is doubled, not above `max_loss_scale`. Static (a number): never checks, never skips.
+    A dynamic scale is halved after an overflow, down to `min_loss_scale`, and doubled after
+    `growth_interval` updates without one, up to `max_loss_scale`. A static scale checks no gradients and
+    skips no step.
+
+    Attributes:
+        dynamic: Whether the scale is dynamic.
+        scale: The scale, 0-d fp32 on the device.
+        unskipped: The number of updates since the last change of the scale, 0-d int32 on the device.
+        found_inf: Above 0 after an overflow since the last update, 0-d fp32 on the device.
+        is_identity: Whether the scale is static and 1, so that nothing has to be done.
     """
 
     def __init__(self, options: PrecisionOptions, device: torch.device | str = "cpu") -> None:
@@ -33,29 +42,30 @@ class LossScaler:
         self.scale = torch.full((), first, dtype=torch.float32, device=device)
         self.unskipped = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
-        # Known on the host for a static scale: 1 means that there is nothing to do at all.
+        # Computed from the option, so that nobody has to read the scale from the device.
         self.is_identity = not self.dynamic and first == 1.0
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """The loss times the scale, in fp32: of a copy, since autograd keeps it and the schedule moves it."""
+        """Return the loss times the scale, in fp32."""
+        # A copy of the scale: autograd saves it for the backward, and `update` changes it in place.
         return loss.float() if self.is_identity else loss.float() * self.scale.clone()
 
     def unscale_(self, gradients: Sequence[Tensor]) -> None:
-        """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
+        """Divide gradients by the scale in place, with one launch per dtype; inf and nan set `found_inf`."""
         inverse = self.scale.reciprocal()
-        by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+        by_dtype: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
             # The check has no kernel for complex numbers.
             dense = view_as_real(gradient._values() if gradient.is_sparse else gradient)
-            by_type[dense.dtype].append(dense)
-        for group in by_type.values():
+            by_dtype[dense.dtype].append(dense)
+        for group in by_dtype.values():
             if self.dynamic:
                 torch._amp_foreach_non_finite_check_and_unscale_(group, self.found_inf, inverse)
             else:
                 torch._foreach_mul_(group, inverse)
 
     def update(self) -> None:
-        """Move the schedule once by what was found since the last time."""
+        """Update the scale once, from the overflows since the last update."""
         if not self.dynamic:
             self.unskipped += 1
             return
@@ -63,17 +73,18 @@ class LossScaler:
         torch._amp_update_scale_(self.scale, self.unskipped, self.found_inf, *schedule)
         self.scale.clamp_(max=self.ceiling)
         if self.floor is not None:
-            # Only an overflow is held at the floor: a first scale below it stays, as in the original.
+            # The minimum applies after an overflow only. An initial scale below it stays, as in apex.
             floor = torch.where(self.found_inf > 0, self.floor, self.scale)
             torch.maximum(self.scale, floor, out=self.scale)
         self.found_inf.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """{"loss_scale": float, "unskipped": int}, as apex. Waits for the device."""
+        """Return {"loss_scale": float, "unskipped": int} as apex does; waits for the device."""
         # sync: numbers for a checkpoint
         return {"loss_scale": self.scale.item(), "unskipped": int(self.unskipped)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         self.scale.fill_(state["loss_scale"])
         self.unskipped.fill_(state["unskipped"])
         self.is_identity = not self.dynamic and state["loss_scale"] == 1.0

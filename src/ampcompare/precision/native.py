@@ -15,19 +15,20 @@ from ampcompare.precision.unscaling import create_momentum_buffers
 
 
 class NativeBFloat16(Precision):
-    """What PyTorch's documentation calls automatic mixed precision, in bf16, whose range is that of fp32."""
+    """PyTorch's automatic mixed precision in bf16, without loss scaling since bf16 has fp32's range."""
 
     metadata = REGISTRY["native_bf16"]
     input_dtype = torch.bfloat16
 
     def forward_context(self) -> AbstractContextManager[Any]:
+        """Return `torch.autocast`."""
         return torch.autocast(self.device.type, dtype=self.input_dtype)
 
 
 class ComplexGradScaler(torch.amp.GradScaler):
-    """PyTorch's GradScaler, which also unscales complex gradients: as pairs of real numbers.
+    """PyTorch's GradScaler with support for complex gradients.
 
-    PyTorch's own has no kernel for them.
+    PyTorch has no kernel that unscales them, so they are unscaled as pairs of real numbers.
     """
 
     def _unscale_grads_(self, optimizer: Any, *args: Any) -> dict[torch.device, Tensor]:
@@ -47,10 +48,10 @@ def _as_real(parameter: Tensor) -> Tensor:
 
 
 class Native(NativeBFloat16):
-    """The same in fp16, with GradScaler.
+    """PyTorch's automatic mixed precision in fp16, with GradScaler.
 
-    A static `loss_scale` stays put, but a step with inf or nan is still skipped, as GradScaler does; at 1
-    there is no scaler at all.
+    A static `loss_scale` never changes, but steps with inf or nan are still skipped. With `loss_scale` 1
+    there is no scaler.
     """
 
     metadata = REGISTRY["native"]
@@ -66,14 +67,17 @@ class Native(NativeBFloat16):
             growth_interval=o.growth_interval,
             enabled=self.static_scale != 1.0,
         )
-        # GradScaler allocates its scale on the first call of scale(); logging may ask before.
+        # GradScaler allocates its scale in the first call of scale(); logging may read it earlier.
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Refuse complex weights, whose gradients PyTorch's GradScaler cannot unscale.
+        """Check that there are no complex weights, which fp16 autocast does not support.
 
-        Modules of `precision.keep_fp32` may have complex weights: `ComplexGradScaler` unscales theirs.
+        Modules of `precision.keep_fp32` may have them: `ComplexGradScaler` unscales their gradients.
+
+        Raises:
+            UnsupportedModel: A module that is not kept in fp32 has complex weights.
         """
         names = [
             name
@@ -88,14 +92,20 @@ class Native(NativeBFloat16):
         return super().convert(model, optimizer)
 
     def scale(self, loss: Tensor) -> Tensor:
+        """Return the loss scaled by GradScaler, in fp32."""
         return self.scaler.scale(loss.float())
 
     def unscale_(self, optimizer: Optimizer) -> None:
+        """Unscale the gradients in place; a second call within a step changes nothing."""
         if self.scaler.is_enabled() and not self._unscaled:
             self.scaler.unscale_(optimizer)
             self._unscaled = True
 
     def step(self, optimizer: Optimizer) -> None:
+        """Step with GradScaler and count a skipped step.
+
+        Waits for the device if the optimizer is not fused.
+        """
         if not self.scaler.is_enabled():
             optimizer.step()
             return
@@ -103,21 +113,25 @@ class Native(NativeBFloat16):
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)
         optimizer._opt_called = True  # type: ignore[attr-defined]  # skipped or not: for schedulers
-        found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        self._skipped += sum(f.to(self.device) for f in found.values()).clamp(max=1).to(torch.int64)
+        found_inf = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        self._skipped += sum(f.to(self.device) for f in found_inf.values()).clamp(max=1).to(torch.int64)
         self.scaler.update(self.static_scale)
         self._unscaled = False
 
     def scale_factor(self) -> Tensor:
+        """Return GradScaler's scale, 0-d fp32 on the device."""
         scale = self.scaler._scale if self.scaler.is_enabled() else None
         return super().scale_factor() if scale is None else scale
 
     def scales_dynamically(self) -> bool:
+        """Return whether the loss scale is dynamic."""
         return self.scaler.is_enabled() and self.static_scale is None
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state with that of GradScaler; waits for the device."""
         return super().state_dict() | {"scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         super().load_state_dict(state)
         self.scaler.load_state_dict(state["scaler"])

@@ -1,4 +1,4 @@
-"""The metadata of the built-in backends, and the options of a backend. Free of torch."""
+"""The metadata of the built-in backends, and the options of a backend; does not import torch."""
 
 import re
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
-MAX_DESCRIPTION = 100  # characters: they stand in a legend
-_LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, files and W&B's tags
+MAX_DESCRIPTION = 100  # of a description, which is shown in legends
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # used in names of runs and files and in W&B's tags
 
 
 @dataclass(frozen=True)
@@ -16,20 +16,20 @@ class BackendInfo:
 
     Attributes:
         label: Its name in records, reports and file names: 1 to 40 letters, digits or any of _ . + -.
-        description: What it is, in one printable line.
-        dtype: The dtype that it computes in, one of TYPES.
+        description: A description in one printable line.
+        dtype: The dtype that it computes in, one of DTYPES.
         scales: Whether it scales the loss.
-        bounded_scale: Whether that scale has a floor and a ceiling.
+        bounded_scale: Whether the loss scale has a minimum and a maximum.
         half_weights: Whether the model's weights have a 16-bit dtype.
-        keeps_batchnorm: Whether BatchNorm's weights are in fp32 by default, where `half_weights`.
-        updates_half: Whether the optimizer updates the 16-bit weights themselves, without fp32 masters.
-        is_fp32: Whether all its tensors are fp32, so that no option of `precision` matters.
-        uses_tf32: Whether its fp32 convolutions and matrix products round to TF32, in evaluations too.
-        target: Of a built-in backend: module:class of this package, imported on use.
-        source: Of a plug-in: the hash of its file.
+        keeps_batchnorm: Whether BatchNorm's weights stay in fp32 by default, with `half_weights`.
+        updates_half: Whether the optimizer updates the 16-bit weights directly, without fp32 masters.
+        is_fp32: Whether all its tensors are fp32. Then no option of `precision` has an effect.
+        uses_tf32: Whether fp32 convolutions and matrix products use TF32, in evaluations too.
+        target: For a built-in backend, module:class in this package; imported on use.
+        source: For a plug-in, the hash of its file.
 
     Raises:
-        ValueError: A label, a description or a dtype that is not allowed.
+        ValueError: The label, the description or the dtype is not allowed.
     """
 
     label: str
@@ -58,11 +58,14 @@ class BackendInfo:
 
     @property
     def is_strict_fp32(self) -> bool:
-        """Whether all its tensors are fp32 and nothing rounds to TF32."""
+        """Whether all its tensors are fp32 and TF32 is off."""
         return self.is_fp32 and not self.uses_tf32
 
     def record(self) -> dict[str, str]:
-        """Return what a run's record says of a plug-in, for readers without it; nothing of a built-in one."""
+        """Return a plug-in's metadata for a run's record, so that readers do not need the plug-in.
+
+        Empty for a built-in backend.
+        """
         if not self.source:
             return {}
         return {
@@ -75,18 +78,19 @@ class BackendInfo:
 
 @dataclass(frozen=True)
 class PrecisionOptions:
-    """The options of a backend; each backend takes those that apply to it.
+    """The options of a backend. A backend ignores options that do not apply to it.
 
     Attributes:
         loss_scale: "dynamic", or a static number.
         init_scale: The first dynamic scale.
-        growth_interval: Steps without an overflow after which a dynamic scale doubles.
-        min_loss_scale: The floor of a dynamic scale that has bounds; None: the backend's own (apex: none).
-        max_loss_scale: Its ceiling; None: the backend's own (apex: 2**24).
-        keep_batchnorm_fp32: Whether BatchNorm stays in fp32 where weights are half; None: the backend's own.
-        keep_fp32: Names of modules, with stars, that compute in fp32 (`keep_fp32.py`).
-        tf32: Whether fp32 products round to TF32 in training; None leaves PyTorch's switches as they are.
-        seed: Where a backend begins that draws random numbers.
+        growth_interval: The number of steps without an overflow after which a dynamic scale doubles.
+        min_loss_scale: The minimum of a bounded dynamic scale; None for the backend's default (apex: none).
+        max_loss_scale: The maximum of a bounded dynamic scale; None for the backend's default (apex: 2**24).
+        keep_batchnorm_fp32: Whether BatchNorm stays in fp32 in a network with 16-bit weights; None for the
+            backend's default.
+        keep_fp32: Names of modules that compute in fp32; "*" matches any part of a name (`keep_fp32.py`).
+        tf32: Whether fp32 products use TF32 in training; None leaves PyTorch's switches as they are.
+        seed: The seed of a backend that draws random numbers.
     """
 
     loss_scale: float | str = "dynamic"
@@ -124,11 +128,11 @@ BUILT_IN = (
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 PLAIN = BUILT_IN[0].label  # strict fp32
-# Why `precision.keep_fp32` is refused where all tensors are fp32 and products round to TF32.
+# The reason why the backend tf32 has no `precision.keep_fp32`.
 NO_KEEP_FP32_UNDER_TF32 = (
     "backend={} uses TF32 in every module, since PyTorch has one switch for all of them; leave it out"
 )
-# What people who come from other libraries write for a backend.
+# Names that other libraries use for a backend.
 ALIASES = {
     "none": "o0 fp32 float32 32 32-true full standard no off",
     "tf32": "tf-32 tf32-true tensorfloat32 tensorfloat-32 tensorfloat",
@@ -141,4 +145,4 @@ ALIASES = {
     "bf16": "bfloat16 bf16-true bf16_true pure_bf16 pure-bf16",
     "bf16_sr": "sr bf16-sr stochastic_rounding stochastic-rounding",
 }
-LABELS_BY_ALIAS = {word: label for label, words in ALIASES.items() for word in words.split()}
+LABELS_BY_ALIAS = {alias: label for label, aliases in ALIASES.items() for alias in aliases.split()}

@@ -1,10 +1,12 @@
-"""bf16 weights whose update is rounded stochastically, so that what is too small for one step is not lost.
+"""bf16 weights with stochastically rounded updates, so that updates below bf16's resolution are not lost.
 
-A number between two neighbours in bf16 goes to the upper one with the probability of its distance from the
-lower one (Connolly, Higham & Mary 2021, "Stochastic rounding and its probabilistic backward error analysis").
-As torchao's optimizers and llm.c do it: 16 random bits are added to the fp32 result and the lower 16 are cut
-off; states are rounded to nearest. The bits come from a counter, not from a generator: the same on every
-device and in every process, new ones in each replay of a CUDA graph, and a resume needs one number.
+A number between two bf16 neighbours is rounded up with a probability equal to its relative distance from the
+lower neighbour (Connolly, Higham & Mary 2021, "Stochastic rounding and its probabilistic backward error
+analysis"). As in torchao's optimizers and llm.c, 16 random bits are added to the fp32 result and the lower 16
+bits are cut off. Optimizer states are rounded to nearest.
+
+The random bits are a hash of a counter. They are therefore the same on every device and in every process,
+differ in each replay of a CUDA graph, and a resume needs only the counter.
 """
 
 from typing import Any
@@ -17,12 +19,12 @@ from ampcompare.precision.casting import copy_tensors, copy_to_fp32, replace_par
 from ampcompare.precision.half_weights import BFloat16
 from ampcompare.precision.registry import REGISTRY, PrecisionOptions
 
-_GOLDEN = -0x61C88647  # 2**32 over the golden ratio, as int32: neighbours in a count end far apart
+_GOLDEN = -0x61C88647  # 2**32 / golden ratio as int32; spreads consecutive counts over the whole range
 _LOW_16 = 0xFFFF
 
 
 class StochasticBFloat16(BFloat16):
-    """bf16, the weights' update in fp32 arithmetic and rounded stochastically; fp32 weights step as ever."""
+    """bf16 weights, updated in fp32 and rounded stochastically; fp32 weights are updated as usual."""
 
     metadata = REGISTRY["bf16_sr"]
 
@@ -34,24 +36,24 @@ class StochasticBFloat16(BFloat16):
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:
-        """Step with fp32 copies in the place of the half weights, their gradients and states.
+        """Step with fp32 copies of the bf16 weights, their gradients and states, then round the result.
 
-        The weights themselves are left alone meanwhile: a parameter that took fp32 data for a while would
-        lose the node that adds up its gradient, and with it DDP's hook (`VariableHooks::set_data`). Launches
-        go by the number of types, not of weights; nothing waits for the device.
+        The optimizer gets other parameters rather than fp32 data in the same ones: that would replace a
+        parameter's gradient accumulator, and remove DDP's hook (`VariableHooks::set_data`). The number of
+        launches depends on the number of dtypes, not of weights. Nothing waits for the device.
         """
-        found = [p for group in optimizer.param_groups for p in group["params"]]
-        halves = [p for p in found if p.grad is not None and p.dtype is torch.bfloat16]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        halves = [p for p in parameters if p.grad is not None and p.dtype is torch.bfloat16]
         wide = [nn.Parameter(copy) for copy in copy_to_fp32(p.data for p in halves)]
         for p, gradient in zip(wide, copy_to_fp32(p.grad for p in halves), strict=True):
             p.grad = gradient
-        places = _list_states(optimizer, halves)
-        _store_states(optimizer, halves, dict(zip(places, copy_to_fp32(places.values()), strict=True)))
+        old = _list_states(optimizer, halves)
+        _store_states(optimizer, halves, dict(zip(old, copy_to_fp32(old.values()), strict=True)))
         replace_parameters(optimizer, halves, wide)
         optimizer.step()
         replace_parameters(optimizer, wide, halves)
-        new = _list_states(optimizer, halves)  # rounded to nearest, into the memory where they were
-        rounded = {at: places.get(at, torch.empty_like(x, dtype=torch.bfloat16)) for at, x in new.items()}
+        new = _list_states(optimizer, halves)  # rounded to nearest below, into the old tensors
+        rounded = {key: old.get(key, torch.empty_like(x, dtype=torch.bfloat16)) for key, x in new.items()}
         copy_tensors(rounded.values(), new.values())
         _store_states(optimizer, halves, rounded)
         if halves:
@@ -62,53 +64,58 @@ class StochasticBFloat16(BFloat16):
         self._steps += 1
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state with the number of rounded steps; waits for the device."""
         steps = int(self._steps)  # sync: a checkpoint needs the number
         return super().state_dict() | {"rounded_steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         super().load_state_dict(state)
         self._steps.fill_(state["rounded_steps"])
 
 
 def round_stochastically(x: Tensor, bits: Tensor) -> Tensor:
-    """`x` (fp32) rounded to what bf16 holds, up or down in magnitude by `bits` (int32, 0..65535); still fp32.
+    """Round fp32 numbers to bf16 values, up or down in magnitude, as random bits decide.
 
-    Upwards with the probability bits give to the distance from the lower neighbour; what bf16 holds already,
-    inf and nan stay.
+    Args:
+        x: The numbers, fp32.
+        bits: Uniform random numbers in 0..65535, int32, as many as `x` has.
+
+    Returns:
+        The rounded numbers, fp32. Values of bf16, inf and nan do not change.
     """
     rounded = (x.view(torch.int32) + bits).bitwise_and_(~_LOW_16).view(torch.float32)
     return torch.where(x.isfinite(), rounded, x)
 
 
 def draw_random_bits(count: int, key: Tensor) -> Tensor:
-    """`count` numbers, int32 in 0..65535, by a hash of `key`, 0-d int32, and the place: two of a hash."""
-    places = torch.arange((count + 1) // 2, dtype=torch.int32, device=key.device)
-    halves = hash_int32(places.mul_(_GOLDEN).bitwise_xor_(key)).view(torch.int16)
+    """Return `count` random numbers in 0..65535, int32, as a hash of `key` (0-d int32) and their index."""
+    indices = torch.arange((count + 1) // 2, dtype=torch.int32, device=key.device)  # a hash gives two numbers
+    halves = hash_int32(indices.mul_(_GOLDEN).bitwise_xor_(key)).view(torch.int16)
     return halves[:count].to(torch.int32).bitwise_and_(_LOW_16)
 
 
 def hash_int32(x: Tensor) -> Tensor:
-    """lowbias32: a bijection of int32 in which every bit depends on every other (Wellons 2018,
-    "Prospecting for hash functions"); in place.
-    """
+    """Hash int32 numbers in place with lowbias32 (Wellons 2018, "Prospecting for hash functions")."""
     for shift, multiplier in ((16, 0x7FEB352D), (15, -0x7B935975)):  # the latter is 0x846CA68B as int32
         x.bitwise_xor_(_shift_right(x, shift)).mul_(multiplier)
     return x.bitwise_xor_(_shift_right(x, 16))
 
 
 def _shift_right(x: Tensor, by: int) -> Tensor:
-    """A shift to the right that brings in zeros: torch's brings in the sign."""
+    """Shift int32 to the right and fill with zeros, where torch's `>>` fills with the sign."""
     return (x >> by).bitwise_and_((1 << (32 - by)) - 1)
 
 
 def _view_flat(weight: Tensor) -> Tensor:
-    """The numbers of a dense tensor in the order of its memory: a view of one dimension."""
+    """Return a 1-d view of a dense tensor in the order of its memory."""
     return weight.as_strided((weight.numel(),), (1,))
 
 
 def _list_states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, str], Tensor]:
-    """The states of one number a weight, by number of parameter and name; `step` counts, as torch.optim
-    knows it by its name, too.
+    """Return the optimizer states that have one number per weight, by index of the parameter and name.
+
+    `step` is left out even if the weight has one number, since it counts steps.
     """
     return {
         (index, key): value

@@ -1,9 +1,8 @@
-"""What happens to an optimizer's gradients around a scaled backward, and the step that is skipped after an
-overflow.
+"""Unscaling of gradients around a backward, and steps that are skipped after an overflow.
 
-As `amp.scale_loss` defined it each backward unscales on its own, even if the scale moved in between: the
-gradients from before are set aside and added to the new ones. With `delay` these stay scaled, and the next
-backward without it unscales the sum once.
+As in apex's `amp.scale_loss`, each backward unscales its own gradients, so the scale may change in between:
+earlier gradients are stashed during the backward and added afterwards. With `delay` gradients stay scaled,
+and the next backward without `delay` unscales their sum.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +18,18 @@ from ampcompare.precision.loss_scaler import LossScaler
 
 
 class OptimizerGradients:
-    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip.
+    """The gradients of one optimizer around scaled backwards.
 
-    With masters the optimizer updates fp32 ones in the place of half parameters, whose gradients add up in
-    them and which get their values after each step. Source: `apex/amp/_process_optimizer.py`.
+    With masters the optimizer updates fp32 copies in place of the 16-bit parameters. Gradients accumulate in
+    the masters, and the parameters get the masters' values after each step. Source:
+    `apex/amp/_process_optimizer.py`.
+
+    Attributes:
+        optimizer: The optimizer.
+        has_masters: Whether 16-bit parameters have fp32 masters.
+        skip: Above 0 after an overflow since the last step, 0-d fp32 on the device.
+        scaled: Whether `.grad` is still scaled.
+        masters: The fp32 master of each 16-bit parameter of the model.
     """
 
     def __init__(
@@ -32,34 +39,36 @@ class OptimizerGradients:
         self.skip = torch.zeros((), dtype=torch.float32, device=device)
         self.scaled = False
         self._stashed: list[tuple[Tensor, Tensor]] = []
-        self.masters: dict[Tensor, Tensor] = {}  # by the model's half parameter
-        self._versions: list[int] = []  # of the model's parameters, when they and their masters last agreed
+        self.masters: dict[Tensor, Tensor] = {}
+        self._versions: list[
+            int
+        ] = []  # versions of the model's parameters when the masters last equalled them
         self.synchronize()
 
     def list_parameters(self) -> list[Tensor]:
-        """The optimizer's; read anew each time, so that `add_param_group` needs no notice."""
+        """Return the optimizer's parameters, including those of `add_param_group`."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def has_new(self) -> bool:
-        """Whether a backward left anything since gradients were set aside."""
+        """Return whether there are gradients of a backward since `stash`."""
         return any(p.grad is not None for p in (*self.masters, *self.list_parameters()))
 
     def collect(self) -> list[Tensor]:
-        """What it left, where the optimizer has it: masters' in fp32, before anything is unscaled.
+        """Return the new gradients of the optimizer's parameters; those of masters are moved to fp32 first.
 
-        Until then they stay in the model, where DDP reduces the sum of a step's micro-batches.
+        Before this call they are in the model, where DDP reduces the sum over a step's micro-batches.
         """
         self._collect()
         return [p.grad for p in self.list_parameters() if p.grad is not None]
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Make optimizer and masters agree with the model, whatever happened between two steps.
+        """Update optimizer and masters after changes to the model between two steps.
 
-        Half parameters in groups added since get masters. Weights that were edited in the model (a checkpoint
-        loaded, DDP's broadcast from rank 0) are taken over, which the original missed; those that came back
-        as they were (averaged ones swapped in and out for an evaluation) keep masters that are finer than
-        they are. Gradients that no scaled backward left are true ones.
+        16-bit parameters in added groups get masters. Weights that were edited in the model (a loaded
+        checkpoint, DDP's broadcast from rank 0) are copied to the masters, which apex did not do. Weights
+        that were swapped out and in again (averaged weights in an evaluation) have not changed, and their
+        masters keep their higher precision. Gradients that do not come from a scaled backward are unscaled.
         """
         if not self.has_masters:
             return
@@ -78,48 +87,49 @@ class OptimizerGradients:
     @torch.no_grad()
     def _collect(self) -> None:
         """Move the model's gradients to the masters, in fp32."""
-        given = {half: half.grad for half in self.masters if half.grad is not None}
-        for half, gradient in zip(given, copy_to_fp32(given.values()), strict=True):
+        gradients = {half: half.grad for half in self.masters if half.grad is not None}
+        for half, gradient in zip(gradients, copy_to_fp32(gradients.values()), strict=True):
             master = self.masters[half]
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             half.grad = None
 
     def stash(self) -> None:
-        """Take the true gradients away before a backward; scaled ones stay and are added to."""
+        """Stash unscaled gradients before a backward; scaled ones stay and accumulate."""
         self.synchronize()
-        self.scaled = self.scaled and self.has_new()  # not if zero_grad dropped them
+        self.scaled = self.scaled and self.has_new()  # zero_grad may have removed them
         if not self.scaled:
             self._stashed = [(p, p.grad) for p in self.list_parameters() if p.grad is not None]
             self.clear()
 
     def clear(self) -> None:
+        """Set the gradients of all parameters and masters to None."""
         for parameter in (*self.masters, *self.list_parameters()):
             parameter.grad = None
 
     @torch.no_grad()
     def add_stashed(self) -> None:
-        """Add the gradients that were set aside."""
+        """Add the stashed gradients to the current ones."""
         for parameter, old in self._stashed:
             new = parameter.grad
-            if new is not None:  # a sparse one takes no dense one in place
+            if new is not None:  # a sparse gradient cannot be added to in place
                 old = new + old if old.is_sparse else old.add_(new)
             parameter.grad = old
         self._stashed.clear()
         self.scaled = False
 
     def step(self, step: Callable[[], Any], *, dynamic: bool) -> Any:
-        """The optimizer's step, skipped if a backward overflowed under a dynamic scale."""
+        """Run the optimizer's step, but skip it if a backward overflowed under a dynamic scale."""
         self.synchronize()
         result = step_unless_overflow(self.optimizer, self.skip, step) if dynamic else step()
         self.skip.zero_()
-        self.copy_to_model()  # after a skipped step it changes nothing
+        self.copy_to_model()  # no change after a skipped step
         for master in self.masters.values():  # `model.zero_grad()` would not reach them
             master.grad = None
         return result
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """The masters' values into the model's half weights."""
+        """Copy the masters' values into the model's 16-bit weights."""
         copy_tensors(self.masters, self.masters.values())
         self._versions = [half._version for half in self.masters]
 
@@ -135,8 +145,18 @@ class OptimizerGradients:
 def scaled_backward(
     scaler: LossScaler, optimizers: Sequence[OptimizerGradients], *, delay: bool = False
 ) -> Iterator[bool]:
-    """The context of the backward of a scaled loss: afterwards gradients are true, unless delayed, and an
-    overflow marks every optimizer. The scale is left to the caller; gives whether it is to move.
+    """Return the context of the backward of a scaled loss.
+
+    After it gradients are unscaled, unless delayed, and an overflow marks every optimizer. The caller updates
+    the scale.
+
+    Args:
+        scaler: The loss scaler.
+        optimizers: The gradients of all optimizers that the backward serves.
+        delay: Whether to leave the gradients scaled.
+
+    Yields:
+        Whether the caller must update the scale afterwards.
     """
     if scaler.is_identity and not any(gradients.has_masters for gradients in optimizers):
         yield False
@@ -146,7 +166,7 @@ def scaled_backward(
     try:
         yield not delay
     except BaseException:
-        for gradients in optimizers:  # what it left is dropped, what was there before is back
+        for gradients in optimizers:  # restore the gradients from before the backward
             if not gradients.scaled:
                 gradients.clear()
                 gradients.add_stashed()
@@ -161,8 +181,8 @@ def scaled_backward(
 
 
 def unscale(scaler: LossScaler, optimizers: Sequence[OptimizerGradients]) -> None:
-    """Make the gradients true, and mark every optimizer where one overflowed."""
-    # Once each: optimizers may share parameters.
+    """Unscale the gradients, and mark every optimizer if any of them overflowed."""
+    # Each gradient once, since optimizers may share parameters.
     scaler.unscale_(list({id(g): g for gradients in optimizers for g in gradients.collect()}.values()))
     for gradients in optimizers:
         gradients.add_stashed()
@@ -170,13 +190,21 @@ def unscale(scaler: LossScaler, optimizers: Sequence[OptimizerGradients]) -> Non
 
 
 def step_unless_overflow(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any]) -> Any:
-    """The optimizer's `step` unless `found_inf`, 0-d on the device, is set.
+    """Call an optimizer's step, or skip it if there was an overflow.
 
-    For learning-rate schedulers a skipped step is a call: else they would warn that they were stepped first.
+    A skipped step is marked as called. Otherwise learning-rate schedulers would warn.
+
+    Args:
+        optimizer: The optimizer. If it is not fused, the call waits for the device.
+        found_inf: Above 0 after an overflow, 0-d on the device.
+        step: The optimizer's `step`.
+
+    Returns:
+        The result of `step`, None if it was skipped.
     """
     create_momentum_buffers(optimizer)
     if getattr(optimizer, "_step_supports_amp_scaling", False):
-        # PyTorch's own hand-over to fused kernels, which do nothing when it is set, as GradScaler uses it.
+        # GradScaler's way to pass found_inf to fused kernels, which do nothing if it is set.
         vars(optimizer).update(grad_scale=None, found_inf=found_inf.to(torch.float32))
         try:
             return step()
@@ -189,11 +217,12 @@ def step_unless_overflow(optimizer: Optimizer, found_inf: Tensor, step: Callable
 
 
 def create_momentum_buffers(optimizer: Optimizer) -> None:
-    """Give fused SGD with momentum its zero buffers before a step that may be skipped.
+    """Create zero momentum buffers for fused SGD before a step that may be skipped.
 
-    It allocates them uninitialised in its first step, and a skip leaves the garbage (seen with torch 2.14.1).
-    From zero buffers that step computes the same, but not with dampening, which it leaves out: there the host
-    has to decide. At every step, since parameters may be added or unfrozen.
+    Fused SGD allocates them uninitialised in its first step, and a skipped step leaves them so (2.14.1).
+    With zero buffers the first step computes the same, except with dampening, which the first step ignores.
+    With dampening the host therefore decides whether to step. Call it before every step, since parameters may
+    be added or unfrozen.
     """
     for group in optimizer.param_groups:
         if not (group.get("fused") and group.get("momentum")):

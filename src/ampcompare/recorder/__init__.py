@@ -1,4 +1,4 @@
-"""A training loop of one's own, recorded and compared as ours is: `from ampcompare import Recorder`.
+"""Record your own training loop in the format of our runs: `from ampcompare import Recorder`.
 
-`lightning` and `transformers` here are thin adapters to these libraries, imported by who has them.
+`lightning` and `transformers` have callbacks for these libraries. Each is imported only by its users.
 """

@@ -1,4 +1,4 @@
-"""What a Recorder is given, checked, and what its record says of the run: each refusal is a line."""
+"""Checks of the Recorder's arguments, and the facts that its record gets from them."""
 
 import logging
 import os
@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 
 
 def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
-    """The device of the training: as said, or that of the backend, the optimizer's or the model's parameters;
-    else the current GPU, if there is one. Raises UserError for one that there is not.
+    """Return the device of the training.
+
+    The first of: `device`, the device of a backend of ours, of the optimizer's parameters, of the model's
+    parameters, the current GPU, the CPU.
+
+    Raises:
+        UserError: The machine has no such device.
     """
     if device is not None:
         try:
@@ -45,8 +50,14 @@ def find_device(device: Any, scaler: Any, optimizer: Any, model: nn.Module | Non
 
 
 def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
-    """What is compared, as it was said or as the backend of ours calls itself, and which backend of ours we
-    take it for; None: nobody's but theirs. Raises UserError without a word.
+    """Return the name of the backend, and the built-in backend that it stands for, if any.
+
+    Args:
+        backend: The name that the user gave. A backend of ours as `scaler` has its own name.
+        scaler: The Recorder's `scaler`.
+
+    Raises:
+        UserError: There is no name.
     """
     if backend is None and isinstance(scaler, Precision):
         backend = scaler.metadata.label
@@ -57,9 +68,16 @@ def name_backend(backend: Any, scaler: Any) -> tuple[str, str | None]:
 
 
 def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str | None:
-    """The type that is computed in: as said, or as the backend or its loss scale tell; None where none does.
+    """Return the dtype that the loop computes in, None if it is not known.
 
-    Raises UserError for a type that is none.
+    Args:
+        dtype: The dtype that the user gave.
+        known: The built-in backend that the loop's backend stands for.
+        scaler: The Recorder's `scaler`.
+        scales: Whether the loss scale is dynamic.
+
+    Raises:
+        UserError: The dtype is not allowed.
     """
     if dtype is not None:
         name = str(dtype).removeprefix("torch.")
@@ -76,7 +94,7 @@ def find_dtype(dtype: Any, known: str | None, scaler: Any, scales: bool) -> str 
 def build_environment(
     device: torch.device, processes: int, optimizer: Any, scaler: Any, dtype: str | None
 ) -> dict[str, Any]:
-    """What the record says of the machine and of the settings in force."""
+    """Return the record's environment: the machine, and the numeric settings of the process."""
     settings: dict[str, Any] = {
         **current_numerics(),
         "processes": processes,
@@ -88,12 +106,14 @@ def build_environment(
         settings[metrics.PRECISION_DTYPE] = dtype
     if isinstance(scaler, Precision):
         settings |= scaler.metadata.record()
-        settings |= {} if scaler.tf32 is None else {"tf32": scaler.tf32}  # which it switches in training
+        settings |= (
+            {} if scaler.tf32 is None else {"tf32": scaler.tf32}
+        )  # the backend switches it in training
     return describe_environment(device, **settings, machine=name_machine(device, DistributedContext()))
 
 
 def describe_compared_metric(metric: str | None, better: str | None) -> dict[str, Any]:
-    """Return what the environment of a record says of the metric that its runs are compared by.
+    """Return the environment's entry for the compared metric.
 
     Args:
         metric: The key of a row, such as "eval/f1"; None where the loop does not name it.
@@ -113,12 +133,16 @@ def describe_compared_metric(metric: str | None, better: str | None) -> dict[str
     better = known.better if better is None and known is not None else better
     if better not in (metrics.HIGHER, metrics.LOWER):
         raise UserError(f"better={better!r}: {directions}, for metric={metric!r}")
-    words = metric.removeprefix(metrics.EVAL_PREFIX)
-    return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": words, "better": better}}}}
+    label = metric.removeprefix(metrics.EVAL_PREFIX)
+    return {metrics.TASK: {"metric": metric, "metrics": {metric: {"words": label, "better": better}}}}
 
 
 def check_config(config: Any, own: Mapping[str, Any]) -> None:
-    """Raise UserError for what is no dict of names, or contradicts what the recorder says itself."""
+    """Check the user's config.
+
+    Raises:
+        UserError: It is no mapping with string keys, or contradicts a setting that the Recorder records.
+    """
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
         raise UserError(f"config={shorten(config)}: expected a mapping of names; give a dict")
     for key in config.keys() & {metrics.ENVIRONMENT, *own}:
@@ -128,19 +152,23 @@ def check_config(config: Any, own: Mapping[str, Any]) -> None:
 
 
 def make_run_name(backend: str) -> str:
-    """The backend and the program."""
+    """Return the default name of a run: backend and program."""
     program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
     return f"{backend}_{program}" if program else backend
 
 
-def open_record(told: RunSettings, run: Any) -> Tracker:
-    """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
+def open_record(settings: RunSettings, run: Any) -> Tracker:
+    """Start the record, in the open W&B `run` or in a new one.
+
+    Raises:
+        UserError: A W&B run is open that was not given, or the record cannot be started.
+    """
 
     def on_lost(why: str) -> None:
         log.error(f"{why}: the training goes on, its record ends here")
 
     if run is not None:
-        return attach_to_run(run, told.logged, on_lost)
+        return attach_to_run(run, settings.logged, on_lost)
     import wandb
 
     if wandb.run is not None:
@@ -148,23 +176,39 @@ def open_record(told: RunSettings, run: Any) -> Tracker:
     if not os.environ.get(
         "WANDB_DIR"
     ):  # else the client would take a temporary folder for it, with a warning
-        make_folder(Path(told.output_dir), f"output_dir={told.output_dir!r}")
-    return start_record(told, on_lost=on_lost)
+        make_folder(Path(settings.output_dir), f"output_dir={settings.output_dir!r}")
+    return start_record(settings, on_lost=on_lost)
 
 
-def check_count(key: str, value: Any, least: int, *, optional: bool = False) -> Any:
-    """The whole number, also out of NumPy's; None where it may be left out. Raises UserError unless it is
-    one, from `least` on.
+def check_count(key: str, value: Any, minimum: int, *, optional: bool = False) -> Any:
+    """Return a whole number as int; NumPy's integers are accepted.
+
+    Args:
+        key: The argument's name, for the message.
+        value: The argument.
+        minimum: The least allowed number.
+        optional: Whether None is allowed, and returned.
+
+    Raises:
+        UserError: It is no whole number from `minimum` on.
     """
     if value is None and optional:
         return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{key}={shorten(value)}: expected a whole number from {least} on")
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise UserError(f"{key}={shorten(value)}: expected a whole number from {minimum} on")
     return int(value)
 
 
 def check_parts(optimizer: Any, model: Any) -> None:
-    """Raise UserError unless the bare optimizer has groups of parameters and the model is a module."""
+    """Check optimizer and model.
+
+    Args:
+        optimizer: The optimizer without wrappers, or None.
+        model: The model, or None.
+
+    Raises:
+        UserError: The optimizer has no parameter groups, or the model is no module.
+    """
     if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
         what = f"optimizer={shorten(optimizer)}: expected a torch.optim.Optimizer"
         raise UserError(f"{what}; give one object, of several the first")
@@ -173,7 +217,11 @@ def check_parts(optimizer: Any, model: Any) -> None:
 
 
 def to_number(name: str, value: Any) -> float:
-    """A number, also out of a tensor, which is waited for. Raises UserError."""
+    """Return a value as float; a tensor on a device is waited for.
+
+    Raises:
+        UserError: It is neither a number nor a tensor with one element.
+    """
     try:
         if not isinstance(value, str):
             return float(value.detach() if isinstance(value, Tensor) else value)
@@ -183,6 +231,6 @@ def to_number(name: str, value: Any) -> float:
 
 
 def shorten(value: Any) -> str:
-    """A value in a line."""
-    words = " ".join(repr(value).split())
-    return words if len(words) <= 80 else f"{words[:77]}..."
+    """Return a value's repr in one line of at most 80 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,7 +1,7 @@
-"""A look at the gradients of every so many steps, unscaled, where the optimizer takes them.
+"""Diagnostics of a loop's gradients, measured by a hook of the optimizer.
 
-The optimizer's own hook is the place: there they are complete, reduced over processes and clipped, and no
-`zero_grad` has come yet, wherever in the loop it stands.
+When the hook runs, gradients are complete, reduced over processes and clipped, and `zero_grad` has not been
+called, wherever it is in the loop.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,22 +16,28 @@ from ampcompare.errors import UserError
 from ampcompare.training.diagnostics.gradients import gradient_norm, measure_gradients
 from ampcompare.training.diagnostics.updates import WeightSample, lost_updates, sample_weights
 
-WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
+WRAPPERS = ("module.", "_orig_mod.")  # prefixes of names by DDP and torch.compile
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """The optimizer within what Lightning and accelerate wrap around it."""
+    """Return the optimizer inside the wrappers of Lightning and accelerate."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inner
     return optimizer
 
 
 class GradientDiagnostics:
-    """The looks of one optimizer at its `layer_groups`, each `every` steps behind step `start`, from the one
-    that is due on until there is one.
+    """Measures the gradients of one optimizer in every n-th step, without a wait for the device.
 
-    A step that GradScaler skips before it asks the optimizer (one that is not fused) has none. `scale` gives
-    the loss scale of the step, 0-d on the device. Nothing here waits for the device.
+    GradScaler does not call an optimizer that is not fused for a skipped step. Then the next step that calls
+    the optimizer is measured.
+
+    Args:
+        optimizer: The optimizer.
+        groups: Its parameters by layer group.
+        every: The number of steps from one measurement to the next.
+        scale: Returns the loss scale of the step, 0-d on the device.
+        start: The number of steps before the first.
     """
 
     def __init__(
@@ -53,28 +59,33 @@ class GradientDiagnostics:
         ]
 
     def close(self) -> None:
-        """No more looks."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def take(self, step: int) -> dict[str, Tensor]:
-        """What was seen in this step, which is over; empty if nothing was."""
-        found, self._diagnostics = self._diagnostics, {}
-        self._due = (self._due and not found) or (step + 1) % self._every == 0
-        return found
+        """Return the diagnostics of a finished step by metric, empty if it was not measured."""
+        diagnostics, self._diagnostics = self._diagnostics, {}
+        self._due = (self._due and not diagnostics) or (step + 1) % self._every == 0
+        return diagnostics
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._due:
             return
-        # A fused optimizer is given scaled gradients, with their scale and whether to skip.
-        by, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        found = {name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()}
-        gradients = {name: group for name, group in found.items() if group}
+        # A fused optimizer gets scaled gradients, with their scale and whether to skip the step.
+        grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        by_group = {
+            name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()
+        }
+        gradients = {name: group for name, group in by_group.items() if group}
         if not gradients:
             return
-        if by is not None:
-            gradients = {k: [g.float() / by.to(g.device) for g in group] for k, group in gradients.items()}
+        if grad_scale is not None:
+            gradients = {
+                name: [g.float() / grad_scale.to(g.device) for g in group]
+                for name, group in gradients.items()
+            }
         norm = gradient_norm([g for group in gradients.values() for g in group])
         self._diagnostics = {metrics.GRADIENT_NORM: norm} | measure_gradients(gradients, self._scale())
         self._sampled_weights = {name: sample_weights(group) for name, group in self._groups.items()}
@@ -87,16 +98,19 @@ class GradientDiagnostics:
 
 
 def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:
-    """The optimizer's parameters by the module at the model's top that has them. Without a model by the names
-    that the optimizer was given, or else by its own groups.
+    """Return the optimizer's parameters by layer group.
 
-    Raises UserError for parameters that lie in parts on several processes.
+    A group is a top-level module of the model. Without a model, groups follow the parameter names that the
+    optimizer has, or its own parameter groups.
+
+    Raises:
+        UserError: Parameters are sharded over several processes.
     """
     names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
     groups: dict[str, list[Tensor]] = {}
     for number, group in enumerate(optimizer.param_groups):
-        given = group.get("param_names") or [""] * len(group["params"])
-        for name, parameter in zip(given, group["params"], strict=True):
+        param_names = group.get("param_names") or [""] * len(group["params"])
+        for name, parameter in zip(param_names, group["params"], strict=True):
             if hasattr(parameter, "device_mesh"):
                 why = "the parameters lie in parts on several processes"
                 raise UserError(f"diagnostics: {why}, and each sees its own alone; leave diagnostics out")
@@ -107,6 +121,6 @@ def group_parameters(optimizer: Optimizer, model: nn.Module | None) -> Mapping[s
 
 
 def _get_top_module(name: str) -> str:
-    while wrapped := next((word for word in WRAPPERS if name.startswith(word)), ""):
-        name = name.removeprefix(wrapped)
+    while prefix := next((prefix for prefix in WRAPPERS if name.startswith(prefix)), ""):
+        name = name.removeprefix(prefix)
     return name.partition(".")[0]

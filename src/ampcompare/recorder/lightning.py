@@ -1,4 +1,7 @@
-"""Under Lightning, `lightning` or `pytorch_lightning`: `Trainer(callbacks=[RecorderCallback()])`."""
+"""The Recorder as a callback of Lightning (`lightning` or `pytorch_lightning`).
+
+Use it as `Trainer(callbacks=[RecorderCallback()])`.
+"""
 
 import os
 import re
@@ -45,71 +48,82 @@ class RecorderCallback(library.Callback):
         self._before: dict[str, Any] = {}  # metrics as they were before a validation
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the recorded steps, for a checkpoint. Lightning's own count is of optimizer calls."""
+        """Return the number of recorded steps for a checkpoint; Lightning counts optimizer calls instead."""
         return {"steps": self.record.steps if self.record else self._recorded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the number of recorded steps from a checkpoint."""
         self._steps_before = state_dict.get("steps")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin the record with the trainer's settings."""
         seed = os.environ.get("PL_GLOBAL_SEED", "")
-        told: dict[str, Any] = {"backend": str(trainer.precision), "seed": int(seed) if seed else None}
-        told |= {"model": pl_module, "optimizer": next(iter(trainer.optimizers), None)}
-        told |= {"scaler": getattr(trainer.precision_plugin, "scaler", None)}
-        told |= {"batch_size": getattr(trainer.train_dataloader, "batch_size", None)}
-        told |= {"run": getattr(sys.modules.get("wandb"), "run", None)}
+        settings: dict[str, Any] = {"backend": str(trainer.precision), "seed": int(seed) if seed else None}
+        settings |= {"model": pl_module, "optimizer": next(iter(trainer.optimizers), None)}
+        settings |= {"scaler": getattr(trainer.precision_plugin, "scaler", None)}
+        settings |= {"batch_size": getattr(trainer.train_dataloader, "batch_size", None)}
+        settings |= {"run": getattr(sys.modules.get("wandb"), "run", None)}
         before = trainer.global_step if self._steps_before is None else self._steps_before
-        told |= {"start_step": before}
-        self.record = Recorder(**told | self._options).begin()
+        settings |= {"start_step": before}
+        self.record = Recorder(**settings | self._options).begin()
         self.record.may_lack_loss = True  # `training_step` may return None to leave a batch out
         self._step, self._samples, self._loss = trainer.global_step, 0, None
 
     def on_train_batch_start(self, *_: Any) -> None:
+        """Count training time again after a validation, and mark the first batch of a step as loaded."""
         if self.record.is_paused:
             self.record.resume()
         if not self._samples:
             self.record.mark_batch_ready()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, at: int) -> None:
+        """Add a micro-batch; after the last one of a step, record the step."""
         self._samples += self._count(batch)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is not None:
-            self._loss = loss if self._loss is None else self._loss + loss  # each has its share of the step's
+            self._loss = (
+                loss if self._loss is None else self._loss + loss
+            )  # Lightning divided each by their number
         if trainer.global_step != self._step:
             epoch = trainer.current_epoch + (at + 1) / trainer.num_training_batches
             self.record.step(loss=self._loss, samples=self._samples, epoch=epoch)
             self._step, self._samples, self._loss = trainer.global_step, 0, None
 
     def on_validation_start(self, trainer: Any, *_: Any) -> None:
+        """Pause the training time."""
         if self.record:  # none while the sanity check runs
             self.record.pause()
             self._before = dict(trainer.callback_metrics)
 
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        """Record the metrics of the validation."""
         if self.record:
             # The trainer keeps the training's metrics in the same dict. The validation puts in new objects.
             now, before = trainer.callback_metrics, self._before
-            found = {key: value for key, value in now.items() if value is not before.get(key)}
-            names = name_metrics(found) if self._names is None else self._names
-            self.record.evaluate(**{names[key]: found[key] for key in found if names.get(key)})
+            new = {key: value for key, value in now.items() if value is not before.get(key)}
+            names = name_metrics(new) if self._names is None else self._names
+            self.record.evaluate(**{names[key]: new[key] for key in new if names.get(key)})
 
     def on_save_checkpoint(self, *_: Any) -> None:
+        """Pause the training time."""
         if self.record:
             self.record.pause()
 
     def on_train_end(self, trainer: Any, pl_module: Any, problem: BaseException | None = None) -> None:
+        """End the record."""
         if self.record:
             self._recorded = self.record.steps
             self.record.close(problem)
         self.record = None
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the record as failed, or as stopped by Lightning's exception for SIGTERM."""
         is_sigterm = "SIGTERM" in type(exception).__name__  # Lightning's own has no code
         self.on_train_end(trainer, pl_module, SystemExit(143) if is_sigterm else exception)
 
 
 def name_metrics(keys: Iterable[str]) -> dict[str, str]:
-    """Return the names of the validation's metrics in the record, without their prefix.
+    """Return the names of the validation's metrics in the record: without a prefix such as `val_`.
 
     >>> name_metrics(["val_acc", "f1", "val_f1"])
     {'val_acc': 'accuracy', 'f1': 'f1', 'val_f1': 'val_f1'}

@@ -1,4 +1,4 @@
-"""A training loop of one's own, recorded and measured as ours is: `from ampcompare import Recorder`."""
+"""Recorder, which records your own training loop as `ampcompare run` records its own."""
 
 import atexit
 import logging
@@ -49,26 +49,45 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Records a loop under the names of `ampcompare.metrics`, so that the report compares it as our own runs.
+    """Records a training loop under the metrics of `ampcompare.metrics`.
 
-    `backend` is what is compared, `seed` what runs are paired by; both and `batch_size` go into the record's
-    config beside `config`, whatever else tells runs apart. `scaler` is what scales the loss: a GradScaler, a
-    backend of ours, Lightning's precision plug-in, an Accelerator; `optimizer` gives learning rate and
-    gradients, `model` names layers and has its buffers watched. Rows go into the open W&B `run`, which is not
-    ended here, or into one that is begun and ended.
+    The report compares recorded loops with each other and with runs of `ampcompare run`. Call `step` once per
+    optimizer step, after `scaler.update()`; with micro-batches, after the last one. `step` never waits for
+    the device. Gradients are measured when the optimizer reads them, after clipping, so `zero_grad` may be
+    called at any place of the loop.
 
-    A row comes each `every` steps; the first `warmup_steps` are in no throughput. Each `diagnostics` steps
-    the gradients are looked at. `processes` is by how many the samples of a step are multiplied: as many as
-    torch.distributed has; process 0 alone records, and the loss is its own. `test_samples` is how many an
-    evaluation is of. `metric` is the key that runs are compared by, such as "eval/f1", and `better` says
-    whether "higher" or "lower" values are better. A loop that goes on from a checkpoint says as `start_step`
-    how many steps it has done;
-    under the same WANDB_RUN_ID the parts are one record.
+    With several processes, process 0 records, and the recorded loss is the loss of process 0. SIGTERM,
+    SIGHUP, SIGUSR1 and SIGUSR2 end loop and record with `sys.exit`, unless the program handles the signal.
 
-    `step` waits for nothing. It is an optimizer's step: with micro-batches to be called once, behind the last
-    one and `scaler.update()`. Gradients are looked at where the optimizer takes them, after clipping, so
-    `zero_grad` may stand anywhere. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end loop and record by `sys.exit`,
-    unless the program has a handler for them. Raises UserError for what cannot be.
+    Args:
+        backend: The precision that is compared: a built-in backend, another library's name, or your own.
+        seed: The seed. The report pairs runs by it.
+        batch_size: The batch size, for the record's config.
+        scaler: The object that scales the loss: a GradScaler, a backend of ours, Lightning's precision
+            plug-in, or an Accelerator.
+        optimizer: The optimizer, for the learning rate and the gradients.
+        model: The network, for the names of layers. Its buffers are checked for non-finite values.
+        run: An open W&B run that gets the rows and that is not ended here. By default a run is created.
+        config: Further settings that distinguish runs.
+        precision_dtype: The dtype that the loop computes in, if backend and scaler do not tell it.
+        device: The device of the training, if scaler, optimizer and model do not tell it.
+        every: The number of steps from one row to the next.
+        warmup_steps: The number of first steps that throughput leaves out.
+        diagnostics: The number of steps from one measurement of the gradients to the next; None for none.
+        processes: The number of processes that train, by which samples are multiplied. By default the
+            number in torch.distributed.
+        start_step: The steps that were done before, in a loop that resumes from a checkpoint. Parts with the
+            same WANDB_RUN_ID make one record.
+        test_samples: The number of samples of an evaluation.
+        metric: The key of the metric that runs are compared by, such as "eval/f1".
+        better: "higher" or "lower": which values of `metric` are better.
+        project: The W&B project.
+        name: The name of the run.
+        output_dir: The folder of the record.
+        quiet: Whether to print no messages.
+
+    Raises:
+        UserError: An argument is invalid.
 
     >>> model = torch.nn.Linear(4, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -129,11 +148,11 @@ class Recorder:
         self._scale_reader = make_scale_reader(scaler, self.device)
         backend, known = name_backend(backend, scaler)
         dtype = find_dtype(precision_dtype, known, scaler, self._scale_reader.scales_dynamically())
-        # By `recorder` the report knows such a run; in it what we take its word for.
-        said = {"backend": backend, "seed": seed, "batch_size": batch_size}
-        said |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
-        said |= {"diagnostics": {"every": diagnostics}, "recorder": {"version": 1, "backend": known}}
-        own = {key: value for key, value in said.items() if value is not None}
+        # The report recognizes a recorded loop by `recorder`, which also has the built-in backend it runs.
+        settings = {"backend": backend, "seed": seed, "batch_size": batch_size}
+        settings |= {"log": {"every": self._every, "warmup_steps": self._warmup_steps}}
+        settings |= {"diagnostics": {"every": diagnostics}, "recorder": {"version": 1, "backend": known}}
+        own = {key: value for key, value in settings.items() if value is not None}
         config = config or {}
         check_config(config, own)
         environment = build_environment(self.device, world.size, self._optimizer, scaler, dtype)
@@ -148,32 +167,34 @@ class Recorder:
         self._quiet, self._hidden_messages = quiet, ExitStack()
         self._was_entered = False
         self._gradient_diagnostics: GradientDiagnostics | None = None
-        self._logger: MetricsLogger | None = None  # in the process that records, between enter and exit
+        self._logger: MetricsLogger | None = None  # in the recording process, between begin and close
         self._tracker: Tracker
         self._shutdown: ShutdownHandler
         self._has_loss: bool | None = None
-        self.may_lack_loss = False  # of a trainer that may leave a batch out
-        self._best: Row = {}  # of the evaluations
+        self.may_lack_loss = False  # whether a trainer may skip batches
+        self._best: Row = {}  # the best evaluation so far
         self._warned: set[str] = set()
 
-    # Its beginning.
-
     def __enter__(self) -> Self:
-        """Begin the record, in the loop's own program."""
+        """Begin the record and handle the signals of a batch system."""
         self.begin()
         if not self.rank:
             self._shutdown.listen(PREEMPTION_SIGNALS)
         return self
 
     def begin(self) -> Self:
-        """Begin the record, within somebody's trainer, to which a batch system's warnings are left up to the
-        first step; `close` ends it.
+        """Begin the record inside another library's trainer; `close` ends it.
+
+        Up to the first step the trainer may install its own handlers for the signals of a batch system.
+
+        Raises:
+            UserError: This recorder was used before.
         """
         if self.rank:
             return self
         if self._was_entered:
             raise UserError("Recorder: it has been entered before; make a new one for each run")
-        # First what a scaler or an optimizer of others may refuse, while no run is open.
+        # The scaler may raise, so it is read before a run is open.
         self._scale_reader.observe()
         if self._quiet:
             self._hidden_messages.enter_context(hidden_messages())
@@ -208,38 +229,49 @@ class Recorder:
         self.resume()
         return self
 
-    # Its course.
-
     def step(
         self, *, loss: Tensor | float | None = None, samples: int | None = None, epoch: float | None = None
     ) -> None:
-        """An optimizer step is over: its mean `loss` (0-d, given at all steps or at none), the `samples` that
-        this process trained on, the position in epochs. Never waits for the device.
+        """Record an optimizer step, without a wait for the device.
+
+        Args:
+            loss: The mean loss of the step, a number or a tensor with one. Give it at all steps or at none.
+            samples: The number of samples that this process trained on in the step.
+            epoch: The position in the training, in epochs.
+
+        Raises:
+            UserError: An argument is invalid, or the record has not begun.
         """
         if self.rank:
             return
         logger = self._get_logger("step")
-        if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
+        if type(samples) is not int or samples < 1:  # a tensor would need a wait
             samples = check_count("Recorder.step: samples", samples, 1)
         with self._shutdown:
             self.steps += 1
             if self.steps == self._start_step + 1:
-                # Lightning sets its handler for these as training begins, and only where there is none.
+                # Lightning installs its handlers when training begins, and only where there are none.
                 self._shutdown.listen(PREEMPTION_SIGNALS)
-            looks = self._gradient_diagnostics.take(self.steps) if self._gradient_diagnostics else {}
+            diagnostics = self._gradient_diagnostics.take(self.steps) if self._gradient_diagnostics else {}
             rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
-            result = StepResult(self._copy_loss(loss), samples * self.processes, diagnostics=looks)
+            result = StepResult(self._copy_loss(loss), samples * self.processes, diagnostics=diagnostics)
             logger.log_step(self.steps, logger.epoch if epoch is None else epoch, result, rate)
             if self._run is not None:
                 self._tracker.advance(self.steps)
 
     def mark_batch_ready(self) -> None:
-        """The batch of the next step is there: what came before was making it. It may be left out."""
+        """Mark the end of loading the next step's batch; the time since the last step was data time.
+
+        The call is optional.
+        """
         if not self.rank:
             self._get_logger("mark_batch_ready").timing.mark_batch_ready()
 
     def log(self, **values: Any) -> None:
-        """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
+        """Record further values of the training at this step, as `train/NAME`.
+
+        Waits for the device if a value is a tensor there.
+        """
         if self.rank:
             return
         logger = self._get_logger("log")
@@ -250,8 +282,12 @@ class Recorder:
                 self._warn_once("loss", f"step {self.steps}: the training loss is not finite; going on")
 
     def evaluate(self, **values: Any) -> None:
-        """Numbers of an evaluation, as `eval/NAME`: `accuracy` (0..1), `loss`, others. What came since the
-        last step, and up to the next, is not training. Reads all rows, and so waits for the device.
+        """Record the results of an evaluation, as `eval/NAME`.
+
+        The time from the last step to the next one does not count as training time. Waits for the device.
+
+        Args:
+            **values: The results, such as `accuracy` (a fraction from 0 to 1) and `loss`.
         """
         if self.rank:
             return
@@ -267,29 +303,31 @@ class Recorder:
                 what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
                 self._warn_once("accuracy", what)
             if math.isfinite(accuracy) and accuracy > self._best.get(metrics.BEST_ACCURACY, -math.inf):
-                at = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
-                self._best = {metrics.BEST_ACCURACY: accuracy} | at
+                best_epoch = {} if logger.epoch is None else {metrics.BEST_EPOCH: logger.epoch}
+                self._best = {metrics.BEST_ACCURACY: accuracy} | best_epoch
 
     @property
     def is_paused(self) -> bool:
-        """Whether something else than training was done since the last step."""
+        """Whether the training time is paused."""
         return self._logger is not None and self._logger.timing.is_paused
 
     def pause(self, *, since_step: bool = False) -> None:
-        """Up to here it was training (`since_step`: up to the last step); what comes is not, up to `resume`,
-        or to the end of the next step.
+        """Stop counting training time until `resume` or the end of the next step.
+
+        Args:
+            since_step: Leave out the time since the last step as well.
         """
         if not self.rank:
             self._get_logger("pause").pause(since_step=since_step)
 
     def resume(self) -> None:
-        """From here on it is training: the next step begins here."""
+        """Count training time again; the next step begins now."""
         if not self.rank:
             self._get_logger("resume").resume()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is inside is not training: an evaluation, a checkpoint."""
+        """Return a context whose time does not count as training: an evaluation, a checkpoint."""
         self.pause()
         yield
         self.resume()
@@ -300,8 +338,9 @@ class Recorder:
         return self._logger
 
     def _copy_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
-        """The loss as it is now: a captured step writes the next one into the same place. On a CPU its
-        number, which is there and costs less than a copy.
+        """Return a copy of the loss, since a CUDA graph writes every loss into the same tensor.
+
+        On a CPU the copy is a number, which costs less than a tensor.
         """
         if self._has_loss is None:
             self._has_loss = loss is not None
@@ -315,7 +354,7 @@ class Recorder:
         if self._on_host or not isinstance(loss, Tensor):
             value = to_number("Recorder.step: loss", loss)
             return value if self._on_host else torch.full((), value, device=self.device)
-        # A copy, also from another GPU, where a network in parts has its last one.
+        # The last part of a network that is split over GPUs may be on another GPU.
         own = loss.detach().to(self.device, torch.float32, copy=True, non_blocking=True)
         return own if own.ndim == 0 else own.mean()
 
@@ -324,16 +363,14 @@ class Recorder:
             self._warned.add(about)
             log.warning(line)
 
-    # Its end.
-
     def _close_at_exit(self) -> None:
-        """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
+        """End the record when the program ends: trainers do not report their exceptions to callbacks."""
         asked = (
             None
             if self._shutdown.requested_signal is None
             else SystemExit(128 + self._shutdown.requested_signal)
         )
-        with suppress(SystemExit):  # Python ends already, and would show it
+        with suppress(SystemExit):  # Python is ending already and would print it
             last = getattr(sys, "last_value", None)
             self.close(asked or last or RuntimeError("the program ended within the loop"))
 
@@ -343,23 +380,28 @@ class Recorder:
         self.close(problem)
 
     def close(self, problem: BaseException | None = None) -> None:
-        """End the record: as finished, or with the problem as failed or stopped (Ctrl-C, SIGTERM). The `with`
-        does it; what has been ended stays so.
+        """End the record. The `with` statement calls it; further calls do nothing.
+
+        Args:
+            problem: The exception that ended the loop: the run has failed, or was stopped (Ctrl-C, SIGTERM).
+                None if the loop finished.
         """
-        if self._logger is None or os.getpid() != self._process:  # a fork of the loop ends for itself
+        if self._logger is None or os.getpid() != self._process:  # not in a forked process
             return
         atexit.unregister(self._close_at_exit)
         with self._shutdown, self._hidden_messages:
             try:
                 self._end_rows(self._logger, problem)
-            except BaseException as second:  # of the device, or of W&B for an earlier row
+            except BaseException as second:  # from the device, or from W&B for an earlier row
                 problem = second
                 raise
             finally:
                 logger, self._logger = self._logger, None
                 code = get_exit_code(problem)
-                if lack := self._tracker.finish(self._recorded_facts | logger.summary() | self._best, code):
-                    log.error(lack if is_stopped(code) else f"error: {lack}")
+                if loss_of_data := self._tracker.finish(
+                    self._recorded_facts | logger.summary() | self._best, code
+                ):
+                    log.error(loss_of_data if is_stopped(code) else f"error: {loss_of_data}")
                 for line in () if self._run is not None else self._tracker.where(self._output_dir):
                     log.info(line)
                 self._shutdown.close()
@@ -370,7 +412,7 @@ class Recorder:
         if problem is not None:
             logger.flush_on_error(problem)
             return
-        logger.flush()  # sync: behind the last step
+        logger.flush()  # sync: after the last step
         logger.pause(since_step=True)
         if self.steps == self._start_step:
             what = "call record.step(...) behind each; the report counts no such run"

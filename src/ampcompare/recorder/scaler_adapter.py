@@ -1,11 +1,12 @@
-"""The loss scale of somebody's loop and the steps that it skipped, read by public calls, without a wait.
+"""Loss scale and skipped steps of a user's loop, read through public calls without a wait for the device.
 
-`torch.amp.GradScaler` tells neither without one: `get_scale()` and `state_dict()` read the device, and
-nothing public says whether a step was skipped (pytorch 67590). But `scaler.scale(x)` is x times the scale,
-queued on the device; asked for a 1 behind each step it gives the scale as it then was, read with the row.
-`update()` lowers the scale by its factor after an overflow and at no other time, so each such drop from one
-step to the next is a step that was skipped: exact where `update()` is called once a step and moves the scale
-by itself, too few where it is called more often, or where the scale has come to 0.
+`get_scale()` and `state_dict()` of `torch.amp.GradScaler` wait for the device, and no public call tells
+whether a step was skipped (pytorch issue 67590). `scaler.scale(x)` does not wait: it queues x times the
+scale. So the reader scales a 1 after each step, and the result is copied to the host with the row.
+
+`update()` lowers the scale by the backoff factor after an overflow and at no other time. Each such drop from
+one step to the next therefore is a skipped step. The count is exact if `update()` is called once per step. It
+is too low if `update()` is called more often, or when the scale has reached 0.
 """
 
 from typing import Any
@@ -20,10 +21,15 @@ from ampcompare.training.loss_scale_reader import LossScaleReader
 
 
 def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
-    """What reads a scaler: a GradScaler or one like it, a backend of ours, what has one as its `scaler`
-    (Lightning's precision plug-in, an Accelerator), or None.
+    """Return a reader for the object that scales the loss.
 
-    Raises UserError for anything else.
+    Args:
+        scaler: A GradScaler or an object with its methods, a backend of ours, an object with a `scaler`
+            (Lightning's precision plug-in, an Accelerator), or None for no loss scaling.
+        device: The device of the training.
+
+    Raises:
+        UserError: It is anything else.
     """
     if isinstance(scaler, Precision):
         return LossScaleReader(scaler)
@@ -37,12 +43,12 @@ def make_scale_reader(scaler: Any, device: torch.device) -> LossScaleReader:
     return GradScalerReader(scaler, device)
 
 
-def _is_scaler(thing: Any) -> bool:
-    return all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "is_enabled"))
+def _is_scaler(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("scale", "get_scale", "is_enabled"))
 
 
 class GradScalerReader(LossScaleReader):
-    """That of a GradScaler: its scale is looked at behind each step, when it has been updated."""
+    """Reads a GradScaler's scale after each step, when `update()` has been called."""
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
         self._scaler, self.device = scaler, device
@@ -52,26 +58,26 @@ class GradScalerReader(LossScaleReader):
         self._now: Any = None
 
     def observe(self) -> Any:
-        """The scale: at most one launch. On the host it is read at once: cheaper, and no wait."""
+        """Return the scale, with at most one launch on a device. On a CPU it is read as a number."""
         self._now = float(self._scaler.get_scale()) if self._on_host else self._scaler.scale(self._one)
         return self._now
 
     def scale_factor(self) -> Tensor:
-        """The scale behind the last step that was looked at, 0-d fp32."""
+        """Return the scale after the last observed step, 0-d fp32."""
         return torch.tensor(self._now, dtype=torch.float32) if self._on_host else self._now
 
     def skips(self, observations: list[Any]) -> Tensor:
-        """As `LossScaleReader.skips`."""
+        """Return which steps were skipped, as `LossScaleReader.skips` does."""
         scales = (
             torch.tensor(observations, dtype=torch.float32) if self._on_host else torch.stack(observations)
         )
         before, now = scales[:-1], scales[1:]
         if self._factor is None:
             return now < before
-        # Whoever loads a checkpoint in between lowers it by anything. PyTorch rounds the product in fp64.
+        # A drop by another factor is a checkpoint that was loaded. PyTorch computes the product in fp64.
         lowered = (before.to(widest_float(self.device)) * self._factor).float()
         return (now < before) & (now == lowered)
 
     def scales_dynamically(self) -> bool:
-        """As far as can be told: it moves, or would."""
+        """Return True: GradScaler has no public attribute that tells."""
         return True

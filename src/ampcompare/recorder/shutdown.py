@@ -1,4 +1,4 @@
-"""How the record of somebody's loop ends: finished, failed with an exception, or stopped by a signal."""
+"""The end of a recorded loop: finished, failed with an exception, or stopped by a signal."""
 
 import atexit
 import os
@@ -9,28 +9,31 @@ from types import FrameType
 
 from ampcompare.runtime.signals import EXIT_FAILED, EXIT_INTERRUPTED, SignalListener, exit_by_signal
 
-# Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
+# Signals that end a process at once by default. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LAST_SIGNALS: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
 
 
 def _at_exit() -> None:
-    """End by the signal under W&B's agent, for which an exit code is a failure (`exit_by_signal`)."""
+    """End the process by the signal under W&B's agent, which counts any exit code as a failure."""
     if number := _LAST_SIGNALS.get(os.getpid()):
         exit_by_signal(number)
 
 
-# What is registered first runs last: behind W&B's own hook, which ends a run that is open. One that is open
-# already has its hook before ours, and the exit code has to do.
+# The hook that is registered first runs last. W&B registers a hook when a run begins, and the hook ends the
+# run; ours must come after it. If a run is open already, our hook would come first, so none is registered.
 if getattr(sys.modules.get("wandb"), "run", None) is None:
     atexit.register(_at_exit)
 
 
 class ShutdownHandler:
-    """Makes a batch system's signals and the end of the terminal a SystemExit, which unwinds the loop and
-    ends its record.
+    """Turns a batch system's signals and a closed terminal into SystemExit, which ends loop and record.
 
-    A handler that the program has set stays. While entered the exit waits: the recorder is at work.
+    A handler that the program has set stays. As a context it delays the exit until the context ends.
+
+    Attributes:
+        is_busy: Whether a recorder is at work, so that the exit has to wait.
+        requested_signal: The signal that was received, None before.
     """
 
     def __init__(self) -> None:
@@ -43,7 +46,7 @@ class ShutdownHandler:
         self._listener.listen(numbers)
 
     def close(self) -> None:
-        """Leave the signals to the system again: what comes later ends the process."""
+        """Restore the signals' default handlers."""
         self._listener.close()
 
     def __enter__(self) -> None:
@@ -54,9 +57,9 @@ class ShutdownHandler:
         self.exit_if_requested()
 
     def exit_if_requested(self) -> None:
-        """Exit, if that was asked for meanwhile."""
+        """Exit if a signal was received."""
         if self.requested_signal is not None:
-            # Not `raise SystemExit`: W&B's client watches this call for the exit code of a run that is open.
+            # Not `raise SystemExit`: W&B's client patches sys.exit to get the exit code of an open run.
             sys.exit(128 + self.requested_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -66,7 +69,7 @@ class ShutdownHandler:
 
 
 def get_exit_code(problem: BaseException | None) -> int:
-    """The exit code of a record: 0 of a loop that ended; that of a signal of one that was stopped."""
+    """Return the exit code of a record: 0 if the loop finished, 128 + signal if it was stopped."""
     if isinstance(problem, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     code = problem.code if isinstance(problem, SystemExit) else 0 if problem is None else EXIT_FAILED

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under the recorder: `Trainer(..., callbacks=[RecorderCallback()])`."""
+"""The Recorder as a callback of Hugging Face's Trainer: `Trainer(..., callbacks=[RecorderCallback()])`."""
 
 import sys
 from typing import Any
@@ -19,7 +19,7 @@ TIMES = ("runtime", "_per_second", "_time")
 
 
 def _declared_metric(args: Any) -> dict[str, Any]:
-    """Return the metric that the arguments declare, as options of the Recorder; nothing where they do not."""
+    """Return the metric that the trainer's arguments declare, as options of the Recorder."""
     named, greater = args.metric_for_best_model, args.greater_is_better
     if not named or greater is None:
         return {}
@@ -27,36 +27,44 @@ def _declared_metric(args: Any) -> dict[str, Any]:
 
 
 class RecorderCallback(TrainerCallback):
-    """Records `Trainer.train`. `options` are the Recorder's; what they leave out the trainer says: backend
-    (fp16 or bf16 of its arguments, or the type of its weights), loss scale, optimizer, model, seed, batch
-    size, the metric of `metric_for_best_model` with `greater_is_better`, an open W&B run, such as the
-    trainer's own.
+    """Records `Trainer.train`.
 
-    The trainer tells the loss to its log alone, so rows with the loss are those of `logging_steps`.
+    The trainer gives the loss to callbacks only every `logging_steps` steps, so these rows have it.
+
+    Args:
+        **options: Options of the Recorder. By default they are taken from the trainer: backend (fp16 or
+            bf16 in its arguments, or the dtype of the weights), loss scale, optimizer, model, seed, batch
+            size, `metric_for_best_model` with `greater_is_better`, and the open W&B run, such as the
+            trainer's own.
     """
 
     def __init__(self, **options: Any) -> None:
         self._options = options
         self.record: Any = None
-        self._recorder: Recorder | None = None  # that is to begin
+        self._recorder: Recorder | None = None  # that has not begun
         self._hook: Any = None
-        self._samples = 0  # of the step
+        self._samples = 0  # in the current step
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        # With `auto_find_batch_size` the trainer begins again after it ran out of memory: an attempt.
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Create the recorder with the trainer's settings, and begin the record."""
+        # With `auto_find_batch_size` the trainer begins again after it has run out of memory.
         self.on_train_end(args, state, control, problem=KeyboardInterrupt("another batch size is tried"))
-        weights = next((str(p.dtype) for p in given["model"].parameters()), "")
+        weights = next((str(p.dtype) for p in kwargs["model"].parameters()), "")
         mixed = "fp16-mixed" if args.fp16 else "bf16-mixed" if args.bf16 else ""
-        told = {"backend": mixed or PLAIN.get(weights, weights), "model": given["model"], "seed": args.seed}
-        told["optimizer"] = given.get("optimizer")
-        told["scaler"] = getattr(told["optimizer"], "scaler", None)  # accelerate wraps the two together
-        told["batch_size"] = args.per_device_train_batch_size
-        told["run"] = getattr(sys.modules.get("wandb"), "run", None)
-        told["start_step"] = state.global_step  # of a checkpoint
+        settings = {
+            "backend": mixed or PLAIN.get(weights, weights),
+            "model": kwargs["model"],
+            "seed": args.seed,
+        }
+        settings["optimizer"] = kwargs.get("optimizer")
+        settings["scaler"] = getattr(settings["optimizer"], "scaler", None)  # accelerate wraps both
+        settings["batch_size"] = args.per_device_train_batch_size
+        settings["run"] = getattr(sys.modules.get("wandb"), "run", None)
+        settings["start_step"] = state.global_step  # not 0 after a checkpoint
         if "metric" not in self._options:
-            told |= _declared_metric(args)
-        self._recorder = Recorder(**told | self._options)
-        self._hook = given["model"].register_forward_pre_hook(self._count, with_kwargs=True)
+            settings |= _declared_metric(args)
+        self._recorder = Recorder(**settings | self._options)
+        self._hook = kwargs["model"].register_forward_pre_hook(self._count, with_kwargs=True)
         if not args.auto_find_batch_size:
             self._begin()
 
@@ -65,34 +73,40 @@ class RecorderCallback(TrainerCallback):
             self.record, self._recorder = self._recorder.begin(), None
 
     def _count(self, model: Any, args: Any, kwargs: Any) -> None:
-        """Count the samples of a forward in training: the trainer tells no callback of its batches."""
+        """Count the samples of a training forward, since callbacks do not get the batches."""
         if model.training:
             tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.ndim)
             self._samples += next((len(tensor) for tensor in tensors), 0)
 
-    def on_step_begin(self, *_: Any, **given: Any) -> None:
+    def on_step_begin(self, *_: Any, **kwargs: Any) -> None:
+        """Count training time again."""
         if self.record and self.record.is_paused:
             self.record.resume()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._begin()  # where a batch size was to be found, which fitted
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Record a step."""
+        self._begin()  # with `auto_find_batch_size` once a batch size has fitted
         self.record.step(samples=max(1, self._samples), epoch=state.epoch)
         self._samples = 0
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **given: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Record the loss."""
         if self.record and "loss" in (logs or {}):
             self.record.log(loss=logs["loss"])
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **given: Any) -> None:
-        found = {k[5:]: v for k, v in (metrics or {}).items() if k[:5] == "eval_" and not k.endswith(TIMES)}
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        """Record the metrics of an evaluation."""
+        values = {k[5:]: v for k, v in (metrics or {}).items() if k[:5] == "eval_" and not k.endswith(TIMES)}
         if self.record:
-            self.record.evaluate(**found)
+            self.record.evaluate(**values)
 
-    def on_save(self, *_: Any, **given: Any) -> None:
+    def on_save(self, *_: Any, **kwargs: Any) -> None:
+        """Pause the training time."""
         if self.record:
             self.record.pause(since_step=True)
 
-    def on_train_end(self, *_: Any, problem: BaseException | None = None, **given: Any) -> None:
+    def on_train_end(self, *_: Any, problem: BaseException | None = None, **kwargs: Any) -> None:
+        """End the record."""
         if self.record:
             self.record.close(problem)
         if self._hook is not None:

@@ -1,8 +1,8 @@
-"""Where images come from: every source is declared here once, and all else asks `SOURCES`.
+"""The declarations of the data sources, SOURCES.
 
-A new source is one new file and one entry. One that comes from elsewhere (`ampcompare.plugins`) is a function
-that `data.given` calls. The entries load neither torch nor NumPy, so that the options, `--help` and the
-report may ask them too.
+A new source is a module and an entry. The function of a plug-in (`ampcompare.plugins`) is called by
+`data.user_data`. This module imports neither torch nor NumPy, so that options, `--help` and the report can
+use it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What everything else needs to know of a place where data come from."""
+    """The declaration of a data source.
 
-    name: str  # data.source
-    label: str  # in sentences and charts
-    short_name: str  # in a run's name
-    # What loads it, or its name here (None: `data.given`), called with what it takes of `data.kwargs`,
-    # `root`, `train_limit` and `test_limit`: limits for those that make images, which need not make more. It
-    # raises UserError for whatever is wrong with the data.
+    Attributes:
+        name: The value of `data.source`.
+        label: Its name in sentences and charts.
+        short_name: Its name in the names of runs.
+        load: A function, or its path in this package, that returns the data or raises UserError. It gets
+            those of `data.kwargs`, `root`, `train_limit` and `test_limit` that it accepts; the limits are for
+            sources that generate images. None for a plug-in.
+        root: The meaning of `data.root`, for --help; "" if the source has none.
+        needs_root: Whether `data.root` is required. Then it distinguishes data, and reports show it.
+        is_synthetic: Whether the data is synthetic, so that no claim can rest on it.
+        train_images: The size of the training split, 0 if it varies.
+        test_images: The size of the test split, 0 if it varies.
+        classes: The number of classes, 0 if it varies.
+    """
+
+    name: str
+    label: str
+    short_name: str
     load: Callable[..., Dataset] | str | None = None
-    root: str = ""  # what data.root is to it, for --help; empty: it has none
-    needs_root: bool = False  # it then tells which data it is, and reports name it
-    is_synthetic: bool = False  # data that no claim can rest on
-    train_images: int = 0  # of the whole training split, where that is always the same
-    test_images: int = 0  # likewise
-    classes: int = 0  # likewise
+    root: str = ""
+    needs_root: bool = False
+    is_synthetic: bool = False
+    train_images: int = 0
+    test_images: int = 0
+    classes: int = 0
 
     @property
     def loader(self) -> Callable[..., Dataset]:
-        found: Any = resolve_name(f"{__name__}.{self.load}") if isinstance(self.load, str) else self.load
-        return found
+        """The function `load`, imported if it is a path."""
+        load: Any = resolve_name(f"{__name__}.{self.load}") if isinstance(self.load, str) else self.load
+        return load
 
 
 _SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
@@ -57,7 +70,11 @@ SOURCES: dict[str, Source] = {source.name: source for source in _BUILT_IN}
 
 
 def get_source(name: str) -> Source:
-    """The source of that name; one from elsewhere is imported when it is loaded. Raises UserError."""
+    """Return a source by name. A plug-in is not imported yet.
+
+    Raises:
+        UserError: There is no such source.
+    """
     if name in SOURCES:
         return SOURCES[name]
     if not plugins.DATA.accepts(name):
@@ -66,7 +83,8 @@ def get_source(name: str) -> Source:
 
 
 def get_source_label(name: str) -> str:
-    """A source as readers see it, also one that this installation lacks: records name what others trained
-    on. Of a file the last part alone: a report leaves the machine.
+    """Return the label of a source, which need not be installed here.
+
+    For a plug-in it is the name without folders, since reports should not show paths.
     """
     return SOURCES[name].label if name in SOURCES else name.rpartition("/")[2]

@@ -12,16 +12,24 @@ from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime.atomic_files import cache_folder
 
-# Without an answer for so long there is no network; applies to each connection and read, not to the whole.
+# The time without an answer after which there is no network; for each connection and read.
 NETWORK_TIMEOUT_SECONDS = 8.0
 
 log = logging.getLogger(__name__)
 
 
 class Archive(NamedTuple):
-    """One of the two, as torchvision, which takes seconds to import, has it: `file` unpacks to `folder`."""
+    """The archive of a data set; the values are torchvision's, which takes seconds to import.
 
-    name: str  # data.source
+    Attributes:
+        name: The value of `data.source`.
+        label: The name of the data set.
+        file: The name of the archive.
+        folder: The folder that the archive unpacks to.
+        md5: The MD5 of the archive.
+    """
+
+    name: str
     label: str
     file: str
     folder: str
@@ -39,26 +47,38 @@ CIFAR100 = Archive(
 
 
 def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
-    """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
+    """Load the 50,000 training and 10,000 test images, 3x32x32.
 
-    torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
-    checks each file's MD5 before it unpickles it. Raises UserError if none of this works.
+    torchvision uses the unpacked batches in `root`, or the archive there, or downloads the archive. It checks
+    the MD5 of each file before it unpickles it.
+
+    Args:
+        root: The folder, by default the cache folder.
+        which: The data set.
+
+    Raises:
+        UserError: The data is not there and cannot be downloaded, or is damaged.
     """
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
 def load_100(root: str | None) -> Dataset:
-    """The same of CIFAR-100."""
+    """Load CIFAR-100 as `load` does."""
     return load(root, CIFAR100)
 
 
 def find_files(which: Archive) -> tuple[Path | None, Path]:
-    """Where the data is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
-    the folder that it would come into. Only looks. Raises OSError if there is no home folder.
+    """Find the data that `load` uses without a `root`.
+
+    Returns:
+        The decoded data, unpacked folder or archive (None if there is none yet), and the cache folder.
+
+    Raises:
+        OSError: There is no home folder.
     """
     folder = cache_folder()
-    places = (get_cache_path(which.name, which.md5), folder / which.folder, folder / which.file)
-    return next((place for place in places if place.exists()), None), folder
+    paths = (get_cache_path(which.name, which.md5), folder / which.folder, folder / which.file)
+    return next((path for path in paths if path.exists()), None), folder
 
 
 def _read(root: str | None, which: Archive) -> Dataset:
@@ -69,11 +89,11 @@ def _read(root: str | None, which: Archive) -> Dataset:
     try:
         folder = Path(root).expanduser() if root else cache_folder()
         log.info("reading %s in %s, this once (fetching it if it is not there)", which.label, folder)
-        # torchvision opens connections without one and would wait for ever behind a silent firewall.
+        # torchvision sets no timeout, so it would wait for ever behind a silent firewall.
         socket.setdefaulttimeout(NETWORK_TIMEOUT_SECONDS)
         reader = getattr(datasets, which.name.upper())
         train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
-    except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
+    except Exception as error:  # network, disk, archive and unpickling errors have the same remedy
         what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason(error)})"
         todo = f"put {which.file} (MD5 {which.md5}) into that folder or set data.root to one that holds it"
         raise UserError(
@@ -81,7 +101,7 @@ def _read(root: str | None, which: Archive) -> Dataset:
         ) from error
     finally:
         socket.setdefaulttimeout(before)
-    # torchvision holds a transposed view of the original [N, 3, 32, 32]: turning it back copies nothing.
+    # torchvision has a transposed view of the original [N, 3, 32, 32], so this copies nothing.
     images = (np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)) for split in (train, test))
     pairs = [*zip(images, (np.array(split.targets, np.int64) for split in (train, test)), strict=True)]
     return Dataset.from_images(pairs[0], pairs[1], tuple(train.classes))

@@ -1,4 +1,4 @@
-"""Images in class folders, train/<class>/* and test/<class>/*, as a folder or as an archive of one."""
+"""Images in class folders, train/<class>/* and test/<class>/*, in a folder or an archive."""
 
 import hashlib
 import json
@@ -21,20 +21,21 @@ from ampcompare.errors import UserError, reason
 
 SPLITS = ("train", "test")
 EXPECTED = "give a folder or a tar or zip archive of train/<class>/<image> and test/<class>/<image>"
-# Only decoders of plain pictures: Pillow would also hand an EPS file to Ghostscript, which runs programs.
+# Pillow would also pass an EPS file to Ghostscript, which runs programs.
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-# More than 8 bits a channel: converting to RGB would clip the values without a word.
+# Modes with more than 8 bits per channel; a conversion to RGB would clip values silently.
 DEEP_MODES = ("I", "F")
 
 log = logging.getLogger(__name__)
 
 
 def load(root: str | None) -> Dataset:
-    """Decode the folder or archive at `root`, or read what an earlier call kept of the same content.
+    """Decode the images of a folder or archive, or read them from the cache.
 
-    Raises UserError for a root that is missing, unreadable or no such folder, and for images that do not
-    decode, are of another size than the first, or have more than 8 bits a channel.
+    Raises:
+        UserError: The root is missing, unreadable or has no class folders. Or an image does not decode,
+            differs in size from the first, or has more than 8 bits per channel.
     """
     if not root:
         raise UserError(f"data.root is not set: {EXPECTED}")
@@ -54,7 +55,7 @@ def load(root: str | None) -> Dataset:
 
 
 class UnusableFolder(Exception):
-    """What is wrong with an image or a class."""
+    """An image or a class folder cannot be used."""
 
 
 # RuntimeError: an unknown ~user, an encrypted zip file; ValueError: a NUL in the name.
@@ -62,59 +63,61 @@ READ_ERRORS = (OSError, ValueError, RuntimeError, EOFError, tarfile.TarError, zi
 
 
 def _hash_listing(root: Path) -> str:
-    """Names the content by path, size and times of each file, links followed.
+    """Return a hash of path, size and timestamps of each file; links are followed.
 
-    The times are both that of the last write and that of the last change of any kind: tools that unpack or
-    copy may set the first to anything, but not the second.
+    The timestamps are mtime and ctime: tools that unpack or copy may set mtime to anything, but not ctime.
     """
-    stamps = []
+    entries = []
     for split in SPLITS:
         for folder, _, names in os.walk(root / split, followlinks=True):
             for path in (os.path.join(folder, name) for name in names):
                 file = os.stat(path)
-                stamps.append((os.path.relpath(path, root), file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    return digest(json.dumps(sorted(stamps)))
+                entries.append(
+                    (os.path.relpath(path, root), file.st_size, file.st_mtime_ns, file.st_ctime_ns)
+                )
+    return digest(json.dumps(sorted(entries)))
 
 
 @contextmanager
 def _open_folder(path: Path) -> Iterator[Path]:
-    """The folder with train/ and test/ in it: itself, or a temporary one with what is in the archive, without
-    a leading folder that everything lies in.
+    """Return a context with the folder that has train/ and test/.
+
+    An archive is unpacked to a temporary folder. It may have one top folder that contains everything.
     """
     if path.is_dir():
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="ampcompare-") as made:
+    with tempfile.TemporaryDirectory(prefix="ampcompare-") as unpacked:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as zipped:
-                zipped.extractall(made)
+                zipped.extractall(unpacked)
         else:
             with tarfile.open(path) as tarred:
-                tarred.extractall(made, filter="data")
-        inner = [entry for entry in Path(made).iterdir() if not _is_hidden(entry.name)]
-        leads = len(inner) == 1 and inner[0].is_dir() and inner[0].name not in SPLITS
-        yield inner[0] if leads else Path(made)
+                tarred.extractall(unpacked, filter="data")
+        inner = [entry for entry in Path(unpacked).iterdir() if not _is_hidden(entry.name)]
+        has_top_folder = len(inner) == 1 and inner[0].is_dir() and inner[0].name not in SPLITS
+        yield inner[0] if has_top_folder else Path(unpacked)
 
 
 def _is_hidden(name: str) -> bool:
-    """Hidden files, and what macOS adds to archives, are no data."""
+    """Return whether a name is hidden, or was added to an archive by macOS."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def _is_image(path: str) -> bool:
     name = os.path.basename(path)
-    return name.lower().endswith(SUFFIXES) and not _is_hidden(name) and os.path.isfile(path)  # no pipe
+    return name.lower().endswith(SUFFIXES) and not _is_hidden(name) and os.path.isfile(path)  # excludes pipes
 
 
 def _read(path: Path) -> Dataset:
-    # Imported here: it takes seconds and 160 MB, and decoded data that were kept do without.
+    # Imported here, since it takes seconds and 160 MB and the cache does not need it.
     from torchvision.datasets import ImageFolder
 
     with _open_folder(path) as folder:
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
-        if apart := sorted({*train.classes} ^ {*test.classes}):
+        if unmatched := sorted({*train.classes} ^ {*test.classes}):
             raise UnusableFolder(
-                f"class folder {apart[0]!r} is in one of train and test: each needs all classes"
+                f"class folder {unmatched[0]!r} is in one of train and test: each needs all classes"
             )
         log.info("decoding %s images, this once", f"{len(train) + len(test):,}")
         size = _decode(train.samples[0][0], folder).shape[:2]
@@ -135,14 +138,18 @@ def _read(path: Path) -> Dataset:
 
 
 def _decode(path: str, folder: Path) -> np.ndarray:
-    """RGB, uint8 [H, W, 3]."""
+    """Decode an image to RGB, uint8 [H, W, 3].
+
+    Raises:
+        UnusableFolder: It does not decode, or has more than 8 bits per channel.
+    """
     from PIL import Image
 
-    said = f"image {os.path.relpath(path, folder)!r}"
+    what = f"image {os.path.relpath(path, folder)!r}"
     try:
         image: Any = Image.open(path, formats=FORMATS)
         if not image.mode.startswith(DEEP_MODES):
             return np.asarray(image.convert("RGB"))
-    except Exception as error:  # a decoder meets damage as any of a dozen exception types
-        raise UnusableFolder(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
-    raise UnusableFolder(f"{said} has more than 8 bits a channel: convert it to 8 bits first")
+    except Exception as error:  # a damaged file raises any of a dozen exception types
+        raise UnusableFolder(f"{what} does not decode ({reason(error)}): replace it or remove it") from error
+    raise UnusableFolder(f"{what} has more than 8 bits a channel: convert it to 8 bits first")

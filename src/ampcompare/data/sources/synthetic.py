@@ -1,13 +1,15 @@
-"""Made-up images that a small network learns in seconds: data for demos and tests, never for a claim.
+"""Synthetic images that a small network learns in seconds, for demos and tests, never for a claim.
 
-Ten classes: ten colours, every other one with stripes along its rows, the rest along its columns. Cropping
-and mirroring change neither. Every image also carries a weaker pattern of another class, stripes at a random
-place and of a random width, its own brightness, and noise, so that accuracy climbs over hundreds of steps
-instead of being perfect at once. Test accuracy measured (no momentum): a 3-layer CNN, batch 32, lr 0.1:
-86 % after 20 steps, 91 % after 300; ResNet50 as in configs/demo.yaml, batch 8, in fp32: 70 % after 24
-steps on 48 images, 82 % after 48 on 96.
+Ten classes are ten colours, alternately with stripes along rows and along columns. Crops and flips change
+neither. Every image also has a weaker pattern of another class, a random phase and width of its stripes, a
+random brightness, and noise. So accuracy rises over hundreds of steps instead of being perfect at once.
 
-Integer arithmetic on PCG64's raw stream, hence the same bytes on every machine and NumPy version.
+Measured test accuracy (without momentum): a 3-layer CNN with batch 32 and lr 0.1 has 86% after 20 steps and
+91% after 300. ResNet50 as in configs/demo.yaml with batch 8 in fp32 has 70% after 24 steps on 48 images, and
+82% after 48 steps on 96 images.
+
+The images are made with integer arithmetic from PCG64's raw stream, so they are the same on every machine and
+NumPy version.
 """
 
 import numpy as np
@@ -17,7 +19,7 @@ from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
 TEST_COUNT = 10_000
-SIZE, SIZES = 32, range(8, 1025)
+SIZE, ALLOWED_SIZES = 32, range(8, 1025)
 SEED = 10
 
 COLOURS = {
@@ -36,34 +38,45 @@ CLASSES = tuple(f"{colour} {('rows', 'columns')[i % 2]}" for i, colour in enumer
 STRIPE_AMPLITUDE = 40
 WAVES = (3, 4)  # periods across an image
 PHASES = 16
-# The other pattern's share of an image is uniform between none and this, in 256ths: always below one half.
+# The weight of the other pattern is uniform in 0..MAX_OTHER_WEIGHT, in 256ths: always below one half.
 MAX_OTHER_WEIGHT = 104
 NOISE = 48  # uniform in -NOISE..NOISE
-BLOCK = 1000  # images made at a time; part of what defines the data
-CHOICE_BYTES = 8  # random bytes an image takes besides its noise
+BLOCK = 1000  # images made at a time; another value would change the images
+CHOICE_BYTES = 8  # random bytes of an image besides its noise
 
 
 def load(
     root: str | None = None, train_limit: int | None = None, test_limit: int | None = None, size: int = SIZE
 ) -> Dataset:
-    """The first images of both splits, `size` pixels wide and high: of another size each image is repeated
-    side by side and cut. Not cached, since making them is about as fast as reading them.
+    """Make the first images of both splits.
+
+    Images are not cached, since making them is about as fast as reading them.
+
+    Args:
+        root: Ignored.
+        train_limit: The number of training images, None for all.
+        test_limit: The number of test images, None for all.
+        size: Width and height. Other sizes than SIZE repeat each image side by side and crop it.
+
+    Raises:
+        UserError: The size is not allowed.
     """
-    if type(size) is not int or size not in SIZES:
-        expected = f"expected a whole number, {SIZES.start} to {SIZES.stop - 1}"
+    if type(size) is not int or size not in ALLOWED_SIZES:
+        expected = f"expected a whole number, {ALLOWED_SIZES.start} to {ALLOWED_SIZES.stop - 1}"
         raise UserError(f"data.kwargs.size={size!r}: {expected}")
     times, pairs = -(-size // SIZE), []
-    for split, limit, most in (("train", train_limit, TRAIN_COUNT), ("test", test_limit, TEST_COUNT)):
-        images, labels = make_images(split, min(limit or most, most))
+    for split, limit, count in (("train", train_limit, TRAIN_COUNT), ("test", test_limit, TEST_COUNT)):
+        images, labels = make_images(split, min(limit or count, count))
         larger = np.tile(images, (1, 1, times, times)) if times > 1 else images
         pairs.append((np.ascontiguousarray(larger[:, :, :size, :size]), labels))
     return Dataset.from_images(pairs[0], pairs[1], CLASSES)
 
 
 def make_images(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first `count` images of an endless split: uint8 [N, 3, 32, 32] and int64 labels [N].
+    """Make the first `count` images of an endless split; the seed of a run has no influence.
 
-    Labels go round the classes, so that every beginning is balanced. Runs of any seed share one data set.
+    Returns:
+        Images, uint8 [N, 3, 32, 32], and labels, int64 [N], in which the classes take turns.
     """
     images = np.empty((count, 3, SIZE, SIZE), np.uint8)
     labels = np.arange(count, dtype=np.int64) % len(CLASSES)
@@ -75,32 +88,32 @@ def make_images(split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -> np.ndarray:
-    # Always the random numbers of a whole block, so that a short one is the beginning of a whole one.
+    # Draw random numbers for a whole block, so that a shorter block is the beginning of a longer one.
     per_image = CHOICE_BYTES + 3 * SIZE * SIZE
     words = rng.random_raw(BLOCK * per_image // 8).astype("<u8")
     random = words.view(np.uint8).reshape(BLOCK, per_image)[: len(labels)]
     choice = random[:, :CHOICE_BYTES].astype(np.int16)
     other = (labels + 1 + choice[:, 0] % (len(CLASSES) - 1)) % len(CLASSES)
-    other_share = (choice[:, 1] * (MAX_OTHER_WEIGHT + 1) >> 8).reshape(-1, 1, 1, 1)
+    other_weight = (choice[:, 1] * (MAX_OTHER_WEIGHT + 1) >> 8).reshape(-1, 1, 1, 1)
     own = _pattern(labels, choice[:, 2], choice[:, 3], stripes)
     disturbing = _pattern(other, choice[:, 4], choice[:, 5], stripes)
-    # 7 bits a factor keep every product within 16.
-    half_share = other_share >> 1
-    image = (own * (128 - half_share) + disturbing * half_share) >> 7
+    # With weights of 7 bits, products fit into 16 bits.
+    weight = other_weight >> 1
+    image = (own * (128 - weight) + disturbing * weight) >> 7
     image += (choice[:, 6] % 33 - 16).reshape(-1, 1, 1, 1)
     image += (random[:, CHOICE_BYTES:].astype(np.int16) * (2 * NOISE + 1) >> 8).reshape(image.shape) - NOISE
     return np.clip(image + 128, 0, 255).astype(np.uint8)
 
 
 def _pattern(labels: np.ndarray, wave: np.ndarray, phase: np.ndarray, stripes: np.ndarray) -> np.ndarray:
-    """Colour plus stripes of each image's class: int16 [B, 3, 32, 32], within -127..127."""
+    """Return the colour plus stripes of each image's class, int16 [B, 3, 32, 32] in -127..127."""
     colours = np.array(list(COLOURS.values()), np.int16)[labels]
     texture = stripes[labels % 2, wave % len(WAVES), phase % PHASES]
     return colours[:, :, None, None] + texture[:, None]
 
 
 def _stripe_table() -> np.ndarray:
-    """int16 [direction, wave, phase, 32, 32]: every stripe image that there is."""
+    """Return all stripe images, int16 [direction, wave, phase, 32, 32]."""
     position = np.arange(SIZE) / SIZE
     wave = np.array(WAVES)[:, None, None]
     phase = (np.arange(PHASES) / PHASES)[:, None]

@@ -1,4 +1,4 @@
-"""`apex.amp`, for scripts that have it: `from ampcompare.precision.apex import amp` in place of apex's.
+"""A replacement for `apex.amp`: import it with `from ampcompare.precision.apex import amp`.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
     ...
@@ -7,9 +7,9 @@
     optimizer.step()
 
 Source: `apex/amp/{frontend,handle,_initialize,_process_optimizer,_amp_state,amp}.py` at the last commit that
-had them. Errors are of the types that apex raised. Beyond apex: `casts`, the context in which the O1 casts
-are in force, `reset`, which undoes everything, and `initialize(..., casts="forward")`, which leaves functions
-outside the model's forward alone. An initialized optimizer's `step` takes no closure.
+had them. Errors have the types that apex raised. Additions to apex: `casts`, a context in which the O1 casts
+are active; `reset`, which undoes everything; and `initialize(..., casts="forward")`, which casts only inside
+the model's forward. As in apex, an initialized optimizer's `step` accepts no closure.
 """
 
 import warnings
@@ -48,7 +48,15 @@ from ampcompare.precision.unscaling import OptimizerGradients, scaled_backward
 
 @dataclass
 class _State:
-    """What `initialize` set up, and what is to be undone; whether it was told to do anything, once called."""
+    """The state of the module.
+
+    Attributes:
+        enabled: The argument `enabled` of `initialize`, None before the call.
+        scalers: One loss scaler per loss.
+        models: The initialized models.
+        optimizers: The initialized optimizers.
+        undo: Callbacks for `reset`.
+    """
 
     enabled: bool | None = None
     scalers: list[LossScaler] = field(default_factory=list)
@@ -79,13 +87,36 @@ def initialize(
     casts: str = "everywhere",
     allow_banned: bool = False,
 ) -> Any:
-    """Fit models and optimizers to an optimization level, O0 to O3; call once, before a parallel wrapper.
+    """Prepare models and optimizers for an optimization level; call it once, before a parallel wrapper.
 
-    Returns models and optimizers as they were given (one or a list); models alone without optimizers.
-    `verbosity` is taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a
-    model's forward follow the O1 lists too), or "forward". Raises RuntimeError for what apex refused: an
-    unknown level, options that contradict it, a model that is wrapped, half or initialized already. With
-    enabled=False nothing is looked at, and O1's casts outside of a model's forward are off.
+    Args:
+        models: A model, or a list of models.
+        optimizers: An optimizer, or a list of optimizers.
+        enabled: False to do nothing but turn off O1's casts outside of models.
+        opt_level: "O0", "O1", "O2" or "O3".
+        cast_model_type: The dtype of the model's weights; like the next four, it overrides the level.
+        patch_torch_functions: Whether to cast by the O1 lists.
+        keep_batchnorm_fp32: Whether BatchNorm stays in fp32.
+        master_weights: Whether the optimizer updates fp32 masters.
+        loss_scale: "dynamic" or a number.
+        cast_model_outputs: The dtype of the models' outputs.
+        num_losses: The number of losses with a scale of their own.
+        verbosity: Ignored; for compatibility.
+        min_loss_scale: The minimum of a dynamic loss scale.
+        max_loss_scale: The maximum of a dynamic loss scale.
+        casts: "everywhere" as in apex, where the O1 lists also apply to functions outside a model's forward,
+            or "forward".
+        allow_banned: Whether O1 runs banned functions in fp32 rather than raise.
+
+    Returns:
+        Models and optimizers, each as one object or a list, as they were given. Without optimizers the models
+        alone.
+
+    Raises:
+        RuntimeError: As in apex: an unknown level, options that contradict it, or a model that is wrapped, in
+            16 bits, or initialized already.
+        ValueError: A loss scale, `casts` or `num_losses` that is not allowed.
+        TypeError: Models or optimizers of another type.
 
     >>> import torch
     >>> from ampcompare.precision.apex import amp
@@ -101,10 +132,10 @@ def initialize(
     """
     if not enabled:
         _state.enabled, _state.scalers = False, []
-        CastState.on = False  # of an O1 model from before
+        CastState.on = False  # after an earlier O1
         STATE.copies.clear()
         return models if optimizers is None else (models, optimizers)
-    chosen = resolve_properties(
+    properties = resolve_properties(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
     )
     if casts not in ("everywhere", "forward"):
@@ -112,43 +143,44 @@ def initialize(
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"num_losses={num_losses!r}: expected a whole number of at least 1")
     model_list = to_list(models, nn.Module, "models", "torch.nn.Module")
-    given = [] if optimizers is None else optimizers
-    optimizer_list = to_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
+    optimizer_list = to_list(
+        [] if optimizers is None else optimizers, Optimizer, "optimizers", "torch.optim.Optimizer"
+    )
     for model in model_list:
         check_model(model)
-    for things, before in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
-        if len({*things} - {*before}) < len(things):
-            what = f"The same {'model' if things is model_list else 'optimizer'} was given to amp.initialize"
+    for new, known in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
+        if len({*new} - {*known}) < len(new):
+            what = f"The same {'model' if new is model_list else 'optimizer'} was given to amp.initialize"
             raise RuntimeError(f"{what} twice; call amp.reset() to start again.")
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
     device = torch.device(patches.get_default_device_type()) if first is None else first.device
     bounds: dict[str, Any] = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
-    asked = PrecisionOptions(chosen.loss_scale, **bounds)
-    _state.enabled, _state.scalers = True, [LossScaler(asked, device) for _ in range(num_losses)]
-    dtype = chosen.cast_model_type
-    how: dict[str, Any] = {"outputs": cast_model_outputs}
+    scaler_options = PrecisionOptions(properties.loss_scale, **bounds)
+    _state.enabled, _state.scalers = True, [LossScaler(scaler_options, device) for _ in range(num_losses)]
+    dtype = properties.cast_model_type
+    wrapping: dict[str, Any] = {"outputs": cast_model_outputs}
     if dtype is not None:
-        how = {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
-    if chosen.patch_torch_functions:
+        wrapping = {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
+    if properties.patch_torch_functions:
         _state.undo.enter_context(patches.install_wrappers())
-        how |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
-    CastState.on = chosen.patch_torch_functions and casts == "everywhere"
+        wrapping |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
+    CastState.on = properties.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
     for model in model_list:
-        if chosen.patch_torch_functions and (names := find_scripted(model)):
+        if properties.patch_torch_functions and (names := find_scripted(model)):
             what = f"{NOT_CAST} {', '.join(name or type(model).__name__ for name in names)}"
             warnings.warn(f"{what}. It computes in the dtype of its inputs and weights.", stacklevel=2)
         if dtype in SIXTEEN_BIT_DTYPES:
-            convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
+            convert_network(model, dtype, keep_batchnorm_fp32=bool(properties.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
-        wrap_forward(model, **how)
+        wrap_forward(model, **wrapping)
     for optimizer in optimizer_list:
-        if dtype in SIXTEEN_BIT_DTYPES and not chosen.master_weights:
+        if dtype in SIXTEEN_BIT_DTYPES and not properties.master_weights:
             _recast_state(optimizer)
-        gradients = OptimizerGradients(optimizer, device, has_masters=bool(chosen.master_weights))
-        _patch_optimizer(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
+        gradients = OptimizerGradients(optimizer, device, has_masters=bool(properties.master_weights))
+        _patch_optimizer(optimizer, gradients, dynamic=properties.loss_scale == "dynamic")
     _state.models.update(model_list)
     _state.optimizers.update(optimizer_list)
     return models if optimizers is None else (models, optimizers)
@@ -163,11 +195,25 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> Iterator[Tensor]:
-    """The context of one backward: gives the scaled loss, and leaves true gradients behind.
+    """Return the context of one backward, which provides the scaled loss.
 
-    On exit gradients are unscaled and added to those that were there, the scale of `loss_id` moves, and an
-    overflow makes the next `step` of each of the `optimizers` a skip. With `delay_unscale` gradients stay
-    scaled, with `delay_overflow_check` the scale stays, for the next call without it.
+    On exit the gradients are unscaled and added to earlier ones, and the loss scale is updated. After an
+    overflow, the next `step` of each optimizer is skipped.
+
+    Args:
+        loss: The unscaled loss.
+        optimizers: The optimizers whose parameters get gradients.
+        loss_id: The index of the loss scale.
+        model: Ignored; for compatibility.
+        delay_unscale: Whether the gradients stay scaled until the next call without this option.
+        delay_overflow_check: Whether the loss scale is updated only in the next call without this option.
+
+    Yields:
+        The scaled loss.
+
+    Raises:
+        RuntimeError: `initialize` was not called, or not with this optimizer.
+        IndexError: There is no such `loss_id`.
     """
     if _state.enabled is None:
         todo = "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
@@ -186,15 +232,15 @@ def scale_loss(
         what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
         raise RuntimeError(f"{what}; initialize it first.")
     scaler = _state.scalers[loss_id]
-    with scaled_backward(scaler, gradients, delay=delay_unscale) as moves:
+    with scaled_backward(scaler, gradients, delay=delay_unscale) as needs_update:
         yield scaler.scale_loss(loss)
-    if moves and not delay_overflow_check:
+    if needs_update and not delay_overflow_check:
         scaler.update()
     STATE.copies.clear()
 
 
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
-    """The parameters that the optimizer updates: fp32 masters under O2, the model's own otherwise."""
+    """Yield the parameters that the optimizer updates: fp32 masters under O2, else the model's own."""
     if optimizer in _state.optimizers:
         vars(optimizer)[
             "_amp"
@@ -204,44 +250,67 @@ def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """{"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}, as apex. Waits for the device."""
-    found = {} if destination is None else destination
+    """Return the state of the loss scalers as apex does; waits for the device.
+
+    Args:
+        destination: A dict to fill.
+
+    Returns:
+        {"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}.
+    """
+    state = {} if destination is None else destination
     for index, scaler in enumerate(_state.scalers):
-        found[f"loss_scaler{index}"] = scaler.state_dict()
-    return found
+        state[f"loss_scaler{index}"] = scaler.state_dict()
+    return state
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Take over loss scales. Warns when their number differs; raises RuntimeError for keys not apex's."""
-    foreign = [key for key in state_dict if "loss_scaler" not in key]
-    if foreign:
-        keys = ", ".join(foreign)
+    """Restore loss scales. Warns if their number differs.
+
+    Raises:
+        RuntimeError: The state has keys that apex does not write.
+    """
+    unexpected = [key for key in state_dict if "loss_scaler" not in key]
+    if unexpected:
+        keys = ", ".join(unexpected)
         raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}.")
-    theirs, ours = len(state_dict), len(_state.scalers)
-    if theirs != ours:
-        what = f"state_dict contains {theirs} entries, while {ours} loss_scalers are used"
+    saved, used = len(state_dict), len(_state.scalers)
+    if saved != used:
+        what = f"state_dict contains {saved} entries, while {used} loss_scalers are used"
         warnings.warn(f"{what}; those that both have are loaded", stacklevel=2)
     for scaler, state in zip(_state.scalers, state_dict.values(), strict=False):
         scaler.load_state_dict(state)
 
 
 def register_half_function(module: Any, function: str) -> None:
-    """Run `module.function` in fp16 under O1. Raises ValueError if there is no such function."""
+    """Run `module.function` in fp16 under O1.
+
+    Raises:
+        ValueError: There is no such function.
+    """
     patches.register(module, function, "half")
 
 
 def register_float_function(module: Any, function: str) -> None:
-    """Run `module.function` in fp32 under O1. Raises ValueError if there is no such function."""
+    """Run `module.function` in fp32 under O1.
+
+    Raises:
+        ValueError: There is no such function.
+    """
     patches.register(module, function, "float")
 
 
 def register_promote_function(module: Any, function: str) -> None:
-    """Run `module.function` in its arguments' widest type under O1. Raises ValueError if there is none."""
+    """Run `module.function` in the widest dtype of its arguments under O1.
+
+    Raises:
+        ValueError: There is no such function.
+    """
     patches.register(module, function, "promote")
 
 
 def reset() -> None:
-    """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers in fp32."""
+    """Undo casts, registered functions, and changes to models and optimizers, which become fp32."""
     global _state
     CastState.on, CastState.device_type, CastState.allow_banned = False, "cpu", False
     patches.clear_registered()
@@ -258,21 +327,21 @@ def reset() -> None:
 
 
 def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dynamic: bool) -> None:
-    """Give the optimizer a `step` that skips after an overflow and serves masters, and what undoes that.
+    """Give the optimizer a `step` and a `zero_grad` that skip after an overflow and handle masters.
 
-    All lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
-    plain one, since PyTorch copies no more than state and groups.
+    All state is on the optimizer, so it is freed with the optimizer. A copied or unpickled optimizer is a
+    plain one, since PyTorch copies only state and groups.
     """
-    own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # if somebody wrapped them
+    own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # wrapped by another library
     plain_step, plain_zero_grad = optimizer.step, optimizer.zero_grad
 
     def step(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        if "_amp" not in vars(optimizer):  # after a reset: a scheduler wrapped this one meanwhile
+        if "_amp" not in vars(optimizer):  # after a reset, if a scheduler has wrapped this `step`
             return plain_step(closure)
         if closure is not None:
             what = "Currently, Amp does not support closure use with optimizers"
             raise RuntimeError(f"{what}: call step() alone.")
-        with disable_casts():  # the arithmetic of an optimizer is its own
+        with disable_casts():  # casts do not apply to the optimizer's arithmetic
             result = gradients.step(plain_step, dynamic=dynamic)
         STATE.copies.clear()
         return result
@@ -290,13 +359,13 @@ def _patch_optimizer(optimizer: Optimizer, gradients: OptimizerGradients, *, dyn
         gradients.release_masters()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler from before would warn
-    # Bound methods: a scheduler that is made later wraps `step` by its descriptor.
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # an earlier scheduler would warn
+    # Bound methods, since a later scheduler wraps `step` by its descriptor.
     patched = {"step": MethodType(step, optimizer), "zero_grad": MethodType(zero_grad, optimizer)}
     vars(optimizer).update(patched, _amp=gradients, _undo_amp=undo)
 
 
 def _recast_state(optimizer: Optimizer) -> None:
-    """State that an optimizer has already (momentum) in its parameters' type, by PyTorch's own rules."""
+    """Cast the optimizer's state, such as momentum, to the dtype of its parameters by PyTorch's rules."""
     if optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""What apex's levels O0 to O3 come to, and what `initialize` refuses, in errors of the types of apex.
+"""apex's optimization levels O0 to O3, and checks of the arguments of `initialize`.
 
 Source: `apex/amp/{frontend,_initialize}.py` at the last commit that had them.
 """
@@ -15,7 +15,15 @@ from ampcompare.precision.casting import SIXTEEN_BIT_DTYPES
 
 @dataclass(frozen=True)
 class Properties:
-    """What a level comes to. `loss_scale` is "dynamic" or a number."""
+    """The properties of an optimization level.
+
+    Attributes:
+        cast_model_type: The dtype of the model's weights; None leaves it.
+        patch_torch_functions: Whether functions are cast by the O1 lists.
+        keep_batchnorm_fp32: Whether BatchNorm stays in fp32; None where it does not apply.
+        master_weights: Whether the optimizer updates fp32 masters; None where it does not apply.
+        loss_scale: "dynamic" or a number.
+    """
 
     cast_model_type: torch.dtype | None
     patch_torch_functions: bool
@@ -30,7 +38,7 @@ LEVELS = {
     "O2": Properties(torch.float16, False, True, True, "dynamic"),
     "O3": Properties(torch.float16, False, False, False, 1.0),
 }
-# What the words for an option mean; False says to leave the model's type as it is.
+# Values that an option accepts as text. False for `cast_model_type` leaves the model's dtype.
 OPTION_VALUES: dict[str, dict[str, Any]] = {
     "cast_model_type": {str(t): t for t in (*SIXTEEN_BIT_DTYPES, torch.float32)} | {"False": None},
     "keep_batchnorm_fp32": {"True": True, "False": False},
@@ -43,29 +51,37 @@ REFUSED_BY_O1 = {
 
 
 def resolve_properties(opt_level: str, *overrides: Any) -> Properties:
-    """The level with the caller's overrides, one for each property (None: the level's own).
+    """Return the properties of a level with the caller's overrides.
 
-    Raises RuntimeError as apex did; ValueError for a loss scale that is none.
+    Args:
+        opt_level: "O0", "O1", "O2" or "O3".
+        *overrides: A value for each property, in order; None keeps the level's value.
+
+    Raises:
+        RuntimeError: As in apex, an unknown level or an override that contradicts it.
+        ValueError: A loss scale that is not allowed.
     """
     if opt_level not in LEVELS:
         note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
         known = ", ".join(map(repr, LEVELS))
         raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
     named = zip((property.name for property in fields(Properties)), overrides, strict=True)
-    given = {name: value for name, value in named if value is not None}
-    for name in given.keys() & OPTION_VALUES.keys():
-        if str(given[name]) not in OPTION_VALUES[name]:
-            raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(OPTION_VALUES[name])} or None")
-        given[name] = OPTION_VALUES[name][str(given[name])]
+    overridden = {name: value for name, value in named if value is not None}
+    for name in overridden.keys() & OPTION_VALUES.keys():
+        if str(overridden[name]) not in OPTION_VALUES[name]:
+            raise RuntimeError(
+                f"{name}={overridden[name]!r}: expected {', '.join(OPTION_VALUES[name])} or None"
+            )
+        overridden[name] = OPTION_VALUES[name][str(overridden[name])]
     if opt_level == "O1":
         for name, why in REFUSED_BY_O1.items():
-            if given.get(name) not in (None, torch.float32):
+            if overridden.get(name) not in (None, torch.float32):
                 raise RuntimeError(f"With opt_level O1 {why}.")
-    elif given.get("patch_torch_functions"):
+    elif overridden.get("patch_torch_functions"):
         raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
-    if "loss_scale" in given:
-        given["loss_scale"] = _parse_loss_scale(given["loss_scale"])
-    return replace(LEVELS[opt_level], **given)
+    if "loss_scale" in overridden:
+        overridden["loss_scale"] = _parse_loss_scale(overridden["loss_scale"])
+    return replace(LEVELS[opt_level], **overridden)
 
 
 def _parse_loss_scale(value: Any) -> float | str:
@@ -78,7 +94,11 @@ def _parse_loss_scale(value: Any) -> float | str:
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise RuntimeError for a model that is wrapped or not in fp32, as apex did."""
+    """Check a model as apex did.
+
+    Raises:
+        RuntimeError: The model is wrapped for parallel training, or not in fp32.
+    """
     parallel = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, parallel):
         raise RuntimeError(
@@ -95,10 +115,14 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def to_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
-    """One of a kind, or several, as a list. Raises TypeError for anything else."""
-    found = [things] if isinstance(things, kind) else things
-    if not isinstance(found, list | tuple) or not all(isinstance(thing, kind) for thing in found):
+def to_list(values: Any, kind: type, name: str, type_name: str) -> list[Any]:
+    """Return one object or several of a type as a list.
+
+    Raises:
+        TypeError: There is an object of another type.
+    """
+    items = [values] if isinstance(values, kind) else values
+    if not isinstance(items, list | tuple) or not all(isinstance(item, kind) for item in items):
         expected = f"either a single {type_name} or a list of them"
-        raise TypeError(f"{name} must be {expected}, not {type(things).__name__}")
-    return list(found)
+        raise TypeError(f"{name} must be {expected}, not {type(values).__name__}")
+    return list(items)

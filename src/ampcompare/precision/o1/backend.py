@@ -1,4 +1,4 @@
-"""apex O1: listed functions run in half or fp32, weights stay fp32, apex's own dynamic loss scale."""
+"""apex O1: listed functions run in 16 bits or fp32, weights stay fp32, with apex's dynamic loss scale."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,12 +19,16 @@ NOT_CAST = "O1 casts Python functions, which code compiled by torch.jit does not
 
 
 class ApexO1(ScaledPrecision):
-    """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
+    """apex O1: the casts of the O1 lists around forward and loss, and apex's loss scaling."""
 
     metadata = REGISTRY["apex_o1"]
 
     def convert(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Refuse TorchScript, which calls no Python function, so that nothing would be cast."""
+        """Check that torch.jit compiled no module: compiled code would bypass the casts.
+
+        Raises:
+            UnsupportedModel: torch.jit compiled the model or a part of it.
+        """
         if names := find_scripted(model):
             what = f"{NOT_CAST} {', '.join(name or 'the network' for name in names)}"
             todo = "use the module without torch.jit, or backend=native"
@@ -32,27 +36,30 @@ class ApexO1(ScaledPrecision):
         return super().convert(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:
+        """Return the context in which the wrappers are installed."""
         return install_wrappers()
 
     def forward_context(self) -> AbstractContextManager[Any]:
+        """Return the context in which the casts are active."""
         return casts(device_type=self.device.type, allow_banned=False, half=self.input_dtype)
 
     @staticmethod
     @contextmanager
     def casts_off(device_type: str) -> Iterator[None]:
+        """Return a context, for modules kept in fp32, that turns off the casts."""
         with disable_casts(), torch.autocast(device_type, enabled=False):
             yield
 
     def step(self, optimizer: Optimizer) -> None:
+        """Step, and drop the cached 16-bit copies of the weights."""
         super().step(optimizer)
         STATE.copies.clear()
 
 
 class ApexO1BFloat16(ApexO1):
-    """The same lists and the same scaler with bf16 in fp16's place.
+    """apex O1 with bf16 in place of fp16: the same lists and the same scaler.
 
-    NVIDIA's apex had no such thing: what it shows is what the lists do, in a type that most CPUs of today
-    compute in.
+    NVIDIA's apex had no such level. It shows the effect of the lists in a dtype that many CPUs support.
     """
 
     metadata = REGISTRY["apex_o1_bf16"]

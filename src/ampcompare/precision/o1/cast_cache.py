@@ -1,8 +1,8 @@
-"""Which casts are in force in this thread, and the half copies of fp32 weights that they made: a weight that
-is used twice is cast once, and its gradient adds up in fp32.
+"""The active casts of a thread, and its cache of 16-bit copies of fp32 weights.
 
-Copies go whenever an outermost context opens or closes and after a step (in apex when `scale_loss` exited);
-between those, a changed `_version` (any in-place edit that autograd sees) makes a new one.
+A weight that is used twice is cast once, and its gradient accumulates in fp32. The cache is cleared when an
+outermost context begins or ends and after a step (in apex: when `scale_loss` ends). In between, a weight is
+cast again if its `_version` has changed, that is after an in-place edit that autograd sees.
 """
 
 import threading
@@ -14,7 +14,18 @@ from torch import Tensor
 
 
 class CastState(threading.local):
-    """The casts of the current thread; outside any context the class's own, which `amp.initialize` sets."""
+    """The casts of the current thread.
+
+    Contexts set attributes of the thread. Outside any context the attributes of the class apply, which
+    `amp.initialize` sets.
+
+    Attributes:
+        on: Whether casts are active.
+        half: The 16-bit dtype.
+        device_type: The device type of the tensors that are cast.
+        allow_banned: Whether banned functions run in fp32 rather than raise.
+        copies: By the id of a weight: the weight (to keep it alive), its version, and its 16-bit copy.
+    """
 
     on = False
     half = torch.float16
@@ -22,8 +33,7 @@ class CastState(threading.local):
     allow_banned = False
 
     def __init__(self) -> None:
-        # By the weight's id: the weight, which so stays alive; its version then; the copy. Copies belong to
-        # the graph that the thread builds.
+        # Copies belong to the autograd graph of this thread.
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
 
 
@@ -31,46 +41,49 @@ STATE = CastState()
 
 
 def cast_weight(weight: Tensor) -> Tensor:
-    """The copy of an fp32 weight in half precision, part of the graph where the graph needs it."""
-    found = _find_valid_copy(weight)
-    return _remember(weight, weight.to(STATE.half)) if found is None else found
+    """Return the 16-bit copy of an fp32 weight, from the cache if possible."""
+    copy = _find_valid_copy(weight)
+    return _remember(weight, weight.to(STATE.half)) if copy is None else copy
 
 
 def copy_to_flat_buffer(weights: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The copies of a recurrent network's weights in one buffer, laid out as the weights are in theirs.
+    """Return 16-bit copies of a recurrent network's weights, in one buffer with the same layout.
 
-    cuDNN wants them so, or it warns and copies them at each call; counted in elements its layout is the same
-    for each type. On a GPU `flatten_parameters` put the fp32 ones there. Weights that do not share a storage
-    are given back as they are.
+    cuDNN needs one buffer; otherwise it warns and copies the weights in each call. In elements, its layout is
+    the same for each dtype. On a GPU `flatten_parameters` has put the fp32 weights into one storage. Weights
+    that do not share a storage are returned as they are.
     """
     storage = weights[0].untyped_storage()
     if any(w.dtype is not torch.float32 or w.untyped_storage()._cdata != storage._cdata for w in weights):
         return weights
     copies = [_find_valid_copy(w) for w in weights]
     if any(copy is None for copy in copies):
-        how: dict[str, Any] = {"dtype": STATE.half, "device": weights[0].device}
-        buffer = torch.empty(storage.nbytes() // 4, **how).untyped_storage()
+        options: dict[str, Any] = {"dtype": STATE.half, "device": weights[0].device}
+        buffer = torch.empty(storage.nbytes() // 4, **options).untyped_storage()
         for index, w in enumerate(weights):
-            # `set_` and not a view: to autograd the copies are independent of each other.
-            place = torch.empty(0, **how).set_(buffer, w.storage_offset(), w.shape, w.stride())
-            copies[index] = _remember(w, place.copy_(w))
+            # `set_` rather than a view, so that autograd treats the copies as independent.
+            target = torch.empty(0, **options).set_(buffer, w.storage_offset(), w.shape, w.stride())
+            copies[index] = _remember(w, target.copy_(w))
     return [copy for copy in copies if copy is not None]
 
 
 def _find_valid_copy(weight: Tensor) -> Tensor | None:
-    """The remembered copy, if the weight is as it was, and the copy of the type and in the graph if that is.
+    """Return the cached copy if the weight has not changed, and dtype and autograd history fit.
 
-    One made under no_grad or before requires_grad changed would cut the weight off from its gradient.
+    A copy from under no_grad, or from before requires_grad changed, would not pass a gradient to the weight.
     """
-    found = STATE.copies.get(id(weight))
-    if found is None or found[1] != weight._version or found[2].dtype is not STATE.half:
+    entry = STATE.copies.get(id(weight))
+    if entry is None or entry[1] != weight._version or entry[2].dtype is not STATE.half:
         return None
-    copy = found[2]
+    copy = entry[2]
     return copy if copy.requires_grad == weight.requires_grad or not torch.is_grad_enabled() else None
 
 
 def _remember(weight: Tensor, copy: Tensor) -> Tensor:
-    """The copy; an inference tensor, copy or weight, has no version or may not enter a graph later."""
+    """Cache the copy and return it.
+
+    Inference tensors are not cached: they have no version and may not enter an autograd graph.
+    """
     if not (copy.is_inference() or weight.is_inference()):
         STATE.copies[id(weight)] = (weight, weight._version, copy)
     return copy

@@ -1,7 +1,8 @@
-"""Which functions O1 casts, and how. Lists are per namespace: F.softmax is listed, torch.softmax is not.
+"""The lists of functions that O1 casts, with the rule for each.
 
-Source: `apex/amp/lists/{functional,torch,tensor}_overrides.py` at the last commit that had them; LATER and
-MODULES say how the functions run that its lists did not know.
+Lists are per namespace: F.softmax is listed, torch.softmax is not. Source:
+`apex/amp/lists/{functional,torch,tensor}_overrides.py` at the last commit that had them. FUSED and INTERNALS
+have functions that did not exist in apex's time.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ TORCH_FLOAT = (
     "cumprod cumsum dist norm prod std sum var renorm"
 ).split()
 TORCH_PROMOTE = "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne".split()
-# `cat` and `stack`, which apex promoted, promote {half, float} by themselves now.
+# apex also promoted for `cat` and `stack`, which now promote {half, float} themselves.
 
 TENSOR_HALF = [*TORCH_HALF, "__matmul__"]
 TENSOR_FLOAT = [*TORCH_FLOAT, "__pow__", "__rpow__", "__ipow__", "cpu"]
@@ -49,38 +50,39 @@ LISTS: list[tuple[Any, list[str], str, str]] = [
     (torch.Tensor, TENSOR_PROMOTE, "promote", "match"),
 ]
 
-# PyTorch made one function of what apex saw in parts. The fused one gives what the parts gave: attention is a
-# product, a softmax and a product (half, fp32 within, half), an RMS norm begins with a power (fp32).
+# Functions that PyTorch has fused since. Each has the dtype that its parts had under apex: attention is a
+# product, a softmax and a product (half, fp32, half); an RMS norm begins with a power (fp32).
 FUSED: list[tuple[Any, str, str]] = [
     (F, "scaled_dot_product_attention", "attention"),
     (torch, "baddbmm", "attention"),
     (F, "rms_norm", "float"),
-    (torch, "vdot", "promote"),  # spectral norm's, which was `dot`
+    (torch, "vdot", "promote"),  # of spectral norm, which used `dot`
 ]
-# What recurrent and attention modules reach PyTorch by, and activation checkpointing: both its kinds look
-# these names up in its module, also when the user imported `checkpoint` by name before. The generator got its
-# `_impl` between PyTorch 2.11 and 2.14.
+# Internal functions of recurrent modules, attention modules and activation checkpointing. Both kinds of
+# checkpointing look these names up in their module, even if the user has imported `checkpoint` by name. The
+# generator was renamed to `..._impl` between PyTorch 2.11 and 2.14.
 GENERATOR = "_checkpoint_without_reentrant_generator"
 HAS_IMPL = hasattr(checkpointing, f"{GENERATOR}_impl")
 INTERNALS: list[tuple[Any, str, str]] = [
     *((torch._VF, name, "recurrent") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     *((torch._VF, f"{name}_cell", "half") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
     (torch.nn.RNNBase, "check_input", "recurrent_input"),
-    (torch.backends.mha, "get_fastpath_enabled", "slow"),
-    (checkpointing.CheckpointFunction, "apply", "again"),
-    (checkpointing, f"{GENERATOR}_impl" if HAS_IMPL else GENERATOR, "again"),
+    (torch.backends.mha, "get_fastpath_enabled", "no_fast_path"),
+    (checkpointing.CheckpointFunction, "apply", "carry_casts"),
+    (checkpointing, f"{GENERATOR}_impl" if HAS_IMPL else GENERATOR, "carry_casts"),
 ]
 
 
 def list_entries() -> list[tuple[Any, str, str]]:
-    """Every (namespace, name, rule) that exists in this PyTorch; of two for one name the later counts.
+    """Return every (namespace, name, rule) that exists in this PyTorch.
 
-    Methods that change their tensor have a rule of their own: match (cast the other arguments to its type) or
-    refuse (an fp32 function cannot write into a half tensor).
+    A later entry for a name overrides an earlier one. In-place methods have their own rules: "match" casts
+    the other arguments to the tensor's dtype; "refuse" raises, since an fp32 function cannot write into a
+    16-bit tensor.
     """
-    found: list[tuple[Any, str, str]] = [(F, "binary_cross_entropy", "banned")]
-    found += [(torch.Tensor, name, "match") for name in TENSOR_PROMOTE_IN_PLACE]
+    listed: list[tuple[Any, str, str]] = [(F, "binary_cross_entropy", "banned")]
+    listed += [(torch.Tensor, name, "match") for name in TENSOR_PROMOTE_IN_PLACE]
     for namespace, names, rule, in_place in LISTS:
-        found += [(namespace, name, rule) for name in names]
-        found += [(namespace, f"{name}_", in_place) for name in names if not name.startswith("__")]
-    return [entry for entry in (*found, *FUSED, *INTERNALS) if hasattr(entry[0], entry[1])]
+        listed += [(namespace, name, rule) for name in names]
+        listed += [(namespace, f"{name}_", in_place) for name in names if not name.startswith("__")]
+    return [entry for entry in (*listed, *FUSED, *INTERNALS) if hasattr(entry[0], entry[1])]

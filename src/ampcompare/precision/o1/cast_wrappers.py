@@ -1,8 +1,8 @@
-"""The O1 rules: for each a wrapper around one function, which reads one flag while casts are off.
+"""The O1 rules: each makes a wrapper around a function that casts the function's arguments.
 
-When on it touches only floating tensors of the target device (also inside lists and tuples of nothing else)
-and never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
-Half is the type of the context in force: fp16, as in apex, or bf16.
+While casts are off, a wrapper only reads a flag. While casts are on, it casts floating-point tensors of the
+target device, also inside lists and tuples that have nothing else. It never changes the caller's arguments,
+and it does not cast `out=`. "Half" is the 16-bit dtype of the active context: fp16 as in apex, or bf16.
 """
 
 import functools
@@ -25,16 +25,16 @@ SEQUENCES = (list, tuple)
 
 
 def _list_floating(x: Any) -> list[Tensor]:
-    """The floating tensors that a cast of x looks at: x, or all in a list or tuple of nothing else."""
+    """Return the floating-point tensors to cast: x, or all items of a list or tuple of such tensors."""
     if isinstance(x, Tensor):
         return [x] if x.dtype.is_floating_point else []
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     if isinstance(x, SEQUENCES):
         for item in x:
             if not (inner := _list_floating(item)):
                 return []
-            found += inner
-    return found
+            tensors += inner
+    return tensors
 
 
 def _list_arguments(args: Args, kwargs: Kwargs) -> list[Tensor]:
@@ -43,7 +43,7 @@ def _list_arguments(args: Args, kwargs: Kwargs) -> list[Tensor]:
 
 
 def _cast_nested(cast: Cast, x: Any) -> Any:
-    """Cast what is to be cast, list and tuple types kept; anything else as it is."""
+    """Cast x, or the items of a list or tuple and keep its type; anything else stays as it is."""
     if isinstance(x, Tensor):
         return cast(x)
     if not _list_floating(x):
@@ -55,7 +55,7 @@ def _cast_nested(cast: Cast, x: Any) -> Any:
 
 
 def _cast_arguments(cast: Cast, args: Args, kwargs: Kwargs) -> Arguments:
-    # Most are tensors or numbers: those are not worth a call.
+    # Most arguments are tensors or numbers; a call for each would cost too much.
     new_args = [
         cast(x) if isinstance(x, Tensor) else _cast_nested(cast, x) if isinstance(x, SEQUENCES) else x
         for x in args
@@ -70,7 +70,7 @@ def _is_cast_target(x: Any) -> bool:
 
 
 def to_half(x: Tensor) -> Tensor:
-    """x in the half type; the cached copy of an fp32 parameter."""
+    """Return x in the 16-bit dtype, for an fp32 parameter its cached copy."""
     dtype, half = x.dtype, STATE.half
     if dtype is half or not dtype.is_floating_point or x.device.type != STATE.device_type:
         return x
@@ -80,7 +80,7 @@ def to_half(x: Tensor) -> Tensor:
 
 
 def to_float(x: Tensor) -> Tensor:
-    """x in fp32; fp64 goes down too."""
+    """Return x in fp32; fp64 is rounded."""
     dtype = x.dtype
     if dtype is FLOAT or not dtype.is_floating_point or x.device.type != STATE.device_type:
         return x
@@ -88,7 +88,15 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def make_rule(change: Callable[[str, Args, Kwargs], Arguments]) -> Callable[[Function], Function]:
-    """A rule by what it makes of the arguments of a function, of such a name, while casts are on."""
+    """Make a rule from a function that changes arguments while casts are on.
+
+    Args:
+        change: Gets the name of the wrapped function, its positional and its keyword arguments, and returns
+            the new arguments.
+
+    Returns:
+        The rule, which wraps a function.
+    """
 
     @functools.wraps(change)
     def wrap(function: Function) -> Function:
@@ -107,7 +115,7 @@ def make_rule(change: Callable[[str, Args, Kwargs], Arguments]) -> Callable[[Fun
 
 @make_rule
 def half(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Run in the half type."""
+    """Run in the 16-bit dtype."""
     return _cast_arguments(to_half, args, kwargs)
 
 
@@ -119,18 +127,17 @@ def float_(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
 @make_rule
 def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Run in the widest of the arguments' types: {half, float} is float, any other mix raises.
+    """Run in the widest dtype of the arguments: {half, float} is float, any other mix raises.
 
-    Types count, not dimensions: a 0-d fp32 tensor promotes.
+    Unlike in PyTorch, a 0-d fp32 tensor promotes as well.
     """
-    given = _list_arguments(args, kwargs)
-    found = {x.dtype for x in given}
-    if len(found) < 2 or not any(map(_is_cast_target, given)):
+    tensors = _list_arguments(args, kwargs)
+    dtypes = {x.dtype for x in tensors}
+    if len(dtypes) < 2 or not any(map(_is_cast_target, tensors)):
         return args, kwargs
-    if found != {STATE.half, FLOAT}:
-        what = (
-            f"apex O1 does not know how to promote {{{', '.join(sorted(map(_name_dtype, found)))}}} in {name}"
-        )
+    if dtypes != {STATE.half, FLOAT}:
+        mix = ", ".join(sorted(map(_name_dtype, dtypes)))
+        what = f"apex O1 does not know how to promote {{{mix}}} in {name}"
         why = f"only a mix of {_name_dtype(STATE.half)} and float32 is defined"
         raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
     return _cast_arguments(to_float, args, kwargs)
@@ -138,14 +145,14 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
 @make_rule
 def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Run in the type of the tensor that is changed in place: the other arguments follow it."""
+    """Run in the dtype of the tensor that is changed in place."""
     args, kwargs = _target_first(args, kwargs)
     return _cast_others(args[0].dtype, args, kwargs) if _is_cast_target(args[0]) else (args, kwargs)
 
 
 @make_rule
 def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Refuse to change a half tensor in place: the result is fp32 and does not fit into it."""
+    """Raise if an fp32 function would change a 16-bit tensor in place."""
     args, kwargs = _target_first(args, kwargs)
     if not _is_cast_target(args[0]):
         return args, kwargs
@@ -158,7 +165,7 @@ def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
 
 def _target_first(args: Args, kwargs: Kwargs) -> Arguments:
-    """The arguments of a function in place, its target the first, also where it was given as `input`."""
+    """Return the arguments of an in-place function with its target first, even if it is named `input`."""
     return (args, kwargs) if args else ((kwargs["input"],), {k: v for k, v in kwargs.items() if k != "input"})
 
 
@@ -169,7 +176,7 @@ def _cast_others(dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Arguments:
 
 @make_rule
 def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Refuse half arguments, unless banned functions are allowed: then run in fp32."""
+    """Raise for 16-bit arguments; run in fp32 if banned functions are allowed."""
     if STATE.allow_banned:
         return _cast_arguments(to_float, args, kwargs)
     if any(x.dtype is STATE.half and _is_cast_target(x) for x in _list_arguments(args, kwargs)):
@@ -186,37 +193,38 @@ def _name_dtype(dtype: torch.dtype) -> str:
 
 @make_rule
 def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Run in half what adds a mask to products: attention in one function, and `baddbmm`, by which
-    MultiheadAttention does it where the weights are asked for.
+    """Run attention in the 16-bit dtype and bound its mask.
 
-    apex added an fp32 mask to the products in fp32, so that a large negative number was no infinity, of which
-    a row full makes NaN: here it stays within half of half's range; -inf stays.
+    It applies to `scaled_dot_product_attention` and to `baddbmm`, which MultiheadAttention uses if it returns
+    the weights. apex added an fp32 mask to the products in fp32, where a large negative number is finite. In
+    fp16 it would be -inf, and a row of -inf gives NaN. So finite values are bounded to half of the 16-bit
+    range; -inf stays.
     """
 
     def bounded(mask: Any) -> Any:
         if not _is_cast_target(mask) or mask.dtype is STATE.half:
             return mask
-        least = max(torch.finfo(dtype).min for dtype in (mask.dtype, STATE.half)) / 2
-        return torch.where(mask.isinf(), mask, mask.clamp(min=least))
+        minimum = max(torch.finfo(dtype).min for dtype in (mask.dtype, STATE.half)) / 2
+        return torch.where(mask.isinf(), mask, mask.clamp(min=minimum))
 
-    place = 0 if name == "baddbmm" else 3
-    args = [bounded(x) if index == place else x for index, x in enumerate(args)]
+    mask_index = 0 if name == "baddbmm" else 3
+    args = [bounded(x) if index == mask_index else x for index, x in enumerate(args)]
     return _cast_arguments(
         to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()}
     )
 
 
-def slow(function: Function) -> Function:
-    """Whether attention may be evaluated by one fused function: not under the casts, which it does not know.
+def no_fast_path(function: Function) -> Function:
+    """Make attention modules not use their fused fast path, which would bypass the casts.
 
-    PyTorch decides likewise under autocast.
+    PyTorch does the same under autocast.
     """
     return functools.wraps(function)(lambda: not STATE.on and function())
 
 
 @make_rule
 def recurrent(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Run in half, the copies of the weights (the one list among the arguments) in one buffer.
+    """Run in the 16-bit dtype, with the weights (the only list among the arguments) in one buffer.
 
     Source: `apex/amp/{rnn_compat,wrap}.py` at the last commit that had them.
     """
@@ -227,12 +235,23 @@ def recurrent(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
 @make_rule
 def recurrent_input(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """`RNNBase.check_input` for input of another type than the weights: the casts make them one type."""
+    """Let `RNNBase.check_input` accept input of another dtype than the weights, since both are cast."""
     network, x, *others = args
-    if _is_cast_target(x):  # its shape is what is left to be checked
+    if _is_cast_target(x):  # the check still sees its shape
         x = torch.empty_like(x, dtype=network._flat_weights[0].dtype, device="meta")
     return (network, x, *others), kwargs
 
 
-_RULE_FUNCTIONS = (half, float_, promote, match, refuse, banned, attention, slow, recurrent, recurrent_input)
+_RULE_FUNCTIONS = (
+    half,
+    float_,
+    promote,
+    match,
+    refuse,
+    banned,
+    attention,
+    no_fast_path,
+    recurrent,
+    recurrent_input,
+)
 RULES: dict[str, Callable[[Function], Function]] = {f.__name__.rstrip("_"): f for f in _RULE_FUNCTIONS}

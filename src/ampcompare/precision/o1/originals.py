@@ -1,7 +1,7 @@
 """The functions of `torch.nn.functional` without O1's casts, under their own names.
 
-Pickle saves a function by module and name. A function that a layer took before O1's wrappers were installed
-is no longer found in `torch.nn.functional`. Meanwhile it is saved as a function of this module.
+Pickle saves a function by module and name. While O1's wrappers are installed, a function that a layer holds
+is not the one in `torch.nn.functional`, so pickle saves it as a function of this module.
 """
 
 from typing import Any

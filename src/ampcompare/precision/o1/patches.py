@@ -1,8 +1,8 @@
-"""Putting the O1 casts in force and taking them away without a trace.
+"""Activation of the O1 casts: functions are wrapped in place and restored afterwards.
 
-Functions are wrapped in place (a function mode would be popped inside `backward`, where activation
-checkpointing runs the forward again, and costs more: see docs). The wrappers are installed while anybody
-needs them and inert in every thread that is not inside a context.
+A function mode would not work: it is inactive inside `backward`, where activation checkpointing runs the
+forward again, and it costs more (see docs). The wrappers are installed while any thread needs them. They do
+nothing in threads that are not inside a context.
 """
 
 import functools
@@ -22,34 +22,37 @@ from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.precision.o1.cast_wrappers import Function
 
 _MISSING = object()
-# Where pickle finds PyTorch's functions while the wrappers stand in their places.
+# The module where pickle finds PyTorch's functions while the wrappers are installed.
 ORIGINALS = f"{__package__}.originals"
-_lock = threading.RLock()  # of all below, which is the process's: threads open contexts of their own
+_lock = threading.RLock()  # guards all variables below, which threads share
 _users = 0
-_registered: list[tuple[Any, str, str]] = []  # by the user: namespace, name, rule
-_installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
+_registered: list[tuple[Any, str, str]] = []  # the user's functions: namespace, name, rule
+_installed: list[tuple[Any, str, Any]] = []  # namespace, name, entry of its dict before
 
 
 @contextmanager
 def casts(
     *, device_type: str | None = None, allow_banned: bool | None = None, half: torch.dtype | None = None
 ) -> Iterator[None]:
-    """The context in which O1's casts are in force, in this thread.
+    """Return the context in which O1's casts are active in this thread.
 
-    Inside another such context (or with casts on everywhere) it changes nothing but what is named.
-    `device_type` is that of the tensors to cast; by default cuda where there is one. `half` is the type of
-    the half lists: float16 as in apex, by default; bfloat16 is ours.
+    Inside another such context, or with casts active everywhere, it changes only the given settings.
+
+    Args:
+        device_type: The device type of the tensors that are cast; by default cuda if there is a GPU.
+        allow_banned: Whether banned functions run in fp32 rather than raise.
+        half: The 16-bit dtype: torch.float16 as in apex (the default), or torch.bfloat16.
     """
-    is_outermost = not vars(STATE).get("on")  # also where casts are on everywhere
+    is_outermost = not vars(STATE).get("on")  # also if casts are active everywhere
     if device_type is None and not STATE.on:
         device_type = get_default_device_type()
-    asked = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
+    settings = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
     if is_outermost:
-        STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
+        STATE.copies.clear()  # an edit of `.data` does not change a weight's version
     try:
         with (
             install_wrappers(),
-            _override_state(on=True, **{k: v for k, v in asked.items() if v is not None}),
+            _override_state(on=True, **{k: v for k, v in settings.items() if v is not None}),
         ):
             yield
     finally:
@@ -58,7 +61,7 @@ def casts(
 
 
 def disable_casts() -> AbstractContextManager[None]:
-    """The context in which no casts are in force, in this thread."""
+    """Return the context in which no casts are active in this thread."""
     return _override_state(on=False)
 
 
@@ -75,12 +78,13 @@ def _override_state(**context: Any) -> Iterator[None]:
 
 
 def get_default_device_type() -> str:
+    """Return "cuda" if there is a GPU, otherwise "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
 def install_wrappers() -> Iterator[None]:
-    """Keep every listed function wrapped, inert, so that contexts inside open at no cost."""
+    """Return a context that keeps the wrappers installed, so that `casts` inside costs nothing."""
     global _users
     with _lock:
         _users += 1
@@ -96,7 +100,16 @@ def install_wrappers() -> Iterator[None]:
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
-    """Add a function of the user's to the lists, or move one that is listed. Raises ValueError for none."""
+    """Add a user's function to the lists, or change the rule of a listed one.
+
+    Args:
+        namespace: The module or class that has the function.
+        name: The name of the function.
+        rule: The name of a rule in RULES.
+
+    Raises:
+        ValueError: There is no such function.
+    """
     if not hasattr(namespace, name):
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
@@ -107,7 +120,7 @@ def register(namespace: Any, name: str, rule: str) -> None:
 
 
 def clear_registered() -> None:
-    """Drop the user's additions."""
+    """Remove the user's functions from the lists."""
     with _lock:
         _unwrap_functions()
         _registered.clear()
@@ -117,12 +130,14 @@ def clear_registered() -> None:
 def _wrap_functions() -> None:
     if not _users:
         return
-    listed = {(id(entry[0]), entry[1]): entry for entry in (*list_entries(), *_registered)}  # the last counts
+    listed = {
+        (id(entry[0]), entry[1]): entry for entry in (*list_entries(), *_registered)
+    }  # a later entry overrides
     for namespace, name, rule in listed.values():
-        written = inspect.getattr_static(namespace, name, None)  # here or in a base class
-        # `getattr` would bind a class method; what `again` wraps takes the forward first, so no class.
-        if isinstance(written, staticmethod | classmethod) and rule != "again":
-            wrapper: Any = type(written)(RULES[rule](written.__func__))
+        attribute = inspect.getattr_static(namespace, name, None)  # here or in a base class
+        # `getattr` would bind a class method; a function under `carry_casts` gets the forward first.
+        if isinstance(attribute, staticmethod | classmethod) and rule != "carry_casts":
+            wrapper: Any = type(attribute)(RULES[rule](attribute.__func__))
         else:
             wrapper = RULES[rule](getattr(namespace, name))
         own = vars(namespace).get(name, _MISSING)
@@ -141,17 +156,21 @@ def _unwrap_functions() -> None:
 
 
 def find_original(name: str) -> Any:
-    """Return the function `name` of `torch.nn.functional` without O1's casts. Raises AttributeError."""
+    """Return a function of `torch.nn.functional` without O1's casts.
+
+    Raises:
+        AttributeError: There is no such function.
+    """
     for namespace, installed_name, own in _installed:
         if namespace is F and installed_name == name:
             return own
     return getattr(F, name)
 
 
-def again(function: Function) -> Function:
-    """Have a forward that is run again inside `backward`, in whichever thread, do so under its first casts.
+def carry_casts(function: Function) -> Function:
+    """Wrap a function of activation checkpointing, so that the forward always has the same casts.
 
-    It is what activation checkpointing's functions take first.
+    The function's first argument is the forward. It runs again inside `backward`, perhaps in another thread.
     """
 
     @functools.wraps(function)
@@ -167,4 +186,4 @@ def again(function: Function) -> Function:
     return wrapper
 
 
-RULES = cast_wrappers.RULES | {"again": again}
+RULES = cast_wrappers.RULES | {"carry_casts": carry_casts}
