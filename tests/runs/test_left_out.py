@@ -12,7 +12,7 @@ from ampcompare.errors import UserError
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4096\n"
 TABLE = "step,loss\n1,0.5\n2,0.25\n"
-STATE = '{"global_step": 2, "log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}'
+STATE_FILE = '{"global_step": 2, "log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}'
 LINES = '{"step": 1, "loss": 0.5}\n{"step": 2, "val": {"acc": 0.75}}\n'
 
 
@@ -92,7 +92,7 @@ def test_a_run_of_wandb_that_was_copied_is_one_run(tmp_path):
 
 
 def test_kinds_are_recognised_by_content_under_any_name(tmp_path):
-    write(tmp_path / "a" / "trainer_state (1).json", STATE)
+    write(tmp_path / "a" / "trainer_state (1).json", STATE_FILE)
     write(tmp_path / "a" / "settings.json", '{"step": "no log"}')
     assert names_and_notes(tmp_path / "a")[0] == ["trainer_state (1).json"]
     (path,) = write_runs(tmp_path / "b", [plan("none")])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampcompare.runs.run_record import NAMELESS, RunRecord, columns_of, merge
+from ampcompare.runs.run_record import NAMELESS, RunRecord, build_columns, merge_parts
 
 NAN = float("nan")
 LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), "state": "failed"}
@@ -17,7 +17,7 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
     """A part of a run; None is nothing, NaN was logged."""
     columns = columns or {}
     count = max((len(values) for values in columns.values()), default=0)
-    rows, logged = columns_of({name: values[n] for name, values in columns.items()} for n in range(count))
+    rows, logged = build_columns({name: values[n] for name, values in columns.items()} for n in range(count))
     given = {
         "paths": (Path(f"offline-run-{hour:02}/run-x.wandb"),),
         "id": "x",
@@ -32,7 +32,7 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
 def test_later_part_wins_from_its_first_step_on():
     early = part(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1], "b": ["x"] * 4}, state="failed")
     late = part(2, {"global_step": [20, 30, 40], "a": [2, 2, 2]})
-    run = merge([late, early])  # in the order of starting, not of being given
+    run = merge_parts([late, early])  # in the order of starting, not of being given
     assert run.numbers("global_step").tolist() == [0, 10, 20, 30, 40]
     assert run.values("a").tolist() == [1, 1, 2, 2, 2]
     assert run.history["b"].tolist() == ["x", "x", None, None, None]
@@ -51,7 +51,7 @@ def test_later_part_wins_from_its_first_step_on():
     ],
 )
 def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], kept: list):
-    run = merge([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
+    run = merge_parts([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
     np.testing.assert_array_equal(
         run.numbers("global_step"), [NAN if step is None else step for step in kept]
     )
@@ -60,22 +60,22 @@ def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], kept: 
 def test_config_and_summary_of_the_later_part_win_and_a_change_is_told():
     early = part(1, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1}, problems=["Torn."])
     late = part(2, config={"lr": 0.2, "seed": 1}, summary={"b": 2})
-    run = merge([early, late])
+    run = merge_parts([early, late])
     assert run.config == {"lr": 0.2, "seed": 1}
     assert run.summary == {"a": 1, "b": 2}
     change = "Its parts differ in config: lr; the later values are shown."
     assert run.problems == ["offline-run-01: Torn.", change]
-    assert merge([early]).problems == ["Torn."]
+    assert merge_parts([early]).problems == ["Torn."]
 
 
 def test_part_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
     early = part(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
-    run = merge([early, part(2, **LOST)])
+    run = merge_parts([early, part(2, **LOST)])
     assert (run.name, run.state, run.config, run.tags) == ("n", "failed", {"backend": "none"}, ("t",))
     assert run.problems == []
     problems = [f"offline-run-02: {NAMELESS}"]
-    assert merge([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems
-    assert merge([part(1, **LOST)]).problems == [NAMELESS]
+    assert merge_parts([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems
+    assert merge_parts([part(1, **LOST)]).problems == [NAMELESS]
 
 
 def test_summary_number_unwraps_what_define_metric_makes():

@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 def identity_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[Difference]:
-    """Return the facts of network, data and code in which a benchmark is unlike a group's runs."""
+    """Return the facts of network, data and code that differ between a benchmark and the runs of a group."""
     facts = {key: value for key, value in fingerprint.items() if key != VERSION}
     facts |= {key: options[key] for key in NETWORK if key in options}
     return list(_differences(facts, group.all_rows["run"]))
@@ -51,13 +51,13 @@ def identity_differences(
 def tolerated_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[Difference]:
-    """Return in which settings a benchmark differs although its speed is still taken."""
+    """Return the settings that differ although the benchmark's speed is still used."""
     facts = {VERSION: fingerprint.get(VERSION)} | {key: options[key] for key in TOLERATED if key in options}
     return list(_differences(facts, group.all_rows["run"]))
 
 
 def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
-    """Whether an arm's remaining options, such as its execution, are those of a group's runs."""
+    """Return whether the other options of a bench arm, such as its execution, are those of a group's runs."""
     others = {k: v for k, v in options.items() if k not in (BACKEND, *TOLERATED, *NETWORK)}
     return not list(_differences(others, group.all_rows["run"]))
 
@@ -65,18 +65,22 @@ def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
 def refuse_other_work(
     file: str, fingerprint: Mapping[str, Any], arms: Sequence[Mapping[str, str]], groups: Iterable[Group]
 ) -> None:
-    """Raise UserError where network, data or code are others than those of every group."""
-    found: list[Difference] = []
+    """Raise an error if the benchmark measured another network, other data or other code than every group.
+
+    Raises:
+        UserError: Network, data or code differ from those of every group.
+    """
+    fewest: list[Difference] = []
     for group in groups:
-        each = [identity_differences(fingerprint, options, group) for options in arms]
-        if not all(each):
+        per_arm = [identity_differences(fingerprint, options, group) for options in arms]
+        if not all(per_arm):
             return
-        found = found or min(each, key=len)
-    if found:
-        one = found[0]
-        why = f"it measured {one.key} {one.bench}, the runs have {listed(one.runs)}"
-        todo = "measure what the runs train with `ampcompare bench`"
-        raise UserError(f"--bench {file!r}: {_what(one.key)} than the runs': {why}; {todo}")
+        fewest = fewest or min(per_arm, key=len)
+    if fewest:
+        difference = fewest[0]
+        facts = f"it measured {difference.key} {difference.bench}, the runs have {listed(difference.runs)}"
+        action = "measure what the runs train with `ampcompare bench`"
+        raise UserError(f"--bench {file!r}: {_what(difference.key)} than the runs': {facts}; {action}")
 
 
 def _what(key: str) -> str:
@@ -86,18 +90,18 @@ def _what(key: str) -> str:
 
 
 def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[Difference]:
-    every = list(runs)
+    records = list(runs)
     for key, value in facts.items():
         if value is None:
             continue
-        known = [one for run in every if (one := _recorded(run, key)) is not None]
-        if others := [one for one in known if not _is_same(key, as_text(value), one)]:
-            shown = dict.fromkeys(short(printable(one)) for one in others)
-            yield Difference(key, short(printable(as_text(value))), tuple(shown))
+        recorded = [text for run in records if (text := _recorded(run, key)) is not None]
+        if other_values := [text for text in recorded if not _is_same(key, as_text(value), text)]:
+            distinct = dict.fromkeys(short(printable(text)) for text in other_values)
+            yield Difference(key, short(printable(as_text(value))), tuple(distinct))
 
 
 def _recorded(run: RunRecord, key: str) -> str | None:
-    """Return what a run's record says of a fact, None where it says nothing."""
+    """Return what a run's record says about a fact, None if it says nothing."""
     if key == VERSION:
         value = lookup(run.environment, "packages.ampcompare", None)
     elif key == "test_set":

@@ -17,7 +17,7 @@ from ampcompare.report.options import Request
 from ampcompare.report.text_renderer import to_markdown
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.system_metrics import Machine
+from ampcompare.runs.system_metrics import MachineFacts
 
 ARMS: dict[str, Any] = {"group_by": ["trainer.precision"], "baseline": FULL}
 METRIC = {"metric": "val_acc:max:fraction"}
@@ -57,12 +57,12 @@ def test_a_figure_is_in_the_unit_that_is_named(option, text, value, column, show
 
 
 def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
-    runs = [run.adding({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
+    runs = [run.with_columns({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
     for run in runs:  # an evaluation of 3 s after every second row is no part of this clock
         clock = run.numbers("clock")
         clock[np.isfinite(run.numbers("val_acc"))] = np.nan
         evaluations = np.cumsum(np.isfinite(run.numbers("val_acc")))
-        run.logged |= run.adding({"clock": clock - 3000 * evaluations}).logged
+        run.logged |= run.with_columns({"clock": clock - 3000 * evaluations}).logged
     analysis = analyse_runs(runs, **NAMED, time="clock:ms:cumulative")
     assert analysis.quantities.speed == "steps/s"
     assert [group.estimates["images_per_second"].value for group in analysis.groups] == pytest.approx(
@@ -244,12 +244,12 @@ def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_grou
 
 def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_it_was_one():
     named = NAMED | {"throughput": "samples_per_sec:per_second"}
-    runs = [replace(run, machine=Machine()) for run in several()]
+    runs = [replace(run, machine=MachineFacts()) for run in several()]
     assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
     found = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
     assert "faster" in found.claims["speed"].shown
     mixed = [
-        external(p, s, machine=Machine({"device_name": p, "device_type": "cuda"}))
+        external(p, s, machine=MachineFacts({"device_name": p, "device_type": "cuda"}))
         for p in (FULL, MIXED)
         for s in (1, 2, 3)
     ]

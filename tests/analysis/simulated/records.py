@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import columns_of
+from ampcompare.runs.run_record import build_columns
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0  # seconds of a run
@@ -41,7 +41,7 @@ def record(
         {"global_step": 10.0 * (step + 1), "epoch": step + 1.0, "eval/accuracy": value}
         for step, value in enumerate(accuracies)
     ]
-    count, logged = columns_of(rows)
+    count, logged = build_columns(rows)
     environment = {"device_name": "GPU", "device_type": "cuda"}
     return RunRecord(
         id=f"{backend}-{seed}",

@@ -1,4 +1,4 @@
-"""How one run ended, or that it goes on; or that it was refused before it began."""
+"""Determine how a run ended: finished, failed, stopped, still running, or refused before it began."""
 
 import math
 
@@ -30,7 +30,13 @@ SIGNALS = 128
 
 
 def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[RunState | None, str]:
-    """Return how a run ended and, unless it finished or goes on, why that is said.
+    """Return how a run ended, and the reason unless it finished or is running.
+
+    A run that ended with a loss or metric of NaN or infinity failed, whatever its exit code. A non-finite
+    value in between does not count. A record that ends without an exit code failed, too: a lost machine looks
+    the same as a training that crashed its process, and leaving such runs out would hide the crashes. A run
+    that trained nothing has no outcome: exit code 2 before the first step, values that W&B's sweep recorded
+    as refused, or a loop under the recorder without a step.
 
     Args:
         run: The run.
@@ -38,13 +44,6 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
 
     Returns:
         The state, None for a run that was refused before its first step; and the reason.
-
-    A last loss or metric that is NaN or infinite makes a failure of any run that ended, whatever its exit
-    code; one in between, from which the run recovered, does not. A record that breaks off without a word is a
-    failure too: nothing tells a machine that went away from a training that took its process down, and to
-    leave such runs out would hide the second. Exit code 2 before the first step, a word of W&B's sweep that
-    the values were refused, or a loop under the recorder that ended without a step is no outcome at all:
-    nothing was trained.
     """
     word = (run.ended_as or run.state or "").lower()
     if word in GOING_ON and run.exit_code is None:
@@ -56,8 +55,8 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
     is_whole = run.exit_code == 0 or word == "finished"
     if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
         return None, NO_STEP
-    if spoiled := _last_not_finite(run, metric):
-        return RunState.FAILED, spoiled
+    if nonfinite := _last_not_finite(run, metric):
+        return RunState.FAILED, nonfinite
     code = run.exit_code
     if code is None:
         if word in ENDED_FROM_OUTSIDE:
@@ -65,29 +64,33 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
         if word == "finished":
             return RunState.FINISHED, ""
         return RunState.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
-    by = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
+    signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
     if code and word == "preempted":
         return ENDED_FROM_OUTSIDE[word]
     if code in STOP_CODES:
-        return RunState.STOPPED, f"{ASKED}{by}"
-    return (RunState.FAILED, f"exit code {code}{by}") if code else (RunState.FINISHED, "")
+        return RunState.STOPPED, f"{ASKED}{signal_text}"
+    return (RunState.FAILED, f"exit code {code}{signal_text}") if code else (RunState.FINISHED, "")
 
 
 def _refusal(run: RunRecord) -> str:
-    """Why the run was refused before its first step; nothing for one that was not."""
-    said = lookup(run.summary, metrics.REFUSED)
+    """Return why a run was refused before its first step, "" if it was not."""
+    recorded = lookup(run.summary, metrics.REFUSED)
     # Rows of training; of a program that logs other names, any row.
     has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
-    if (not said and run.exit_code != EXIT_BAD_INPUT) or has_trained:
+    if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""
-    return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+    return (
+        recorded
+        if isinstance(recorded, str) and recorded
+        else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+    )
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
-    """Which last value is NaN or infinite, in words; nothing if none is."""
+    """Return which last value is NaN or infinite, in words; "" if none is."""
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
         for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
-                name = found.words if (found := metrics.find(key)) else key
+                name = declared.words if (declared := metrics.find(key)) else key
                 return f"its last {name} is {'NaN' if value != value else 'infinite'}"
     return ""

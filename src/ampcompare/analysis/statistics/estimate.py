@@ -115,7 +115,7 @@ class Estimate:
         return replace(self, level=level)
 
     def prediction_interval(self) -> tuple[float, float] | None:
-        """Return the interval for one more run, or one more pair, at the same level; None if there is none."""
+        """Return the interval for one more run, or one more pair, at the same level; None without one."""
         if self.error is None or not self.spread_df:
             return None
         return self._around(math.hypot(self.error, self.spread), self.spread_df)
