@@ -1,6 +1,4 @@
-"""What is asked beside the runs: requirements and the plan, each held against the interval that was tested;
-speed and memory that `ampcompare bench` measured.
-"""
+"""Options of a report besides the runs: gates, the plan, and benchmarks."""
 
 import itertools
 import json
@@ -26,11 +24,13 @@ RECORDS = [
 
 @pytest.fixture(scope="module")
 def known():
+    """Return the estimates of the group `native`."""
     analysis = analyse_runs(RECORDS)
     return analysis.comparison("native").estimates
 
 
 def shown(text: str, records=RECORDS, **options) -> dict[str, bool]:
+    """Return for each gate of a requirement whether it is shown."""
     analysis = analyse_runs(records, require=[text], **options)
     return {answer.gate.text: answer.is_shown for answer in analysis.gate_results}
 
@@ -45,8 +45,8 @@ def test_what_is_shown_ends_where_the_interval_does(known):
 
 def test_equivalence_is_asked_at_the_margin_of_the_requirement_not_the_reports():
     terms = ("equivalent within 0.5", "equivalent within 0.3", "not lower by 0.4", "not lower by 0.36")
-    found = shown(f"apex_o1: {', '.join(terms)}", margin=2.0)
-    assert found == dict(zip(terms, (True, False, True, False), strict=True))
+    results = shown(f"apex_o1: {', '.join(terms)}", margin=2.0)
+    assert results == dict(zip(terms, (True, False, True, False), strict=True))
 
 
 def test_a_control_speaks_against_a_speed_up_but_not_against_being_no_slower_than_a_share():
@@ -108,11 +108,13 @@ PLAN = {"margin": 1.0, "target": 0.5, "looks": [3, 5], "max_seeds": 5}
 
 
 def planned(n: int = 5, **plan: Any):
+    """Return runs with a plan in their configs."""
     config = {"plan": PLAN | plan}
     return [*runs("none", BASE[:n], config=config), *runs("native", SAME[:n], FAST, config=config)]
 
 
 def note(records, **options) -> str:
+    """Return the first caveat."""
     return analyse_runs(records, **options).caveats[0]
 
 
@@ -175,10 +177,11 @@ RUNS = [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", SAME, SL
 
 
 def arm(label: str, ratio: float, *ends: float | None, **more: str) -> dict[str, Any]:
+    """Return the entry of an arm in a benchmark's file."""
     low, high = ends or (None, None)
     figures = {"step_ms": 1.0, "images_per_second": 100.0 * ratio, "peak_mib": 50.0, "failed": None}
-    told = {"label": label, "options": {"backend": label} | more, "rounds": 24}
-    return figures | told | {"ratio": ratio, "low": low, "high": high}
+    fields = {"label": label, "options": {"backend": label} | more, "rounds": 24}
+    return figures | fields | {"ratio": ratio, "low": low, "high": high}
 
 
 NATIVE = arm("native", 1.3, 1.2, 1.4)
@@ -191,6 +194,7 @@ def with_bench(
     runs: Any = None,
     **more: Any,
 ):
+    """Return the analysis of runs with the speeds of a benchmark."""
     every = [arm("none", 1.0, 1.0, 1.0), *arms]
     content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
     file = folder / "bench.json"
@@ -199,38 +203,38 @@ def with_bench(
 
 
 def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path):
-    found, alone = with_bench(tmp_path, NATIVE, arm("fp16", 1.1)), analyse_runs(RUNS)
-    native, fp16 = found.comparison("native"), found.comparison("fp16")
+    analysis, alone = with_bench(tmp_path, NATIVE, arm("fp16", 1.1)), analyse_runs(RUNS)
+    native, fp16 = analysis.comparison("native"), analysis.comparison("fp16")
     assert (native.speedup, native.estimates["speed"].ends) == (1.3, (1.2, 1.4))
     assert native.claims["speed"].shown == ("faster",)
     assert (fp16.speedup, fp16.claims["speed"].why) == (1.1, "24 rounds in turns")
     assert native.group.estimates["images_per_second"].value == pytest.approx(130)
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
-    assert found.headline.startswith("native: 1.30× as fast, ")
-    told = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
-    assert f"{told}Its control is 1.01× and resolves differences from 2 % on." in found.caption
+    assert analysis.headline.startswith("native: 1.30× as fast, ")
+    caption = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
+    assert f"{caption}Its control is 1.01× and resolves differences from 2 % on." in analysis.caption
 
 
 def test_the_speed_of_another_device_is_not_taken(tmp_path: Path):
-    found, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
+    analysis, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
     for label in ("native", "fp16"):
-        assert found.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
-    assert "None of the arms of --bench has" in found.caption
-    assert "time" in found.comparison("native").estimates
+        assert analysis.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
+    assert "None of the arms of --bench has" in analysis.caption
+    assert "time" in analysis.comparison("native").estimates
 
 
 def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_were_comparable(tmp_path: Path):
-    found = with_bench(tmp_path, NATIVE)  # which has no arm of fp16
-    fp16 = found.comparison("fp16")
+    analysis = with_bench(tmp_path, NATIVE)  # which has no arm of fp16
+    fp16 = analysis.comparison("fp16")
     assert "speed" not in fp16.estimates
     assert fp16.claims["speed"].why == "not in the benchmark"
-    table = comparison_table(found)
+    table = comparison_table(analysis)
     assert [column.key for column in table.columns] == ["speed", "memory", "quality"]
     (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
     assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
-    assert not {"throughput", "quality-time"} & charts_of(found).keys()
-    assert "the speed-up is another" not in " ".join(found.caveats)
+    assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
+    assert "the speed-up is another" not in " ".join(analysis.caveats)
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 
@@ -239,11 +243,11 @@ def test_a_benchmarks_speed_is_named_as_such_where_no_speed_is_compared(tmp_path
         plan["summary"]["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
 
     made = [make(b, seed, edit=on_cpu) for b in ("none", "native") for seed in (1, 2, 3)]
-    found = with_bench(tmp_path, NATIVE, runs=made)
-    assert "speed" not in found.comparison("native").estimates
-    assert "Speed is from `ampcompare bench`" in found.caption
-    assert found.comparison("native").group.estimates["images_per_second"].value == 130
-    assert not {"throughput", "quality-time"} & charts_of(found).keys()
+    analysis = with_bench(tmp_path, NATIVE, runs=made)
+    assert "speed" not in analysis.comparison("native").estimates
+    assert "Speed is from `ampcompare bench`" in analysis.caption
+    assert analysis.comparison("native").group.estimates["images_per_second"].value == 130
+    assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
 
 
 FINGERPRINT = {
@@ -259,7 +263,7 @@ FINGERPRINT = {
 
 
 def own(change: Any = None) -> list[Any]:
-    """Runs of a network and data of the user's own, as they are recorded."""
+    """Return recorded runs with a user's own network and data."""
 
     def edit(plan: Any) -> None:
         plan["config"]["model"]["name"], plan["config"]["data"]["source"] = (
@@ -276,7 +280,8 @@ def own(change: Any = None) -> list[Any]:
     return [make(b, seed, edit=edit) for b in ("none", "native") for seed in (1, 2, 3)]
 
 
-def beside(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+def with_fingerprint(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+    """Return the analysis of runs with a benchmark that has this fingerprint."""
     content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
     arms = [arm("none", 1.0, 1.0, 1.0, **options), arm("native", 1.3, 1.2, 1.4, **options)]
     file, control = folder / "bench.json", arm("control", 1.01, 0.98, 1.02)
@@ -287,13 +292,13 @@ def beside(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **opti
 
 def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Path):
     options = {"batch_size": "128", "memory_format": "channels_last", "optimizer.name": "sgd"}
-    found = beside(tmp_path, own(), **options)
-    assert found.comparison("native").speedup == 1.3
-    assert "benchmark" not in " ".join(found.caveats)
+    analysis = with_fingerprint(tmp_path, own(), **options)
+    assert analysis.comparison("native").speedup == 1.3
+    assert "benchmark" not in " ".join(analysis.caveats)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "what"),
+    ("key", "value", "difference"),
     [
         ("model", "resnet18", "another network"),
         ("model_source", "edited", "other code"),
@@ -304,19 +309,19 @@ def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Pa
     ],
 )
 def test_a_benchmark_of_another_network_other_data_or_code_is_refused_with_both_values(
-    tmp_path: Path, key: str, value: str, what: str
+    tmp_path: Path, key: str, value: str, difference: str
 ):
     with pytest.raises(UserError) as problem:
-        beside(tmp_path, own(), FINGERPRINT | {key: value})
+        with_fingerprint(tmp_path, own(), FINGERPRINT | {key: value})
     (line,) = problem.value.lines
     recorded = "89ab-40000-10000" if key == "data_fingerprint" else FINGERPRINT[key]
     recorded = "/home/me/net.py:build" if key == "model" else recorded
-    assert what in line
+    assert difference in line
     assert f"it measured {key} {value}, the runs have {recorded}; " in line
 
 
 @pytest.mark.parametrize(
-    ("options", "version", "told"),
+    ("options", "version", "difference"),
     [
         ({"batch_size": "64"}, "0.2.0", "batch_size 64 (the runs: 128)"),
         ({"memory_format": "contiguous"}, "0.2.0", "memory_format contiguous (the runs: channels_last)"),
@@ -325,26 +330,26 @@ def test_a_benchmark_of_another_network_other_data_or_code_is_refused_with_both_
     ],
 )
 def test_another_batch_size_layout_optimizer_or_version_is_the_first_caveat(
-    tmp_path: Path, options: dict[str, str], version: str, told: str
+    tmp_path: Path, options: dict[str, str], version: str, difference: str
 ):
     runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
-    found = beside(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
-    assert found.comparison("native").speedup == 1.3
-    assert found.caveats[0] == f"The benchmark was measured with {told}."
+    analysis = with_fingerprint(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
+    assert analysis.comparison("native").speedup == 1.3
+    assert analysis.caveats[0] == f"The benchmark was measured with {difference}."
 
 
 def test_a_benchmark_without_a_fingerprint_is_not_verified_and_says_so_first(tmp_path: Path):
-    found = beside(tmp_path, own(), None)
-    assert found.comparison("native").speedup == 1.3
-    assert found.caveats[0].startswith("The benchmark is not verified: ")
+    analysis = with_fingerprint(tmp_path, own(), None)
+    assert analysis.comparison("native").speedup == 1.3
+    assert analysis.caveats[0].startswith("The benchmark is not verified: ")
 
 
 @pytest.mark.parametrize("data", ["cifar10", "synthetic"])
 def test_synthetic_images_in_place_of_a_built_in_data_set_are_no_other_data(tmp_path: Path, data: str):
     nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": data}
-    assert beside(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
+    assert with_fingerprint(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
     with pytest.raises(UserError, match="other data than the runs'"):
-        beside(tmp_path, RUNS, nothing | {"data": "cifar100"})
+        with_fingerprint(tmp_path, RUNS, nothing | {"data": "cifar100"})
 
 
 def test_with_one_seed_the_heading_is_the_speed_of_the_benchmark_and_says_that_quality_is_inconclusive(
@@ -353,23 +358,23 @@ def test_with_one_seed_the_heading_is_the_speed_of_the_benchmark_and_says_that_q
     """The 0.91x of one is not shown to be slower, the 0.83x of the other is."""
     few = [run for run in RUNS if run.option("seed") == 0]
     content = [NATIVE, arm("fp16", 0.83, 0.80, 0.86)]
-    found = with_bench(tmp_path, *content, runs=few)
-    assert found.headline == "native: 1.30× as fast, accuracy inconclusive at n = 1"
-    found = with_bench(tmp_path, arm("native", 0.91, 0.8, 1.02), arm("fp16", 0.83, 0.80, 0.86), runs=few)
-    assert found.accent == "native"
+    analysis = with_bench(tmp_path, *content, runs=few)
+    assert analysis.headline == "native: 1.30× as fast, accuracy inconclusive at n = 1"
+    analysis = with_bench(tmp_path, arm("native", 0.91, 0.8, 1.02), arm("fp16", 0.83, 0.80, 0.86), runs=few)
+    assert analysis.accent == "native"
 
 
 def test_where_the_control_is_none_nothing_is_claimed(tmp_path: Path):
-    found = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
-    assert not found.comparison("native").claims["speed"].shown
-    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in found.caption
+    analysis = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
+    assert not analysis.comparison("native").claims["speed"].shown
+    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in analysis.caption
 
 
 def test_a_small_offset_of_the_control_is_a_limit_of_resolution_and_no_uneven_machine(tmp_path: Path):
     narrow = arm("native", 1.004, 1.003, 1.005), arm("fp16", 1.2, 1.19, 1.21)
-    found = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
-    assert found.comparison("fp16").claims["speed"].shown == ("faster",)
-    assert found.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
+    analysis = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
+    assert analysis.comparison("fp16").claims["speed"].shown == ("faster",)
+    assert analysis.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "cannot be read"), ('{"arms": 3}', "not what")])

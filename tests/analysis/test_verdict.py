@@ -1,7 +1,6 @@
-"""Records of which the right answer is known, and the heading and badge that give it: of a search by the best
-of each, of a grid by like with like as well.
+"""Headline and badges of records with a known answer: of comparisons, of a search, and of a grid.
 
-Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
+Accuracies and speeds are chosen so that each interval follows by hand from the differences of the pairs.
 """
 
 from typing import Any
@@ -227,18 +226,18 @@ def test_a_group_at_chance_beside_a_baseline_that_learned_has_lost_and_is_equiva
 
 
 def test_a_lower_loss_is_a_gain():
-    found = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    for run in found:
+    records = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    for run in records:
         is_native, seed = run.option("backend") == "native", run.option("seed")
         run.summary["eval/loss"] = 0.5 + seed**2 / 1e3 if is_native else 1.0 + seed / 1e3
-    loss = analyse_runs(found, metric="eval/loss")
+    loss = analyse_runs(records, metric="eval/loss")
     assert "better" in loss.comparison("native").shown
     assert loss.tone(loss.comparison("native").group) == "good"
     assert "eval loss" in loss.headline
 
 
 def searched(n: int = 20):
-    """A Bayesian search: no two runs have a learning rate in common."""
+    """Return the runs of a Bayesian search: no two runs have a learning rate in common."""
     accuracies = [0.90 + 0.001 * (number % 13) for number in range(n)]
     rates = [0.01 + 0.003 * number for number in range(n)]
     slow, fast = [40.0] * n, [76.0] * n
@@ -269,9 +268,11 @@ def test_the_best_of_a_metric_that_falls_is_the_lowest():
 def test_a_failed_run_is_tried_and_is_never_the_best():
     records = runs("none", (0.90, 0.93), lr=(0.1, 0.2))
     records += runs("native", (0.91, 0.95, 0.92), FAST, lr=(0.11, 0.21, 0.31), failed=(1,))
-    said = analyse_runs(records).best.sentence
-    assert said.startswith("Best of 2 to 3 values of lr each: none reaches eval accuracy 93.00 % (lr 0.2); ")
-    assert "native reaches eval accuracy 92.00 % (lr 0.31)" in said
+    analysis = analyse_runs(records).best.sentence
+    assert analysis.startswith(
+        "Best of 2 to 3 values of lr each: none reaches eval accuracy 93.00 % (lr 0.2); "
+    )
+    assert "native reaches eval accuracy 92.00 % (lr 0.31)" in analysis
 
 
 def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():

@@ -1,6 +1,4 @@
-"""Publications: a file is read or refused in a line with its key; each that comes along can be had and was
-counted.
-"""
+"""Publications: a file is read, or refused in one line with its key; the shipped ones are complete."""
 
 from pathlib import Path
 from typing import Any
@@ -39,13 +37,14 @@ INTERVAL = {"value": 1, "low": 0, "high": 2}
 
 
 def written(folder: Path, content: Any) -> Path:
+    """Write the file of a publication."""
     path = folder / "paper.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     return path
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    """The paper with one value, by its dotted key, put in or taken out (`...`)."""
+    """Return the paper with one value, by its dotted key, set or removed (`...`)."""
     content: Any = yaml.safe_load(yaml.safe_dump(PAPER))
     *path, last = key.split(".")
     place = content
@@ -59,11 +58,16 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
-    found = load_publication(str(written(tmp_path, PAPER)))
-    assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
-    assert found.arm_keys == ("backend", "precision.loss_scale")
-    assert found.setting == {"model.name": "tiny", "epochs": 2}
-    time = found.figures[0].values["fp32"]
+    publication = load_publication(str(written(tmp_path, PAPER)))
+    assert (publication.name, publication.runs, publication.images, publication.gflop) == (
+        "paper",
+        1,
+        None,
+        None,
+    )
+    assert publication.arm_keys == ("backend", "precision.loss_scale")
+    assert publication.setting == {"model.name": "tiny", "epochs": 2}
+    time = publication.figures[0].values["fp32"]
     assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
 
 
@@ -75,12 +79,14 @@ PRINTED += [("1,234,567.8", 1234567.8, 0.05), ("12min29s", 749, 0.5), ("1 h 2 mi
 def test_a_published_figure_is_its_value_and_the_interval_that_its_digits_leave_or_its_own(subtests):
     for text, value, half in PRINTED:
         with subtests.test(text=text):
-            found = PrintedValue.model_validate(text)
-            assert (found.text, found.is_rounding) == (str(text), True)
-            assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
-    found = PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
-    assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
-    assert not found.is_rounding
+            printed = PrintedValue.model_validate(text)
+            assert (printed.text, printed.is_rounding) == (str(text), True)
+            assert (printed.value, printed.low, printed.high) == pytest.approx(
+                (value, value - half, value + half)
+            )
+    printed = PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    assert (printed.value, printed.low, printed.high, printed.n, printed.confidence) == (2, 1, 2.5, 3, 0.9)
+    assert not printed.is_rounding
     assert PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
 
 
@@ -125,15 +131,15 @@ def test_an_option_that_there_is_none_of_ends_a_run_with_exit_code_2(tmp_path, c
     with pytest.raises(SystemExit) as ended:
         entrypoint.main([f"published.name={path}", "published.arm=fp32"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert f"{path}: setting: {key}" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{path}: setting: {key}" in lines[0]
 
 
 @pytest.mark.parametrize("name", list_publications())
 def test_what_comes_along_is_found_by_name_with_or_without_its_ending_and_by_path(name):
-    found = load_publication(name)
-    assert load_publication(f"{name}.yaml") == load_publication(str(found.path)) == found
+    publication = load_publication(name)
+    assert load_publication(f"{name}.yaml") == load_publication(str(publication.path)) == publication
 
 
 ARMS = [(name, arm) for name in list_publications() for arm in load_publication(name).arms]
@@ -141,7 +147,7 @@ LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu
 
 
 def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
-    """The arm's network on the meta device, where it takes neither memory nor time, and two samples."""
+    """Return the arm's network on the meta device, without memory and time, and two samples."""
     source = SOURCES.get(config.data.source)
     size, width = config.data.kwargs.get("size", 32), config.data.kwargs.get("width")
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""What was read of a run is kept, and never taken for another run, or for the same one as it was before."""
+"""Records are cached, and a cached record is never used for another run, or for an older state of a run."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from ampcompare.runs import RunRecord, loader
 
 @pytest.fixture(autouse=True)
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were read, not found in the cache, which is empty at first."""
+    """Return the names of the files that were read, not found in the cache. It is empty at first."""
     names: list[str] = []
     whole = loader.read_wandb_file
 
@@ -29,7 +29,7 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
-    """The files of finished runs of an hour ago."""
+    """Write the files of finished runs of an hour ago."""
     paths = write_runs(folder, [plan("native", number, steps=100) | changes for number in range(count)])
     for path in paths:
         os.utime(path, (time.time() - 3600,) * 2)
@@ -37,9 +37,19 @@ def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
 
 
 def as_text(run: RunRecord) -> str:
+    """Return everything that a record holds as text."""
     logged = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in run.logged.items()}
-    told = (run.id, run.state, run.config, run.summary, run.problems, run.paths, run.started_at, run.machine)
-    return repr((logged, run.rows, *told))
+    fields = (
+        run.id,
+        run.state,
+        run.config,
+        run.summary,
+        run.problems,
+        run.paths,
+        run.started_at,
+        run.machine,
+    )
+    return repr((logged, run.rows, *fields))
 
 
 def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):

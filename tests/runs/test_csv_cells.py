@@ -1,4 +1,4 @@
-"""What the cells of other people's tables mean: an index, a percentage, no evaluation in this row."""
+"""Cells of other people's tables: an index, a percentage, and rows without an evaluation."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ampcompare.runs import RunRecord
 
 
 def table(folder: Path, text: str, name: str = "log.csv") -> RunRecord:
+    """Return the run in a CSV file with this text."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     (run,) = load_runs([folder / name])

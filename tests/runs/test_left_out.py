@@ -1,4 +1,4 @@
-"""What cannot be read is no run: it is left out and named, and where nothing else is there it is refused."""
+"""Files that cannot be read are left out and named; a source without any run is refused."""
 
 from pathlib import Path
 
@@ -17,12 +17,14 @@ LINES = '{"step": 1, "loss": 0.5}\n{"step": 2, "val": {"acc": 0.75}}\n'
 
 
 def write(path: Path, text: str) -> Path:
+    """Write a file and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
 def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the files that were read, and the log messages."""
     with logged() as notes:
         runs = load_runs([folder])
     return [str(run.paths[0].relative_to(folder)) for run in runs], notes
@@ -131,7 +133,7 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("absent.csv", "absent.csv: no such file"),
         ("absent", "absent: no such folder"),
@@ -139,11 +141,11 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
         ("folder", r"not read: 1 \.parquet"),
     ],
 )
-def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, words):
+def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "runs.parquet", "PAR1")
     write(tmp_path / "folder" / "runs.parquet", "PAR1")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         load_runs([source])
 
 
@@ -166,8 +168,8 @@ BEFORE_0_2 = "changes what backend=native is; such a record, of before 0.2, is n
 def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_path, key, value):
     old = plan("native", 1, id="old", config={"precision": {key: value}})
     write_runs(tmp_path / "old", [old])
-    said = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
-    with pytest.raises(UserError, match=said):
+    message = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
+    with pytest.raises(UserError, match=message):
         load_runs([tmp_path])
     write_runs(tmp_path / "new", [plan("native", 2, id="new", config={"precision": {"dtype": "float16"}})])
     runs, notes = names_and_notes(tmp_path)

@@ -15,6 +15,7 @@ from ampcompare.errors import UserError
 def run_file(
     folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run"
 ) -> Path:
+    """Write the `.wandb` file of a run."""
     record = Record()
     record.run.run_id, record.run.project = run_id, project
     record.run.start_time.seconds = 1_700_000_000 + seconds
@@ -26,6 +27,7 @@ def run_file(
 
 
 def ids(*sources) -> list[str]:
+    """Return the ids of the runs in these sources."""
     return [run.id for run in load_runs(sources)]
 
 
@@ -67,7 +69,7 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("wandb:entity/project", "No API key configured.*wandb.mode=offline"),
         *(
@@ -81,12 +83,12 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
         ("x" * 5000, "cannot be read"),
     ],
 )
-def test_bad_source_is_one_line(tmp_path, monkeypatch, source, words):
+def test_bad_source_is_one_line(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("broken").mkdir()
     Path("broken/run-x.wandb").write_bytes(b"")
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         load_runs([source])
     assert "\n" not in str(caught.value)
 

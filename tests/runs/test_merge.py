@@ -1,4 +1,4 @@
-"""Parts of a run, as each resume leaves one, become one run."""
+"""The parts of a run, one for each resume, become one run."""
 
 import math
 from datetime import UTC, datetime
@@ -14,11 +14,11 @@ LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), 
 
 
 def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
-    """A part of a run; None is nothing, NaN was logged."""
+    """Return a part of a run. None is no value; NaN was logged."""
     columns = columns or {}
     count = max((len(values) for values in columns.values()), default=0)
     rows, logged = build_columns({name: values[n] for name, values in columns.items()} for n in range(count))
-    given = {
+    fields_of_part = {
         "paths": (Path(f"offline-run-{hour:02}/run-x.wandb"),),
         "id": "x",
         "state": "finished",
@@ -26,7 +26,7 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
         "logged": logged,
         "rows": rows,
     }
-    return RunRecord(**(given | fields))
+    return RunRecord(**(fields_of_part | fields))
 
 
 def test_later_part_wins_from_its_first_step_on():
@@ -42,7 +42,7 @@ def test_later_part_wins_from_its_first_step_on():
 
 
 @pytest.mark.parametrize(
-    ("parts", "kept"),
+    ("parts", "expected"),
     [
         ([[0, 10, 20], [20, 30], [10, 20]], [0, 10, 20]),  # the third goes back beyond both
         ([[0, 5, 5, 10], [10, 10]], [0, 5, 5, 10, 10]),
@@ -50,10 +50,10 @@ def test_later_part_wins_from_its_first_step_on():
         ([[0, 10], [None]], [0, 10, None]),
     ],
 )
-def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], kept: list):
+def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], expected: list):
     run = merge_parts([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
     np.testing.assert_array_equal(
-        run.numbers("global_step"), [NAN if step is None else step for step in kept]
+        run.numbers("global_step"), [NAN if step is None else step for step in expected]
     )
 
 
@@ -80,5 +80,5 @@ def test_part_killed_before_its_first_write_is_no_problem_where_another_names_th
 
 def test_summary_number_unwraps_what_define_metric_makes():
     run = part(1, summary={"m": {"max": 3}, "n": True, "t": "x", "huge": 10**400, "i": 2})
-    found = {key: run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")}
-    assert found == {"m": 3, "n": None, "t": None, "huge": math.inf, "i": 2, "absent": None}
+    numbers = {key: run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")}
+    assert numbers == {"m": 3, "n": None, "t": None, "huge": math.inf, "i": 2, "absent": None}

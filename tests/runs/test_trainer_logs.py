@@ -23,9 +23,9 @@ tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard
 
 
-def _load(folder: Path, **how: Any) -> tuple[list[RunRecord], list[str]]:
-    with logged() as said:
-        return load_runs([folder], **how), said
+def _load(folder: Path, **options: Any) -> tuple[list[RunRecord], list[str]]:
+    with logged() as messages:
+        return load_runs([folder], **options), messages
 
 
 def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None:
@@ -47,7 +47,7 @@ def _file(path: Path, content: str | bytes) -> Path:
 def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
     for seed in (0, 1):
         _write(tmp_path / f"seed{seed}", {"val/acc": [0.1, 0.2, seed], "loss": [3.0, 2.0]})
-    runs, said = _load(tmp_path)
+    runs, messages = _load(tmp_path)
     assert sorted(run.name for run in runs) == [f"{tmp_path.as_posix()}/seed{seed}" for seed in (0, 1)]
     run = next(run for run in runs if run.name.endswith("seed1"))
     assert run.state == "finished"
@@ -56,7 +56,9 @@ def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
     assert run.history["_timestamp"].tolist() == [1000, 1001, 1002]
     assert math.isnan(run.history["loss"][2])
     assert run.started_at.timestamp() == 1000
-    assert said == ["read 2 runs from TensorBoard event files; whether a run came to its end is not in them"]
+    assert messages == [
+        "read 2 runs from TensorBoard event files; whether a run came to its end is not in them"
+    ]
 
 
 def test_scalars_of_both_styles_are_columns_and_what_is_no_scalar_is_passed_over(tmp_path):
@@ -144,14 +146,14 @@ def test_lightnings_loggers_of_one_run_say_the_same(tmp_path):
         logger.save()
         logger.finalize("success")
     (of_events,), _ = _load(tmp_path / "TensorBoardLogger")
-    (table,), said = _load(tmp_path / "CSVLogger")
+    (table,), messages = _load(tmp_path / "CSVLogger")
     for run in (of_events, table):
         assert run.config == {"precision": "bf16-mixed", "lr": 0.5}
         assert run.name.endswith("mine/version_0")
         assert run.values("train_loss").tolist() == pytest.approx([1.0, 0.5, 1 / 3])
         assert run.values("val_acc").tolist() == [0.75]
         assert run.history["global_step"].max() == 2
-    assert said[0].startswith("read 1 run from CSV files with a step column")
+    assert messages[0].startswith("read 1 run from CSV files with a step column")
 
 
 def test_timms_summary_has_its_arguments(tmp_path):
@@ -253,7 +255,7 @@ def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path
 
 
 def _no_protobuf() -> bytes:
-    """A whole record of an event file, with its checksums, and nothing in it."""
+    """Return a complete record of an event file, with its checksums and no content."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     parts = (struct.pack("<Q", 3), b"\xff\xff\xff")
@@ -294,13 +296,13 @@ def test_a_hostile_file_is_named_with_a_reason_and_hides_no_other(tmp_path, subt
                 _write(folder / "good", {"acc": [0.5]})
             if name == "trainer_state.json":  # of two states the one that got further is asked for
                 _file(file.parent / "checkpoint-1" / name, content)
-            runs, said = _load(folder)
+            runs, messages = _load(folder)
             good = [run for run in runs if "/good" in run.name]
             assert [run.problems for run in good] == [[]]
             bad = [run for run in runs if run not in good]
             assert all(run.problems and run.rows for run in bad)
-            assert bad or any("/bad" in line and "left out" in line for line in said)
-            assert all("\n" not in line for line in said)
+            assert bad or any("/bad" in line and "left out" in line for line in messages)
+            assert all("\n" not in line for line in messages)
             if not bad:  # nor is it anything where it is all that was named
                 with pytest.raises(UserError, match=r"^[^\n]*no run can be read from it[^\n]*$"):
                     load_runs([file])
@@ -310,17 +312,17 @@ def test_wandbs_record_comes_first_and_the_others_are_named_and_read_where_they_
     write_runs(tmp_path, [plan("none", seed=0)])
     path = _file(tmp_path / "logs" / "metrics.csv", "step,loss\n1,2\n")
     _write(tmp_path / "events", {"acc": [0.5]})
-    runs, said = _load(tmp_path)
+    runs, messages = _load(tmp_path)
     assert [run.option("backend") for run in runs] == ["none"]
-    assert len(said) == 2
-    assert "there is 1 file of TensorBoard event files too, not read" in said[0]
-    assert "there is 1 file of CSV files with a step column too, not read" in said[1]
+    assert len(messages) == 2
+    assert "there is 1 file of TensorBoard event files too, not read" in messages[0]
+    assert "there is 1 file of CSV files with a step column too, not read" in messages[1]
     runs = load_runs([path, next((tmp_path / "events").iterdir())])
     assert {key for run in runs for key in run.logged} == {"step", "global_step", "_timestamp", "loss", "acc"}
 
 
 def _events(folder: Path, begin: float, values: dict[str, dict[int, float]]) -> None:
-    """One event file, whose values are a second apart from `begin` on, in the order of their steps."""
+    """Write one event file with values one second apart from `begin` on, in the order of their steps."""
     pairs = sorted((step, tag, number) for tag, own in values.items() for step, number in own.items())
     with SummaryWriter(str(folder), filename_suffix=f".{begin:g}") as writer:
         for second, (step, tag, number) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Runs read through W&B's API from the stand-in server, and what becomes of a run that is on disk too."""
+"""Runs read through W&B's API from the stand-in server, and runs that are on disk, too."""
 
 import json
 import math
@@ -23,12 +23,13 @@ SOURCE = "wandb:tester/p"
 
 @pytest.fixture
 def server(wandb_server: Server, tmp_path: Path):
-    """A server that this process asks."""
+    """Yield a server that this process uses."""
     with asking(wandb_server, tmp_path / "client"):
         yield wandb_server
 
 
 def add_run(server: Server, run_id: str, rows: int = 3, **fields) -> Run:
+    """Add a run to the stand-in server."""
     run = server.project("tester", "p").run(run_id)
     run.state = "finished"
     run.rows = {
@@ -118,11 +119,11 @@ def test_the_server_is_asked_for_the_machine_of_other_programs_runs(server: Serv
     for name, config in (("theirs", {}), ("ours", {"environment": {"device_name": "CPU"}})):
         run = add_run(server, name, config=config)
         run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
-    found = {run.id: run for run in load_runs(SOURCE)}
-    machine = found["theirs"].machine
+    by_id = {run.id: run for run in load_runs(SOURCE)}
+    machine = by_id["theirs"].machine
     assert (machine.facts["device_name"], machine.facts["platform"]) == (NAME, "Linux")
-    assert found["ours"].machine.facts == {}
-    assert found["theirs"].problems == []
+    assert by_id["ours"].machine.facts == {}
+    assert by_id["theirs"].problems == []
 
 
 DEFINING = """
@@ -147,18 +148,18 @@ def test_what_define_metric_declares_is_the_same_from_the_server_and_from_the_fi
     (on_disk,) = load_runs([tmp_path / "writer"])
     (on_server,) = load_runs([SOURCE])
     keys = on_disk.definitions.keys() | on_server.definitions.keys()
-    found = {key: definition_of(key, on_server.definitions) for key in keys}
-    assert found == {key: definition_of(key, on_disk.definitions) for key in keys}
-    told = {key: (one.step, one.goal) for key, one in found.items()}
-    assert told["val/acc"] == ("epoch", "maximize")
-    assert told["val/loss"] == ("epoch", "minimize")
-    assert told["train/*"] == ("epoch", "")
-    assert told["mean"] == ("pass", "")
+    definitions = {key: definition_of(key, on_server.definitions) for key in keys}
+    assert definitions == {key: definition_of(key, on_disk.definitions) for key in keys}
+    declared = {key: (one.step, one.goal) for key, one in definitions.items()}
+    assert declared["val/acc"] == ("epoch", "maximize")
+    assert declared["val/loss"] == ("epoch", "minimize")
+    assert declared["train/*"] == ("epoch", "")
+    assert declared["mean"] == ("pass", "")
     assert on_server.summary["val/acc"] == {"max": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("kept", "declared"),
+    ("recorded", "declared"),
     [
         ([{"1": "a", "8": 1}, {"1": "b", "4": "a", "7": [4], "8": 2}], {"a": "minimize", "b": "maximize"}),
         ([{"1": "a", "5": 9, "7": "max", "8": "up"}, {"2": 7}, 5, None], {"a": ""}),
@@ -166,8 +167,8 @@ def test_what_define_metric_declares_is_the_same_from_the_server_and_from_the_fi
         ("a", {}),
     ],
 )
-def test_definitions_of_older_clients_and_of_no_known_form(server: Server, kept, declared):
-    add_run(server, "one", config={"_wandb": {"m": kept}})
+def test_definitions_of_older_clients_and_of_no_known_form(server: Server, recorded, declared):
+    add_run(server, "one", config={"_wandb": {"m": recorded}})
     (run,) = load_runs([SOURCE])
     assert {key: one.goal for key, one in run.definitions.items()} == declared
     assert not run.problems
@@ -190,6 +191,7 @@ def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: 
 
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory) -> Path:
+    """Return a folder with a run of the real client."""
     folder = tmp_path_factory.mktemp("disk")
     write_runs(folder, [plan("native")])
     return folder
@@ -212,7 +214,7 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("wandb:tester/nowhere", "wandb:tester/nowhere: W&B's server says: Could not find project nowhere"),
         ("wandb:tester/empty", "wandb:tester/empty: no runs in this project"),
@@ -220,11 +222,11 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
         ("wandb:tester/nowhere/nope", "Could not find sweep"),
     ],
 )
-def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
+def test_what_is_not_there_is_one_line(server: Server, source: str, message: str):
     server.project("tester", "empty")
     with pytest.raises(UserError) as caught:
         load_runs([source])
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The reader against files of the real client, and against what W&B's own reader says of the same files."""
+"""The reader on files of the real client, compared with W&B's own reader."""
 
 import contextlib
 import json
@@ -32,12 +32,13 @@ BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of t
 
 
 def read(path: Path) -> RunRecord:
+    """Return the run in a file."""
     (run,) = load_runs([path])
     return run
 
 
 def written(folder: Path, payloads: list[bytes]) -> RunRecord:
-    """The run of a file of these records."""
+    """Return the run in a file with these records."""
     path = folder / "run-one.wandb"
     folder.mkdir(exist_ok=True)
     path.write_bytes(frame(payloads))
@@ -45,19 +46,20 @@ def written(folder: Path, payloads: list[bytes]) -> RunRecord:
 
 
 def leet(path: Path, *options: str) -> str:
-    """What `wandb leet inspect` prints."""
+    """Return what `wandb leet inspect` prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def leet_rows(path: Path) -> list[dict]:
-    """The history rows that W&B's own reader finds, values in the form of ours."""
+    """Return the history rows of W&B's own reader, with values in our form."""
     records = [json.loads(line) for line in leet(path).splitlines() if line.startswith("{")]
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
 def our_rows(run: RunRecord) -> list[dict]:
+    """Return the rows that our reader finds."""
     rows: list[dict] = [{} for _ in range(run.rows)]
     for key, (at, values) in run.logged.items():
         for row, value in zip(at, values.tolist(), strict=True):
@@ -74,30 +76,31 @@ def _as_leet_says(value: object) -> object:
 
 
 def without_nulls(row: dict) -> dict:
+    """Return a row without missing values."""
     return {k: v for k, v in row.items() if v is not None}
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "keys", "killed"])
 def test_history_equals_that_of_the_public_reader(real_runs, name):
-    theirs = [without_nulls(row) for row in leet_rows(real_runs[name])]
-    assert theirs
-    assert our_rows(read(real_runs[name])) == theirs
+    expected = [without_nulls(row) for row in leet_rows(real_runs[name])]
+    assert expected
+    assert our_rows(read(real_runs[name])) == expected
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "failed"])
 def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
-    theirs = json.loads(leet(real_runs[name], "--summary"))
-    ours = read(real_runs[name])
+    expected = json.loads(leet(real_runs[name], "--summary"))
+    run = read(real_runs[name])
     # The public reader leaves out groups without members; here they are kept.
-    assert {k: v for k, v in ours.config.items() if v != {}} == migrate_config(theirs["config"])
-    summary = {k: v for k, v in _as_leet_says(ours.summary).items() if v is not None}
-    assert summary == without_nulls(theirs["summary"])
-    assert (ours.id, ours.name, ours.project) == (theirs["run_id"], theirs["name"], theirs["project"])
-    assert ours.exit_code == theirs["exit_code"]
+    assert {k: v for k, v in run.config.items() if v != {}} == migrate_config(expected["config"])
+    summary = {k: v for k, v in _as_leet_says(run.summary).items() if v is not None}
+    assert summary == without_nulls(expected["summary"])
+    assert (run.id, run.name, run.project) == (expected["run_id"], expected["name"], expected["project"])
+    assert run.exit_code == expected["exit_code"]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "problem"),
     [
         (lambda content: content[: len(content) // 5], "ends inside a record"),
         (lambda content: content[: int(len(content) * 0.77)], "ends inside a record"),
@@ -107,14 +110,14 @@ def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
         ),
     ],
 )
-def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path, spoil, said):
+def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path, spoil, problem):
     spoilt = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
     spoilt.parent.mkdir()
     spoilt.write_bytes(spoil(real_runs["usual"].read_bytes()))
-    theirs = [without_nulls(row) for row in leet_rows(spoilt)]
-    assert 0 < len(theirs) < len(leet_rows(real_runs["usual"]))
-    assert our_rows(read(spoilt)) == theirs
-    assert said in read(spoilt).problems[0]
+    expected = [without_nulls(row) for row in leet_rows(spoilt)]
+    assert 0 < len(expected) < len(leet_rows(real_runs["usual"]))
+    assert our_rows(read(spoilt)) == expected
+    assert problem in read(spoilt).problems[0]
 
 
 def test_run_record_of_a_usual_run(real_runs):
@@ -132,18 +135,19 @@ def test_run_record_of_a_usual_run(real_runs):
 
 def test_tests_own_writer_writes_what_the_client_does(real_runs, tmp_path):
     """What is measured on its records is true of real ones."""
-    ours = written(tmp_path, client_records(plan("native", name="usual")))
-    theirs = read(real_runs["usual"])
-    assert ours.logged.keys() == theirs.logged.keys()
-    for name in set(ours.logged) - set(BY_CLOCK):
-        assert ours.logged[name][0].tolist() == theirs.logged[name][0].tolist()
-        assert ours.values(name).tolist() == theirs.values(name).tolist()
-    assert (ours.name, ours.exit_code, ours.problems) == (theirs.name, theirs.exit_code, theirs.problems)
-    own = {key: value for key, value in ours.summary.items() if key not in BY_CLOCK}
-    assert own == {key: value for key, value in theirs.summary.items() if key in own}
+    run = written(tmp_path, client_records(plan("native", name="usual")))
+    expected = read(real_runs["usual"])
+    assert run.logged.keys() == expected.logged.keys()
+    for name in set(run.logged) - set(BY_CLOCK):
+        assert run.logged[name][0].tolist() == expected.logged[name][0].tolist()
+        assert run.values(name).tolist() == expected.values(name).tolist()
+    assert (run.name, run.exit_code, run.problems) == (expected.name, expected.exit_code, expected.problems)
+    own = {key: value for key, value in run.summary.items() if key not in BY_CLOCK}
+    assert own == {key: value for key, value in expected.summary.items() if key in own}
 
 
 def set_back(path: Path, seconds: float) -> None:
+    """Move the time of a file into the past."""
     os.utime(path, (time.time() - seconds,) * 2)
 
 
@@ -185,6 +189,7 @@ def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
 
 
 def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> bytes:
+    """Return a record of `define_metric`."""
     record = Record()
     setattr(record.metric, "glob_name" if "*" in name else "name", name)
     record.metric.step_metric, record.metric.goal = step, goal
@@ -202,10 +207,10 @@ def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
     ]
     run = written(tmp_path, [*records, row(loss="1")])
     keys = ("val/f1", "val/loss/a", "val/acc", "ppl", "x")
-    told = {key: definition_of(key, run.definitions) for key in keys}
-    assert [told[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
-    assert [told[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
-    assert [key for key, one in told.items() if one.is_best] == ["val/acc"]
+    definitions = {key: definition_of(key, run.definitions) for key in keys}
+    assert [definitions[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
+    assert [definitions[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
+    assert [key for key, one in definitions.items() if one.is_best] == ["val/acc"]
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -223,7 +228,7 @@ def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b":W&", "ends inside a record"),
@@ -232,16 +237,18 @@ def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path
         (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
     ],
 )
-def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(tmp_path, content, words):
+def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(
+    tmp_path, content, message
+):
     file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
     file.parent.mkdir()
     file.write_bytes(content)
     set_back(file, 1e6)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         read(tmp_path)
     write_runs(tmp_path, [plan("none")])
     run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
-    assert words in " ".join(run.problems)
+    assert message in " ".join(run.problems)
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "failed", 0)
 
 
@@ -252,6 +259,7 @@ def test_pipe_under_such_a_name_is_not_opened(tmp_path):
 
 
 def row(**values: str) -> bytes:
+    """Return a record of one row."""
     record = Record()
     for name, text in values.items():
         record.history.item.add(value_json=text).nested_key.extend(name.split("__"))
@@ -294,7 +302,7 @@ def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
 
 
 def on_machine(folder: Path, gpus: int) -> RunRecord:
-    """The run of a file with a record of a machine that has so many GPUs."""
+    """Return the run in a file with a record of a machine that has so many GPUs."""
     machine = Record()
     environment = machine.environment
     environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
@@ -312,7 +320,7 @@ def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_p
 
 
 def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a machine of which W&B wrote these records one after the other."""
+    """Return the facts of a machine after W&B's client wrote these records one after the other."""
     records = []
     for change in changes:
         record = Record()
@@ -331,7 +339,7 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seen", "device", "kind"),
+    ("recorded", "device", "kind"),
     [
         ({"apple": {"name": "Apple M2 Pro"}}, "Apple M2 Pro", ""),
         ({"gpu_amd": [{"series": "Instinct MI300X", "unique_id": "0x1"}]}, "Instinct MI300X", ""),
@@ -340,9 +348,9 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
         ({}, "CPU with 8 cores", "cpu"),
     ],
 )
-def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, seen, device, kind):
+def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, recorded, device, kind):
     cpu = {"cpu_count": 8, "host": "box"}
-    for number, order in enumerate([(cpu, seen), (seen, cpu), (cpu | seen,)]):
+    for number, order in enumerate([(cpu, recorded), (recorded, cpu), (cpu | recorded,)]):
         facts = environment(tmp_path / str(number), *order)
         assert (facts["device_name"], facts["device_type"]) == (device, kind)
 
@@ -367,12 +375,12 @@ def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, meta
 
 
 def as_text(value: Any) -> str:
-    """The value; one that is 0 has no sign."""
+    """Return the value as text; 0 has no sign."""
     return repr(value + 0 if isinstance(value, float) else value)
 
 
 def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
-    """The rows of these records, by protobuf and a dictionary for each; None where that cannot decode one."""
+    """Return the rows of these records, decoded by protobuf into dictionaries; None if one cannot be."""
     found: dict[str, dict[int, str]] = {}
     number = -1
     for record in map(Record.FromString, payloads):
@@ -396,10 +404,10 @@ def test_records_of_any_form_say_what_protobuf_says(tmp_path, examples):
         values = data.draw(st.sampled_from([ODD, VALUES]))
         drawn = data.draw(st.lists(odd_records(values=values), max_size=40)) * data.draw(st.integers(1, 4))
         payloads = [row(first="1"), *drawn]
-        found = written(tmp_path, payloads)
+        run_read = written(tmp_path, payloads)
         cells = {
             key: [(n, as_text(value)) for n, value in zip(at.tolist(), values.tolist(), strict=True)]
-            for key, (at, values) in found.logged.items()
+            for key, (at, values) in run_read.logged.items()
         }
         assert {key: some for key, some in cells.items() if some} == plainly(payloads)
 

@@ -26,7 +26,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.outcome import outcome_of
-from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, CHANCE
+from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.numerics import describe_numerics
@@ -40,7 +40,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import between, capital, change, listed, plural, some
 
-CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
+CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 
 
 @dataclass(eq=False, kw_only=True)
@@ -135,7 +135,7 @@ class Analysis(Findings):
             else:
                 beyond_limit.append(quantity)
         sentences = []
-        if within_limit and not self.is_own:  # which no sweep of ours has to have made
+        if within_limit and not self.is_own:  # no sweep of ours can add runs
             sentences.append(f"Inconclusive: more runs of each arm would decide, {some(within_limit)}.")
         elif within_limit:
             command = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
@@ -149,8 +149,8 @@ class Analysis(Findings):
         return " ".join(sentences)
 
 
-def _change(found: Estimate) -> str:
-    return f"{change(found.value)}{between(found.low, found.high, change)}"
+def _change(estimate: Estimate) -> str:
+    return f"{change(estimate.value)}{between(estimate.low, estimate.high, change)}"
 
 
 def analyse_runs(
@@ -241,10 +241,8 @@ def analyse_runs(
     compared = replace(compared, resolution=measure_resolution(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
     values_present = list(dict.fromkeys(group.value for group in groups if not group.is_control))
-    if baseline is not None and value not in (
-        *values_present,
-        BASELINE,
-    ):  # which a sweep may not have come to
+    # A sweep may not have reached the baseline `none` yet.
+    if baseline is not None and value not in (*values_present, BASELINE):
         hint = did_you_mean(value, values_present, 0.5)
         known = f"{hint and hint + ' '}there are {', '.join(values_present)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
@@ -252,13 +250,13 @@ def analyse_runs(
     bases = [group for group in groups if group.value == value and not group.is_control]
     if bench_results and any(bench_results.ratios(base, base) for base in bases):
         groups = [replace(group, bench_estimates=bench_results.group_estimates(group)) for group in groups]
-    # `bf16` of another program's precision need not be our backend of that name.
+    # A precision `bf16` of another program need not be our backend `bf16`.
     of_backends = groups if keys[0] == BACKEND else []
     descriptions = {
         group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
     }
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
-    # Of each interval: of all groups that were asked for, comparable or not, times the looks.
+    # The level of each interval covers all requested groups, comparable or not, and all looks.
     compared_count = sum(group.value != value and not group.is_control for group in groups)
     level = joint_level(compared_count, len(plan.looks) or 1)
     reproduction = None
@@ -312,7 +310,7 @@ def _target(
         if len(values)
     ]
     worst = max(best, default=0.0) if metric.lower_is_better else min(best, default=0.0)
-    chance = max((BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
+    chance = max((METRICS_BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
     if not best or (not metric.lower_is_better and worst <= 100 * chance + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)

@@ -17,14 +17,14 @@ from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
-# Options of an arm that may differ from the runs'; the report says so. All others have to be equal.
+# An arm and the runs may differ in these options; the report says so. All others must be equal.
 TOLERATED = ("batch_size", "training.accumulate", "memory_format", "optimizer.name")
 NETWORK = ("model.name", "model.stem")
 NOT_VERIFIED = (
     "The benchmark is not verified: its file does not say which network, data and code it measured. "
     "Measure again with this version of `ampcompare bench`."
 )
-# Where a run's record has what the fingerprint names, other than under the same key of its environment.
+# The option that has a fact of the fingerprint, if its name is not that of the fact.
 OPTION_OF = {"model": "model.name", "data": "data.source"}
 
 
@@ -108,21 +108,21 @@ def _recorded(run: RunRecord, key: str) -> str | None:
         value = lookup(run.summary, metrics.TEST_SET, None)
     elif key in OPTION_OF:
         value = run.option(OPTION_OF[key])
-    else:  # the environment has what `auto` came to
+    else:  # the environment has the resolved value of `auto`
         value = run.environment.get(key)
         value = run.option(key) if value is None else value
     return None if value is None or isinstance(value, Mapping | list) else as_text(value)
 
 
 def _is_same(key: str, bench: str, run: str) -> bool:
-    if key == "data_fingerprint":  # behind the dash are the limits on the number of samples
+    if key == "data_fingerprint":  # after the dash come the limits on the number of samples
         bench, run = bench.partition("-")[0], run.partition("-")[0]
     if bench == run:
         return True
-    # The same file by another path; whether its text is the same, its hash tells.
+    # The same file under another path. Its hash tells whether its text is the same.
     if key in ("model", "data", "model.name") and PurePath(bench).name == PurePath(run).name:
         return True
     if key == "data" and bench in SOURCES and SOURCES[bench].is_made_up:
-        # `bench` takes synthetic images in place of a data set of ours whose shape is known.
+        # `bench` uses synthetic images in place of one of our data sets with a known shape.
         return run in SOURCES and bool(SOURCES[run].classes)
     return False

@@ -23,7 +23,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime import formatting
 
-# An A/A control whose whole interval is this far from 1 calls the machine uneven, as `bench` has it.
+# If the whole interval of the A/A control is this far from 1, the machine is uneven, as in `bench`.
 UNEVEN = 0.01
 
 

@@ -22,8 +22,8 @@ from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, plural, some
 
 MAX_NAMED = 4
-MAX_PROBLEMS = 3  # of records, each a sentence
-AGREE = 1e-6  # of the resolution: differences below it are those of rounding
+MAX_PROBLEMS = 3  # problems of records, one sentence each
+AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
 MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
 CHOSEN = ": if for how they did, those that finished are the better ones"
@@ -42,7 +42,7 @@ def find_caveats(findings: Findings) -> list[str]:
     """Return the reasons for doubt, gravest first."""
     pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
-    # Of speeds that are compared, and that are the runs' own.
+    # Only speeds that are compared, and that are those of the runs.
     with_own_speed = [
         c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed
     ]
@@ -161,9 +161,8 @@ def _separate_groups(findings: Findings) -> Iterator[str]:
     """Yield why runs of one value are in several groups, and what differs between compared groups."""
     for value in dict.fromkeys(g.value for g in findings.groups):
         same_value = [g for g in findings.groups if g.value == value]
-        keys = [
-            key for key, _ in same_value[0].distinguishing_settings if key not in findings.keys
-        ]  # none where one group has them all
+        # A single group has no distinguishing settings.
+        keys = [key for key, _ in same_value[0].distinguishing_settings if key not in findings.keys]
         values = {
             key: [formatting.short(dict(g.distinguishing_settings)[key]) for g in same_value] for key in keys
         }
@@ -194,7 +193,7 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 def _records(rows: pd.DataFrame) -> Iterator[str]:
     """Yield problems of the records, and that the runs are of several states of the code."""
     rows_of_table = [row for _, row in rows.iterrows()]
-    # What a run that failed or has no history lacks is said of its end.
+    # The reason of a failure already says what a run without history lacks.
     complete = [row for row in rows_of_table if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
     problems = [(_run_label(row), problem) for row in complete for problem in row[run_table.PROBLEMS]]
     problems += [(_run_label(row), problem) for row in rows_of_table for problem in row[RUN].problems]
@@ -208,9 +207,8 @@ def _records(rows: pd.DataFrame) -> Iterator[str]:
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
         is_recorded = any(run.is_recorded for run in rows[RUN])
-        code = (
-            "AMP Compare's own code" if is_recorded else "the code"
-        )  # of their loop's code nothing is recorded
+        # The recorder does not record the code of a user's loop.
+        code = "AMP Compare's own code" if is_recorded else "the code"
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 

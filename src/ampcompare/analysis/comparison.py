@@ -19,7 +19,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     differing_keys,
 )
 from ampcompare.analysis.grouping.groups import Group, control_value
-from ampcompare.analysis.grouping.run_metrics import COMPARED, MEMORY, QUALITY, SPEED, TIME, RunMetric
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, TIME, RunMetric
 from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
@@ -31,14 +31,14 @@ from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
 EQUIVALENT = "equivalent"
-GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
+GAINS = ("faster", "smaller")  # must hold relative to the control, too
 ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 INCONCLUSIVE, CANNOT_TELL, NOT_COMPARED = "inconclusive", "cannot tell", "not compared"
-TIMED = (SPEED, TIME)  # questions that a CPU without instructions for the dtype leaves without an answer
+TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 NOT_NATIVE = {
     COMPUTED_IN_FP32: "this CPU computes {} in fp32",
     EMULATED: "this CPU has no instructions for {}",
@@ -114,17 +114,17 @@ class Comparison:
     is_missing_in_bench: bool = False
 
     def __post_init__(self) -> None:
-        self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        self.is_control = self.group.is_control  # the baseline once more
         base, self.claims = self.baseline, dict[str, Claim]()
         if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
-            claimed = [figure for figure in COMPARED.values() if figure.sides]
-            self.claims = {figure.question: _claim(self, base, figure) for figure in claimed}
+            claimed = [run_metric for run_metric in COMPARED_METRICS.values() if run_metric.sides]
+            self.claims = {run_metric.question: _claim(self, base, run_metric) for run_metric in claimed}
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
         shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
         self.shown, self.is_faster = shown, "faster" in shown
-        # Equivalent within the margin, or better; never with a failed run.
+
         self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
-        # Shown to be worse by more than the margin allows, or nothing was learned.
+
         self.is_quality_lost = bool(self.degenerate_reason) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
@@ -203,7 +203,7 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
 def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
     """Return the settings that differ between two groups and are not what is compared."""
     keys = differing_keys([group.settings, base.settings])
-    # What the backend `tf32` is: the switch that it sets is no other difference.
+    # The backend `tf32` sets this switch, so the switch is no other difference.
     is_tf32 = key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key))
     dependent = (*dependent_prefixes(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
     return [k for k in keys if k != key and not k.startswith(dependent)]
@@ -263,27 +263,26 @@ def _estimates(group: Group, base: Group, level: float, bench: BenchResults | No
     """Return the estimates of a group relative to a baseline, by question."""
     bench_ratios = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
-    # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
+    # The runs of a control are at the ends of a sweep, so they are not paired with other runs.
     paired_by = "" if group.is_control or base.is_control else "seed"
     estimates = {}
     is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
-    for question, figure in COMPARED.items():
+    for question, run_metric in COMPARED_METRICS.items():
         if (is_slow or is_missing) and question in TIMED:
             continue
-        values, base_values = group.sample(figure.column), base.sample(figure.column)
+        values, base_values = group.sample(run_metric.column), base.sample(run_metric.column)
         if question in bench_ratios and (question == SPEED or base_values.empty):
             estimates[question] = bench_ratios[question]
             continue
-        # Unfinished runs are not as far; a machine's figures are of this machine.
-        if (group.is_unfinished or base.is_unfinished) if figure.is_of_seed else not is_one_device:
+        # Quality needs finished runs. Metrics of the machine need one device.
+        if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
             continue
         floor = group.metric.resolution if question == QUALITY else 0.0
         if estimate := difference(
-            values, base_values, log=figure.is_ratio, paired_by=paired_by, resolution=floor
+            values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
         ):
-            if (
-                question == QUALITY and not estimate.error
-            ):  # seeds that agree are no evidence of a spread of zero
+            # Seeds that agree are no evidence of a spread of zero.
+            if question == QUALITY and not estimate.error:
                 estimate = replace(estimate, error=None)
             bounds = (
                 (-100.0, 100.0) if question == QUALITY and group.metric.is_percentage else estimate.bounds
@@ -292,15 +291,15 @@ def _estimates(group: Group, base: Group, level: float, bench: BenchResults | No
     return estimates
 
 
-def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
+def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
     """Return what the interval of a question shows, or why it shows nothing."""
-    question = figure.question
+    question = run_metric.question
     estimate, control_estimate, metric = (
         comparison.estimates.get(question),
         comparison.relative_to_control.get(question),
         comparison.group.metric,
     )
-    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, figure)
+    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, run_metric)
     if estimate is None or why:
         return Claim(question, estimate, (), why)
     low, high = estimate.ends
@@ -308,16 +307,16 @@ def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
         if isinstance(estimate, BenchEstimate):
             return Claim(question, estimate, (), estimate.basis, is_open=True)
         return Claim(question, estimate, (), f"n = {estimate.n}", max(1, MIN_RUNS - estimate.n), is_open=True)
-    shown = _sides(figure, estimate, metric)
-    if is_quality and comparison.degenerate_reason:  # what it lost may be said; equal it can never be
+    shown = _sides(run_metric, estimate, metric)
+    if is_quality and comparison.degenerate_reason:  # it may be shown to be worse, never to be equal
         worse = tuple(word for word in shown if word == "worse")
         return Claim(question, estimate, worse, "" if worse else comparison.degenerate_reason)
-    # A bench has a control of its own.
+    # A benchmark has its own control.
     has_control = comparison.has_control and not isinstance(estimate, BenchEstimate)
     if (
         has_control
         and {*shown} & {*GAINS}
-        and (not control_estimate or shown != _sides(figure, control_estimate, metric))
+        and (not control_estimate or shown != _sides(run_metric, control_estimate, metric))
     ):
         control_size = f"the control has n = {control_estimate.n if control_estimate else 0}"
         why = "no more than the control, nothing changed, shows here"
@@ -333,7 +332,7 @@ def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(question, estimate, shown)
-    seed_counts = [more_seeds(estimate, null=figure.null)]
+    seed_counts = [more_seeds(estimate, null=run_metric.null)]
     if margin is not None:
         seed_counts, why = (
             [*seed_counts, more_seeds(estimate, margin=margin)],
@@ -351,9 +350,9 @@ def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
     )
 
 
-def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> str:
+def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
     """Return why nothing can be claimed about a question with any number of runs, "" otherwise."""
-    question, sides = figure.question, (comparison.group, base)
+    question, sides = run_metric.question, (comparison.group, base)
     estimate = comparison.estimates.get(question)
     if estimate is None:
         if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
@@ -366,7 +365,7 @@ def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> 
             return "not in the benchmark"
         if question == SPEED and any(side.n and is_machine_shared(side.rows).all() for side in sides):
             return "their runs shared the machine"
-        return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
+        return f"not recorded for {some([s.label for s in sides if s.sample(run_metric.column).empty], 2)}"
     if question != QUALITY:
         return ""
     name = comparison.group.metric.name
@@ -382,12 +381,12 @@ def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> 
     )
 
 
-def _sides(figure: RunMetric, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+def _sides(run_metric: RunMetric, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
     """Return the word for the side of no change on which the interval lies."""
-    above, below = figure.sides or ("", "")
-    if figure.question == QUALITY and metric.lower_is_better:
+    above, below = run_metric.sides or ("", "")
+    if run_metric.question == QUALITY and metric.lower_is_better:
         above, below = below, above
-    side = estimate.side_of(figure.null)
+    side = estimate.side_of(run_metric.null)
     return ((above,) if side > 0 else (below,)) if side else ()
 
 

@@ -66,8 +66,7 @@ class Findings:
 
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
-        # The claims of speed and quality that are open still, by label. With none, more seeds would change no
-        # answer.
+
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided

@@ -17,7 +17,7 @@ from ampcompare.runtime import formatting
 SPEEDUP, LESS_MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
 NOT_LOWER, FAILURES = "not lower by X", "failures <= N"
 GATE_KINDS = (SPEEDUP, LESS_MEMORY, EQUIVALENT, NOT_LOWER, FAILURES)
-QUESTIONS = {SPEEDUP: SPEED, LESS_MEMORY: MEMORY}  # the others are of quality
+QUESTIONS = {SPEEDUP: SPEED, LESS_MEMORY: MEMORY}  # all other kinds ask about quality
 GATE_PATTERN = re.compile(
     r"(?:(speed-?up *>=)|(memory *<=)|(equivalent +within)|(not +lower +by)|(failures? *<=)) *"
     r"(\d*\.?\d+(?:e[+-]?\d{1,2})?) *(?:points?|x|×)?",
@@ -95,7 +95,7 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
     """Return whether a gate is shown, and the reason with the interval."""
     group, source = _group(findings.groups, gate), f"--require '{gate.label}: {gate.text}'"
     if gate.kind == FAILURES:
-        outcomes = group.outcomes  # one that is still running may fail
+        outcomes = group.outcomes  # a running run may still fail
         return outcomes.ended > 0 and outcomes.failed + outcomes.running <= gate.bound, outcomes.text
     if group.value == findings.baseline_value:
         explanation = f"what others are compared with; of it only {FAILURES} can be required"
@@ -118,14 +118,14 @@ def _check(gate: Gate, findings: Findings) -> tuple[bool, str]:
         return False, f"cannot tell: {claim.why}"
     show: Callable[[float, int], str] = formatting.signed if is_quality else formatting.number
     bounds, unit, least = ((-gate.bound, gate.bound), "", 2) if is_quality else ((1.0, gate.bound), "×", 3)
-    # With the digits that tell the ends from the marks.
+    # With enough digits to tell the ends from the bounds.
     digits = formatting.precision_apart(estimate.ends, bounds, show, least)
     span = formatting.interval(estimate.low, estimate.high, lambda end: show(end, digits))
     value_text = f"{show(estimate.value, least)}{unit} ({formatting.level(estimate.level)}: {span})"
     if is_quality:
         holds = -gate.bound < estimate.low and (gate.kind == NOT_LOWER or estimate.high < gate.bound)
         return holds, f"{metric.name} {metric.with_unit(value_text)}"
-    # A gain must be one beside the control, too; to be no worse than so much need not.
+    # A gain must also be shown relative to the control. "At most so much worse" need not.
     is_gain = gate.bound >= 1 if question == SPEED else gate.bound < 1
     holds = not (is_gain and comparison.has_control and set(GAINS).isdisjoint(claim.shown))
     if question == SPEED:

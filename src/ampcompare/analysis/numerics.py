@@ -14,8 +14,8 @@ from ampcompare.runs.nested import is_number
 from ampcompare.runtime import formatting
 
 LARGEST_FP16 = 65504.0
-WORTH_SAYING = 0.005  # of all elements
-NEAR = 16  # of what fp16 can hold, the part from which on an activation is worth a sentence
+WORTH_SAYING = 0.005  # fraction of all elements below which underflow is not mentioned
+NEAR = 16  # activations above 1/16 of fp16's largest number are mentioned
 MAX_NAMED = 4
 IN_FP16 = "flushed to zero"
 FLUSHED = "An element that is flushed to zero moves no weight."
@@ -136,7 +136,7 @@ def _activations(group: Group) -> str:
     return formatting.number(highest) if highest >= LARGEST_FP16 / NEAR else ""
 
 
-# What is said of each, of which groups, and what it means.
+# By phenomenon: its title, the function that describes a group, and what it means.
 PHENOMENA: dict[str, tuple[str, Callable[[Group], str], str]] = {
     "scale": (
         "Loss scale",

@@ -12,7 +12,7 @@ from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import listed, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
-MAX_COUNT = 10_000  # seeds, and looks: more is a slip of the keyboard
+MAX_COUNT = 10_000  # largest number of seeds and looks; more is a typing error
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_plan(runs: Sequence[RunRecord]) -> Plan:
             if name == "looks" and (
                 looks := {look for parsed_looks in parsed for look in parsed_looks or ()}
             ):
-                # As of a plan that was extended: with fewer looks the intervals would be too narrow.
+                # The plan may have been extended. With fewer looks the intervals would be too narrow.
                 values[name], consequence = tuple(sorted(looks)), "every look of these counts"
             doubts.append(f"The runs' plan.{name} is {some(list(texts))}: {consequence}.")
         elif parsed:

@@ -21,18 +21,19 @@ from ampcompare.runs.migrations import TF32, migrate_config
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import by_reason, by_size, plural, printable, short, some
 
-NAMES = ("model.name", "data.source")  # without which nothing is known of a run
+NAMES = ("model.name", "data.source")  # a run must record these
 IDENTITY = (*NAMES, "model.stem", "model.kwargs", "data.kwargs", "data.train_limit")
 SHRUNK = ("model.", "data.", "batch_size", "epochs", "max_steps", "eval.batch_size")  # by `scale`, `network`
-# What a run may have otherwise without anybody calling it another experiment.
+# Options that may differ without making it another experiment.
 ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
 PASSING = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND}
 
-# What says nothing of how fast a card is.
+# Words that do not tell how fast a device is.
 MAKERS = frozenset(
     "nvidia amd intel geforce tesla quadro gpu cpu gpus graphics card single one 1x x1 server edition".split()
 )
-_MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")  # memory and form, which a name may leave out
+# memory size and form factor, which a name may leave out
+_MORE = re.compile(r"\d+gb|hbm\d*e?|(?:sxm|pci|nvl)[\de]*")
 
 
 class RunConditions(NamedTuple):
@@ -147,9 +148,8 @@ def _conditions_of(
     measured, base = canonical(run.config, environment), published[publication.baseline]
     measured |= {key: "not recorded" for key in NAMES if run.option(key) is None}
     arm_keys = {BACKEND, *publication.arm_keys}
-    if any(
-        arm[BACKEND] == TF32 for arm in published.values()
-    ):  # whose arms differ in this switch by what they are
+    # The backend `tf32` sets the switch `tf32`, so arms with and without it differ in the switch.
+    if any(arm[BACKEND] == TF32 for arm in published.values()):
         arm_keys |= {TF32}
     differences = {
         key: text for key, text in _unlike(measured, base, {**measured, **base}) if key not in arm_keys
@@ -159,7 +159,7 @@ def _conditions_of(
         (k, text) for k, text in differences.items() if k not in PASSING and not k.startswith(not_compared)
     ]
     conditions = RunConditions(scaled, as_text(environment.get("device_name") or ""), tuple(deviations))
-    if scaled:  # what was shrunk is as it is on purpose
+    if scaled:  # options that scaling changes
         arm_keys = {key for key in arm_keys if not key.startswith(SHRUNK)}
     elif others := [text for key, text in differences.items() if key.startswith(IDENTITY)]:
         return conditions, "", some(others, 3)

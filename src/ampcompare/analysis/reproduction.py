@@ -30,11 +30,11 @@ from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
-WITHIN = 0.1  # of a ratio: what still counts as the same
-POINTS = 0.5  # the same of an accuracy, beyond its own rounding
+WITHIN = 0.1  # margin of ratios, as a fraction
+POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
 RESIDENT = "here it is the process's resident memory, on a CPU"
-BY_MACHINE = (MEASURED_ON, RESIDENT)  # why a figure is another machine's question
+BY_MACHINE = (MEASURED_ON, RESIDENT)  # reasons that concern the machine
 COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
 
 
@@ -71,7 +71,7 @@ class AssessedValue:
         between: The published interval in brackets, "" if it is narrower than what is shown.
     """
 
-    figure: PublishedMetric
+    published_metric: PublishedMetric
     arm: str
     relation: Relation
     printed: str
@@ -83,7 +83,7 @@ class AssessedValue:
 
     def __post_init__(self) -> None:
         self.sentence = f"{self.relation.label} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
-        # Between what theirs lies, in brackets; nothing where that is less than is shown.
+
         ends = dict.fromkeys(
             map(self.relation.show, (self.published.low, self.published.high) if self.published else ())
         )
@@ -166,10 +166,10 @@ class ReproductionResult:
 
     def __post_init__(self) -> None:
         tail = f" What differs: {formatting.listed(self.differences)}." if self.differences else ""
-        # A sentence for each figure that is not reproduced, with what differs.
+
         self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
         self.is_refuted = bool(self.refuted)
-        self.note = self.publication.note.rstrip(".")  # what its file says of it
+        self.note = self.publication.note.rstrip(".")
         verdicts = [row.verdict for row in self.rows]
         counts = [f"{n} {word}" for verdict, word in COUNTED.items() if (n := verdicts.count(verdict))]
         summary = f"of {formatting.plural(len(self.rows), 'figure')} {formatting.listed(counts)}"
@@ -197,42 +197,46 @@ def assess_reproduction(
         UserError: No run has the model, the data and an arm of the publication.
     """
     match = match_runs(publication, runs, metric, ignored)
-    rows = [row for figure in publication.figures for row in _rows(publication, figure, match)]
+    rows = [
+        row for published_metric in publication.figures for row in _rows(publication, published_metric, match)
+    ]
     points = metric.margin if metric.is_percentage and metric.margin else POINTS
     assessed = assess_values(rows, within, points)
     return ReproductionResult(publication, match, tuple(assessed), tuple(_differences(publication, match)))
 
 
 def _rows(
-    publication: Publication, figure: PublishedMetric, match: PublicationMatch
+    publication: Publication, published_metric: PublishedMetric, match: PublicationMatch
 ) -> Iterator[AssessedValue]:
     """Yield a row for each published value; for the baseline only accuracies, and values that stand alone."""
-    base, kind = publication.baseline, figure.kind
-    for arm, printed in figure.values.items():
-        if not kind.is_percentage and arm == base and len(figure.values) > 1:
+    base, kind = publication.baseline, published_metric.kind
+    for arm, printed in published_metric.values.items():
+        if not kind.is_percentage and arm == base and len(published_metric.values) > 1:
             continue
-        base_printed = None if arm == base else figure.values.get(base)
+        base_printed = None if arm == base else published_metric.values.get(base)
         texts = [
-            one.text if one.is_rounding else formatting.number(one.value / figure.factor, 4)
+            one.text if one.is_rounding else formatting.number(one.value / published_metric.factor, 4)
             for one in (printed, base_printed)
             if one
         ]
-        unit = "" if figure.unit == "fraction" else f" {figure.unit}"
+        unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
         published = (
-            _published_estimate(figure, printed, base_printed, publication.runs)
+            _published_estimate(published_metric, printed, base_printed, publication.runs)
             if kind.is_percentage or base_printed
             else None
         )
         names = [arm] if base_printed is None else [arm, base]
         groups = [match.arms[name] for name in names if name in match.arms]
-        measured = _measured_estimate(figure, *groups) if published and len(groups) == len(names) else None
+        measured = (
+            _measured_estimate(published_metric, *groups) if published and len(groups) == len(names) else None
+        )
         if len(groups) < len(names):
             why = f"no run of {formatting.listed(name for name in names if name not in match.arms)} here"
         elif published is None:
             no_ratio = "its published interval reaches 0, so that there is no ratio"
             why = no_ratio if base_printed else "no other arm was printed to relate it to"
         else:
-            why = _unfit(figure, measured, match, groups)
+            why = _unfit(published_metric, measured, match, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
         label = f"speed-up in {kind.label}" if kind.is_time else kind.label
         relation = Relation(label, formatting.ratio, is_ratio=True)
@@ -241,15 +245,21 @@ def _rows(
         elif kind.is_percentage:
             relation = Relation(f"difference in {kind.label}", formatting.signed)
         yield AssessedValue(
-            figure, arm, relation, " against ".join(texts) + unit, published, measured, verdict, why
+            published_metric, arm, relation, " against ".join(texts) + unit, published, measured, verdict, why
         )
 
 
 def _unfit(
-    figure: PublishedMetric, measured: Estimate | None, match: PublicationMatch, groups: Sequence[Group]
+    published_metric: PublishedMetric,
+    measured: Estimate | None,
+    match: PublicationMatch,
+    groups: Sequence[Group],
 ) -> str:
     """Return why the measured value is no evidence about the published one, "" if it is."""
-    kind, lengths = figure.kind, [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")]
+    kind, lengths = (
+        published_metric.kind,
+        [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")],
+    )
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:
@@ -262,12 +272,12 @@ def _unfit(
         devices = formatting.some(match.devices, 2)
         return f"{MEASURED_ON} {devices}; how fast an arm is there is another question"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
-    is_resident = figure.measured == "peak_memory" and not match.same_card and on_cpu
+    is_resident = published_metric.measured == "peak_memory" and not match.same_card and on_cpu
     return RESIDENT if is_resident else ""
 
 
 def _published_estimate(
-    figure: PublishedMetric, printed: PrintedValue, base: PrintedValue | None, runs: int
+    published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None, runs: int
 ) -> PublishedEstimate | None:
     """Return the published value relative to the baseline.
 
@@ -275,7 +285,7 @@ def _published_estimate(
     interval, it has a standard error, on the logarithmic scale for a ratio.
     """
     parts = [one for one in (printed, base) if one]
-    is_ratio = base is not None and not figure.kind.is_percentage
+    is_ratio = base is not None and not published_metric.kind.is_percentage
     if is_ratio and min(one.low for one in parts) <= 0:
         return None
     to_scale, from_scale = (math.log, math.exp) if is_ratio else (float, float)
@@ -283,7 +293,7 @@ def _published_estimate(
     if base is not None:
         base_ends = [to_scale(end) for end in (base.value, base.low, base.high)]
         value, low, high = value - base_ends[0], low - base_ends[2], high - base_ends[1]
-        if figure.kind.is_time and figure.kind.lower_is_better:
+        if published_metric.kind.is_time and published_metric.kind.lower_is_better:
             value, low, high = -value, -high, -low
     error, df = None, math.inf
     if not any(part.is_rounding for part in parts):
@@ -303,17 +313,19 @@ def _error(width: float, one: PrintedValue) -> tuple[float, float]:
     return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
 
 
-def _measured_estimate(figure: PublishedMetric, group: Group, base: Group | None = None) -> Estimate | None:
+def _measured_estimate(
+    published_metric: PublishedMetric, group: Group, base: Group | None = None
+) -> Estimate | None:
     """Return the measured value in the form of the relation.
 
     It is not paired by seed, because a publication shares no seeds with the own runs.
     """
-    kind, values = figure.kind, sample_measurement(group, figure.measured)
+    kind, values = published_metric.kind, sample_measurement(group, published_metric.measured)
     resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
         estimate = mean(values, resolution=resolution)
         return estimate and replace(estimate, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
-    base_values = sample_measurement(base, figure.measured)
+    base_values = sample_measurement(base, published_metric.measured)
     if kind.is_time and kind.lower_is_better:
         values, base_values = base_values, values
     return difference(values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by="")

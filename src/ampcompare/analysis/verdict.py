@@ -26,8 +26,8 @@ from ampcompare.runtime import formatting
 
 GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # tones of a badge
 NOT_SHOWN = (INCONCLUSIVE, CANNOT_TELL)
-MANY_FAILED = 1 / 3  # of a group's runs failed: that belongs into the heading
-MAX_LABEL_CHARS = 40  # characters of a label in the heading
+MANY_FAILED = 1 / 3  # fraction of failed runs from which the headline mentions them
+MAX_LABEL_CHARS = 40  # in the headline
 
 
 def badge(comparison: Comparison) -> str:

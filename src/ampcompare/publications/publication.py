@@ -60,7 +60,7 @@ class MeasurementKind:
     unit: str
     lower_is_better: bool
     is_time: bool = False
-    is_percentage: bool = False  # in the file as a fraction or in percent, which `unit` of the figure says
+    is_percentage: bool = False
 
 
 MEASUREMENTS = {
@@ -74,7 +74,7 @@ MEASUREMENTS = {
     ),
     "best_accuracy": MeasurementKind("best accuracy", "%", lower_is_better=False, is_percentage=True),
 }
-# Units of a file by the one that they come to.
+# Factors from units in files to the unit of a measurement.
 UNITS: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "min": 60.0, "h": 3600.0},
     "images/s": {"images/s": 1.0},
@@ -98,7 +98,7 @@ def _name(name: str) -> str:
 
 Text = Annotated[str, PlainValidator(_read_text)]
 Name = Annotated[str, AfterValidator(_name)]
-# Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it.
+# Options of a run by dotted key, from a nested or flat mapping. Whoever uses them checks their names.
 RunOptions = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
@@ -122,7 +122,7 @@ class PublishedMetric(Checked):
     unit: str = ""
     values: Annotated[dict[str, PrintedValue], Field(min_length=1)]
     what: Text = ""
-    name: str = ""  # by which the file calls it
+    name: str = ""  # its name in the file
 
     @property
     def kind(self) -> MeasurementKind:
@@ -157,7 +157,7 @@ _FIGURES = TypeAdapter(dict[Name, PublishedMetric])
 
 
 def _figures(content: Any) -> tuple[PublishedMetric, ...]:
-    return tuple(figure.as_named(name) for name, figure in _FIGURES.validate_python(content).items())
+    return tuple(metric.as_named(name) for name, metric in _FIGURES.validate_python(content).items())
 
 
 class Publication(Checked):
@@ -179,7 +179,7 @@ class Publication(Checked):
     arms: Annotated[dict[Name, RunOptions], Field(min_length=1, max_length=MAX_ARMS)]
     figures: Annotated[tuple[PublishedMetric, ...], BeforeValidator(_figures)] = ()
     curves: list[str] = Field(default_factory=list)
-    name: str = ""  # that of its file
+    name: str = ""  # the name of its file
     path: Path = Path()
 
     @property
@@ -192,9 +192,9 @@ class Publication(Checked):
         arms = ", ".join(self.arms)
         if self.baseline not in self.arms:
             raise refused(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
-        for figure in self.figures:
-            for arm in figure.values.keys() - self.arms.keys():
-                raise refused(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
+        for metric in self.figures:
+            for arm in metric.values.keys() - self.arms.keys():
+                raise refused(f"figures.{metric.name}.values.{arm}: no such arm; there are {arms}")
         return self
 
 
@@ -210,7 +210,7 @@ def load_publication(name: str) -> Publication:
         UserError: There is no such publication, or its file has mistakes; one line for each.
     """
     path = None
-    with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
+    with suppress(OSError, ValueError):  # too long, contains NUL, or not permitted
         path = find_shipped(name, FOLDER)
     if path is None:
         hint = (

@@ -17,7 +17,7 @@ def open_cache(name: str) -> Any:
     """
     import joblib
 
-    # What joblib says of a broken entry, which is made again, is a traceback.
+    # joblib logs a traceback for a damaged entry, which is recreated anyway.
     logging.getLogger("joblib").setLevel(logging.ERROR)
     try:
         return joblib.Memory(cache_folder() / name, verbose=0)

@@ -19,7 +19,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.runs.trainer_logs import KNOWN_NAMES, STATE_FILE, json_step, read_head, step_column
 from ampcompare.wandb_client.framing import FILE_HEADER
 
-# What is read as runs, in order of preference where a folder holds several.
+# The kinds of logs, in order of preference if a folder has several.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
 STATES, LINES = STATE_FILE, "JSON lines files with a step"
 KINDS = (WANDB, EVENTS, TABLES, STATES, LINES)
@@ -28,7 +28,7 @@ OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 JSON_LINES = (".jsonl", ".ndjson")
 TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
-SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of other programs' tables
+SEPARATORS = {";": "semicolons", "\t": "tabs"}  # separators of other programs' tables
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
@@ -65,7 +65,7 @@ def discover(source: str, step: str | None) -> Discovery:
     top, discovery = Path(source), Discovery()
     try:
         if top.is_dir():
-            os.scandir(top).close()  # os.walk passes over what it may not read
+            os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
                 _classify(path, step, discovery)
             _set_copies_aside(discovery)
@@ -158,7 +158,7 @@ def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
         why = "" if kind else f"{path.suffix or 'such'} files are not read; what is: {', '.join(KINDS)}"
     if not kind and not path.is_file():
-        kind, why = WANDB, ""  # its reader says what is wrong with a pipe
+        kind, why = WANDB, ""  # the reader reports a pipe
     if kind:
         discovery.files[kind] = [path]
     else:
@@ -229,7 +229,7 @@ def _set_copies_aside(discovery: Discovery) -> None:
         groups: dict[tuple[str, int], list[Path]] = {}
         for path in paths:
             if kind == WANDB and _size(path) <= len(FILE_HEADER):
-                continue  # parts of one run that were killed before their first row are alike, and no copies
+                continue  # parts that were killed before their first row are equal, but no copies
             key = path.name if kind in (WANDB, EVENTS) else str(path.parent)
             groups.setdefault((key, _size(path)), []).append(path)
         copies: dict[Path, Path] = {}

@@ -39,14 +39,14 @@ from ampcompare.runs.wandb_api import API_PREFIX, parse_source, read_server
 from ampcompare.runs.wandb_file import read_wandb_file
 from ampcompare.wandb_client import framing
 
-ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
-# The client flushes every 15 s by default; after four misses, or three of its own rows, a run is dead.
+ARM = "arm"  # config key of the arm in NAME=SOURCE
+# The client flushes every 15 s by default. A run is dead after four missed flushes, or three missed rows.
 RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
-CHECKPOINTS = "checkpoints"  # in an output_dir, beside `wandb`
+CHECKPOINTS = "checkpoints"  # folder in an output_dir, next to `wandb`
 MAX_CACHE_SIZE = "1G"
-# Reading takes a second for about 40 MB, starting a process about as long.
+# Reading takes a second per 40 MB; starting a process takes about as long.
 MAX_PROCESSES, BYTES_PER_PROCESS = 8, 40_000_000
-MAX_GAP_ROWS, MAX_GAP_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far apart they may be
+MAX_GAP_ROWS, MAX_GAP_SECONDS = 100, 24 * 3600  # last rows of a run, and the largest gap that counts
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _load_places(sources: Sequence[str], step: str | None) -> list[RunRecord]:
     """Return the runs of some sources, oldest first."""
     server_sources = [source for source in sources if source.startswith(API_PREFIX)]
     for source in server_sources:
-        parse_source(source)  # before anything is read
+        parse_source(source)  # check all sources before reading
     runs = _read_folders([source for source in sources if source not in server_sources], step)
     for source in server_sources:
         for run in read_server(source):
@@ -172,7 +172,7 @@ class _SourceReader:
 
     def __init__(self, step: str | None) -> None:
         self.step = step
-        self._read: set[str] = set()  # real places of files
+        self._read: set[str] = set()  # real paths of files
 
     @cached_property
     def _memory(self) -> Any:
@@ -241,7 +241,7 @@ class _SourceReader:
         }
         read = readers[kind](paths) if paths else []
         if kind == WANDB and any(part.rows or part.is_named for part in read):
-            return read, []  # a torn file of W&B is a run that was begun
+            return read, []  # a damaged W&B file is still a run that started
         return [part for part in read if part.rows], [part for part in read if not part.rows]
 
 
@@ -254,7 +254,7 @@ def _read_wandb_files(paths: Sequence[Path], memory: Any) -> list[RunRecord]:
     cached_read = memory.cache(_read_pickled)
     signatures = [_signature(path, now) for path in paths]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a cache on a full disk: the run is read again next time
+        warnings.simplefilter("ignore")  # on a full disk nothing is cached
         from_processes = _read_in_processes(cached_read, [signature for signature in signatures if signature])
         read = [
             from_processes.get(signature)
@@ -272,7 +272,7 @@ def _read_in_processes(
 ) -> dict[FileSignature, RunRecord]:
     """Return what the cache lacks, read in parallel processes; nothing if one process is enough."""
     import joblib
-    from joblib.externals.loky import ProcessPoolExecutor  # needs no `if __name__ == "__main__"` of a user
+    from joblib.externals.loky import ProcessPoolExecutor  # users need no `if __name__ == "__main__"`
 
     missing = [signature for signature in signatures if not cached_read.check_call_in_cache(*signature)]
     size = sum(size for _, size, *_ in missing)
@@ -334,11 +334,11 @@ def _is_running(run: RunRecord, now: float) -> bool:
                 pass
     except Timeout:
         return True
-    except OSError:  # another user's
+    except OSError:  # the lock belongs to another user
         pass
     _, timestamps = run.logged_numbers(TIMESTAMP)
     gaps = np.diff(timestamps[np.isfinite(timestamps)][-MAX_GAP_ROWS:])
-    gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # an evaluation's row follows at once
+    gaps = gaps[(gaps > 1) & (gaps < MAX_GAP_SECONDS)]  # the row of an evaluation follows at once
     pause = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
     return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, pause)
 
@@ -349,7 +349,7 @@ def _group_by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
     for part in parts:
         by_id.setdefault(part.id, []).append(part)
     for parts_of_id in by_id.values():
-        # Two runs may happen to share an id. A part whose beginning is lost goes to the last of them.
+        # Two runs may share an id by chance. A part without its beginning belongs to the last of them.
         projects = list(dict.fromkeys(part.project for part in parts_of_id if part.is_named)) or [""]
         for project in projects:
             yield [

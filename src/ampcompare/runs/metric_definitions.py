@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 GOALS = {1: "minimize", 2: "maximize"}  # W&B's enum; 0 is not set
-# The numbers of the fields of a MetricRecord, and of the members of its summary.
+# Field numbers of a MetricRecord, and of its summary.
 NAME, GLOB_NAME, STEP, STEP_INDEX, SUMMARY, GOAL = "1", "2", "4", "5", "7", "8"
 MIN, MAX, BEST = 1, 2, 4
 

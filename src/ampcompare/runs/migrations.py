@@ -18,7 +18,7 @@ BACKENDS_WITH_DTYPE = (
     "apex_o2",
     "fp16",
 )  # they computed in DTYPE; others had one of their own
-# Options that went, with the value of no effect. Another value stays in the record and sets runs apart.
+# Removed options, with the value that has no effect. Other values stay and distinguish runs.
 REMOVED_OPTIONS: Mapping[str, Any] = {
     "fuse": False,
     ENABLED: True,
@@ -54,7 +54,7 @@ def reason_unreadable(config: Mapping[str, Any], environment: Mapping[str, Any])
         config: The migrated config of the run.
         environment: Its environment.
     """
-    if "recorder" in config or not environment:  # the config of somebody's own loop
+    if "recorder" in config or not environment:  # the config of a user's own loop
         return ""
     backend = config.get("backend")
     for key, applies in ((DTYPE, backend in BACKENDS_WITH_DTYPE), (ENABLED, backend != PLAIN)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
+MAX_DEPTH = 100  # nesting depth; below Python's recursion limit
 Path = tuple[str, ...]
 
 _ABSENT = object()

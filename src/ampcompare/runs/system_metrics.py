@@ -8,7 +8,7 @@ from typing import Any
 
 from ampcompare.runs.nested import parse_json
 
-MAX_GPUS = 64  # of one machine whose names are read
+MAX_GPUS = 64  # per machine
 CHIPS = ("apple", "trainium", "tpu")
 MAX_METADATA = 4_000_000  # bytes
 FACT_KEYS = {"platform": "os", "python": "python", "cuda": "cudaVersion"}

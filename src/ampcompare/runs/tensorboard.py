@@ -22,11 +22,11 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.runs.trainer_logs import read_settings_in
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
-ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
-PLACEHOLDER = "hp_metric"  # of Lightning's logger, -1 from the beginning
+ARGUMENTS = "args/text_summary"  # tag of Hugging Face's settings
+PLACEHOLDER = "hp_metric"  # Lightning's logger writes it as -1 at the start
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
-TIMESTAMP_FOLDER = re.compile(r"\d+\.\d+")  # the folder of `add_hparams`, named by the time
-Points = dict[str, list[tuple[int, float, float]]]  # of each tag: step, seconds since 1970, value
+TIMESTAMP_FOLDER = re.compile(r"\d+\.\d+")  # folder of `add_hparams`, named by the time
+Points = dict[str, list[tuple[int, float, float]]]  # by tag: step, seconds since 1970, value
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
@@ -47,7 +47,7 @@ def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
         (run, points), (parent_run, parent_points) = by_folder[folder], by_folder[folder.parent]
         tag = next(iter(points), "")
         series = folder.name.removeprefix(f"{tag.replace('/', '_')}_")
-        # Settings that were written several times are trials, runs of their own.
+        # Several folders with settings are trials, and runs of their own.
         if run.config and TIMESTAMP_FOLDER.fullmatch(folder.name) and trial_counts[folder.parent] == 1:
             parent_run.config = run.config | parent_run.config
             parent_run.summary |= {tag: tag_points[-1][2] for tag, tag_points in points.items()}
@@ -93,13 +93,13 @@ def _read_file(path: Path, run: RunRecord) -> Points:
         for event in LegacyEventFileLoader(str(path)).Load():
             count += 1
             for value in event.summary.value:
-                plugin_data = value.metadata.plugin_data  # of the first value of a tag alone
+                plugin_data = value.metadata.plugin_data  # only set for the first value of a tag
                 plugin = plugins.setdefault(value.tag, plugin_data.plugin_name)
                 if plugin == "hparams":
                     _take_settings(run, plugin_data.content)
                 elif (number := _number(run, value, plugin)) is not None:
                     points.setdefault(value.tag, []).append((event.step, event.wall_time, number))
-    except Exception as problem:  # the reader's own kinds, protobuf's, and those of hostile content
+    except Exception as problem:  # errors of the reader and of protobuf, and those of hostile content
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     if not count:
         run.problems.append(f"{path.name} holds no event.")
@@ -154,7 +154,7 @@ def _fill(run: RunRecord, points: Points) -> None:
     Several values of a tag at one step give several rows, because a writer may be called without a step. The
     time of a row is that of its first value; an evaluation may come much later than its step.
     """
-    import pandas as pd  # of other programs' runs alone
+    import pandas as pd  # only for event files
 
     settings, problems = read_settings_in(run.paths[0].parent)
     run.config, run.problems = settings | run.config, run.problems + problems

@@ -28,16 +28,16 @@ KNOWN_NAMES = (
     "summary.csv",
     "progress.csv",
 )  # of the trainers; a folder with one of them is one run
-MAX_HEAD_BYTES = 1_000_000  # bytes of the first line
-PANDAS_INDEX = "Unnamed: 0"  # the name that pandas gives its own index when it reads a table again
+MAX_HEAD_BYTES = 1_000_000  # limit of the first line
+PANDAS_INDEX = "Unnamed: 0"  # name of pandas' own index when a table is read again
 PERCENTAGE = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?) ?%", re.I)
-HEAD_LINES = 100  # of JSON, in which the step's key has to be
+HEAD_LINES = 100  # lines of JSON that must contain the step
 STATE_FILE = "trainer_state.json"
-EARLY_STOPPING = "EarlyStoppingCallback"  # of Hugging Face's trainer, among a state's callbacks
+EARLY_STOPPING = "EarlyStoppingCallback"  # Hugging Face's callback
 OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
-SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # Lightning's, timm's, accelerate's
-MAX_BYTES, MAX_VALUES = 4_000_000, 300_000  # of settings; in pieces of JSON
-# The last two: yaml's own, of a tag with a value that is none, `!!bool maybe`, `!!int ""`, `!!timestamp x`.
+SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # written by Lightning, timm, accelerate
+MAX_BYTES, MAX_VALUES = 4_000_000, 300_000  # limits of settings files: bytes, and pieces of JSON
+# The last three: yaml raises them for tags with invalid values, such as `!!bool maybe` or `!!int ""`.
 UNREADABLE = (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, LookupError, AttributeError)
 
 
@@ -249,7 +249,7 @@ def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:
     runs: dict[Path, RunRecord] = {}
     for path in sorted(paths):
         folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
-        # Downloaded states lie beside each other under other names: each is a run.
+        # Downloaded states have other names in one folder: each is a run.
         folder = folder if path.name == STATE_FILE else path.with_suffix("")
         new = _read_state(path, folder)
         if folder not in runs or _last_step(new) >= _last_step(runs[folder]):

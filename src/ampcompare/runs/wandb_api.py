@@ -20,9 +20,9 @@ SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
 FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
 MAX_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
-OWN_CONFIG = "_wandb"  # what W&B's client keeps for itself, in config and summary
+OWN_CONFIG = "_wandb"  # the client's own part of config and summary
 
-# W&B's states; what W&B calls otherwise stays known as the run's `ended_as`.
+# W&B's states. A word that differs from ours is kept in the run's `ended_as`.
 STATES = {
     "finished": RunState.FINISHED,
     "failed": RunState.FAILED,
@@ -82,7 +82,7 @@ def _user_errors(source: str) -> Iterator[None]:
     """Convert errors of W&B's client to UserError. It encloses only calls of the client."""
     import wandb
 
-    # ValueError: what is not there, and an answer that is no JSON.
+    # ValueError: an entity that does not exist, and an answer that is no JSON.
     client_errors: tuple[type[Exception], ...] = (*api_errors(), ValueError)
     try:
         yield
@@ -105,7 +105,7 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
     runs = []
     try:
         with _user_errors(source):
-            if wandb.run is None:  # a run of the caller's keeps its settings; W&B's words are no report's
+            if wandb.run is None:  # keep the settings of the caller's run; hide messages of W&B's client
                 wandb.setup(wandb.Settings(silent=True))
             api = wandb.Api()
             server_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
@@ -117,7 +117,7 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
         config = dict(config) if isinstance(config, Mapping) else {}
         for run in server_runs:
             if server_sweep and (_text(run, "sweep_name") or server_sweep.id) != server_sweep.id:
-                continue  # a server may not know the filter
+                continue  # a server may ignore the filter
             problems: list[str] = []
             with _user_errors(source):
                 rows = _last_row(run) if brief else _rows(run, problems)
@@ -126,7 +126,7 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
             record.definitions = definitions
             if server_sweep:
                 record.objective, record.swept = _objective(config), _swept(config)
-            if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
+            if not brief and record.option(metrics.ENVIRONMENT) is None:  # our runs record the machine
                 _take_machine(run, record)
             runs.append(record)
     finally:
@@ -141,7 +141,7 @@ def _objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
     name, goal = (metric.get("name"), metric.get("goal")) if isinstance(metric, Mapping) else (None, None)
     if not isinstance(name, str) or not name:
         return None
-    # Where it is left out, the name of the metric says it better than W&B's default, minimize.
+    # Without a goal, the name of the metric is a better guide than W&B's default, minimize.
     return name, goal if goal in ("maximize", "minimize") else ""
 
 
@@ -158,7 +158,7 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     rows = list(run.scan_history(use_cache=False))
     row_count = getattr(run, "history_line_count", None)
     if not rows and row_count != 0:
-        # `scan_history` reads nothing where the server tells no last step; this does, but may be a sample.
+        # `scan_history` returns nothing if the server has no last step. `history` does, but may sample.
         rows = run.history(samples=row_count or MAX_ROWS, pandas=False)
     by_step: dict[Any, dict[str, Any]] = {}
     for number, row in enumerate(rows):
@@ -197,7 +197,7 @@ def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> Run
         config=_plain(run, "config"),
         summary=_plain(run, "summary_metrics"),
         rows=count,
-        logged=dict(sorted(logged.items())),  # the server's order is by chance
+        logged=dict(sorted(logged.items())),  # the server's order is random
         problems=problems,
         project=run.project,
         entity=run.entity,
@@ -233,5 +233,5 @@ def _take_machine(run: Any, record: RunRecord) -> None:
     """Request what W&B's client recorded about the machine."""
     try:
         record.machine.facts = facts_of(run.metadata)
-    except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
+    except Exception as problem:  # the client raises many kinds of errors; the other runs are still read
         record.problems.append(f"W&B's record of the machine cannot be had ({reason(problem)}).")

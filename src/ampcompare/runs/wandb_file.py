@@ -27,8 +27,8 @@ from ampcompare.runs.system_metrics import facts_of, metadata_of, read_metadata
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
-RECORDS_PER_BATCH = 6_000  # records whose values are kept as texts: some MB
-VALUE = b"\x82\x01"  # begins the field of an item's value, by protobuf's encoding; the keys stand before it
+RECORDS_PER_BATCH = 6_000  # records that are parsed together: some MB
+VALUE = b"\x82\x01"  # first bytes of an item's value field in protobuf's encoding; keys come before it
 MAX_CACHED_KEYS = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD = object()
@@ -151,7 +151,8 @@ class _Reading:
         for item in list(items):  # protobuf's own iterator takes three times as long
             head, _, rest = item.partition(VALUE)
             column = by_head.get(head)
-            if column and rest and rest[0] == len(rest) - 1:  # the length of a short value, and all of it
+            # the length byte of a short value matches the rest
+            if column and rest and rest[0] == len(rest) - 1:
                 text = rest[1:]
             elif (parsed := self._parsed(item)) is not None:
                 path, text = parsed
@@ -209,7 +210,7 @@ class _Reading:
         if record.HasField("start_time"):
             self._note_activity(record.start_time)
             seconds = record.start_time.seconds + record.start_time.nanos / 1e9
-            with suppress(OverflowError):  # outside the calendar
+            with suppress(OverflowError):  # outside the calendar's range
                 run.started_at = EPOCH + timedelta(seconds=seconds)
         self._take_config(record.config)
         self._take_summary(record.summary)
@@ -238,7 +239,7 @@ class _Reading:
         self._read_summaries()
 
     def _read_summaries(self) -> None:
-        last: dict[bytes, bytes] = {}  # items, by what stands before their values where that is their key
+        last: dict[bytes, bytes] = {}  # items by their key bytes
         for items in reversed(self.summaries):
             for item in reversed(list(items)):
                 head = item.partition(VALUE)[0]
@@ -257,14 +258,14 @@ class _Reading:
         run.machine.facts = facts_of(read_metadata(run.paths[0]) | self.metadata)
         timestamps = run.values(TIMESTAMP)
         self.last_seen = max([self.last_seen, *timestamps[np.isfinite(timestamps)][-1:]])
-        if self.last_seen > 0:  # not the file's own time, which a copy changes
+        if self.last_seen > 0:  # a copy changes the file's own time
             with suppress(OverflowError):
                 run.last_write = EPOCH + timedelta(seconds=self.last_seen)
         for values in (run.config, run.summary):
-            values.pop("_wandb", None)  # the client's own
+            values.pop("_wandb", None)  # the client's own part
         if run.exit_code is not None:
             run.state, run.ended_as = (RunState.FAILED if run.exit_code else RunState.FINISHED), ""
-            if run.exit_code and self.is_preempting:  # as W&B's server has it
+            if run.exit_code and self.is_preempting:  # as on W&B's server
                 run.state = RunState.PREEMPTED
         if self.undecodable:
             run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")

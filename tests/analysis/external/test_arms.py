@@ -36,7 +36,7 @@ def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baselin
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (["fp32=logs/a", "logs/b"], "logs/b: has no name beside fp32; name it, too: NAME=logs/b"),
         (["fp32=logs", "bf16=logs/b"], "this run is in fp32 and in bf16; name it once"),
@@ -44,10 +44,10 @@ def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baselin
         (["fp32=nowhere"], "nowhere"),
     ],
 )
-def test_a_source_without_a_name_or_with_two_is_refused_in_a_line(logs: Path, sources, said):
+def test_a_source_without_a_name_or_with_two_is_refused_in_a_line(logs: Path, sources, message):
     with pytest.raises(UserError) as caught:
         load_runs(sources)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(caught.value.lines) == 1
 
 

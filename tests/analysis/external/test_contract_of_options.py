@@ -1,4 +1,4 @@
-"""What the user names of other programs' runs, what formats declare, and what is asked for."""
+"""Options for runs of other programs: what the user names, what formats declare, and what is asked for."""
 
 import shlex
 from dataclasses import replace
@@ -25,6 +25,7 @@ NAMED = ARMS | METRIC
 
 
 def ratio(question: str, runs: list[RunRecord], **options: Any) -> float:
+    """Return the estimate of one question for the mixed-precision runs."""
     return analyse_runs(runs, **options).comparison(MIXED).estimates[question].value
 
 
@@ -34,9 +35,9 @@ def test_speed_and_memory_are_taken_only_where_they_are_named():
     assert (analysis.quantities.speed, analysis.quantities.memory) == ("", "")
     named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
     analysis = analyse_runs(several(), **named)
-    found = analysis.comparison(MIXED).estimates
-    assert found["speed"].value == pytest.approx(RATE[MIXED] / RATE[FULL], rel=0.02)
-    assert found["memory"].value == pytest.approx(MEMORY[MIXED] / MEMORY[FULL])
+    comparison = analysis.comparison(MIXED).estimates
+    assert comparison["speed"].value == pytest.approx(RATE[MIXED] / RATE[FULL], rel=0.02)
+    assert comparison["memory"].value == pytest.approx(MEMORY[MIXED] / MEMORY[FULL])
     assert "samples_per_sec as the throughput (per second)" in to_markdown(analysis).replace("\\", "")
 
 
@@ -72,7 +73,7 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"throughput": "samples_per_sec"}, "expected KEY:per_second"),
         ({"throughput": "samples_per_sec:seconds"}, "expected KEY:per_second"),
@@ -97,10 +98,10 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
         ({"baseline": "fp32"}, "--baseline 'fp32': no run has this value of trainer.precision"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_what_there_is(options, words):
+def test_a_mistake_is_one_line_that_says_what_there_is(options, message):
     with pytest.raises(UserError) as caught:
         analyse_runs(several(1), **(NAMED | options))
-    assert words in caught.value.lines[0]
+    assert message in caught.value.lines[0]
     assert len(caught.value.lines) == 1
 
 
@@ -115,17 +116,17 @@ def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_
     assert example == f"for example: {shlex.join(caught.value.arguments)}"
     assert caught.value.arguments[:2] == ("--group-by", "trainer.precision")
     options = dict(zip(caught.value.arguments[::2], caught.value.arguments[1::2], strict=True))
-    said = analyse_runs(
+    analysis = analyse_runs(
         several(),
         group_by=[options["--group-by"]],
         baseline=options["--baseline"],
         metric=options["--metric"],
     )
-    assert said.metric.key == "val_acc"
+    assert analysis.metric.key == "val_acc"
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (METRIC, "what is compared: NAME=SOURCE"),
         (METRIC | {"group_by": ["trainer.precision"]}, "the baseline: --baseline VALUE of trainer.precision"),
@@ -133,11 +134,11 @@ def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_
         (ARMS | {"metric": "val_acc"}, "which way val_acc is better: --metric val_acc:max or val_acc:min"),
     ],
 )
-def test_only_what_is_missing_is_asked(options, words):
+def test_only_what_is_missing_is_asked(options, message):
     with pytest.raises(MissingInput) as caught:
         analyse_runs(several(), **options)
     (question,) = caught.value.questions
-    assert words in question
+    assert message in question
 
 
 def test_no_name_decides_anything():
@@ -150,6 +151,7 @@ def test_no_name_decides_anything():
 
 
 def log_of(folder: Path, seed: int) -> None:
+    """Write Lightning's `metrics.csv` of a run with this seed."""
     folder.mkdir(parents=True)
     rows = [f"{step},{1 / step},{0.5 + step / 100 + seed / 1000}" for step in (1, 2, 3)]
     (folder / "metrics.csv").write_text("\n".join(["step,loss,acc", *rows]))
@@ -162,11 +164,11 @@ def test_the_command_to_copy_is_whole_and_answers_every_question(tmp_path, monke
             log_of(tmp_path / "my logs" / arm / str(seed), seed)
     with pytest.raises(UserError) as caught:
         Request(["my logs"], margin=0.25, formats="json").analyse()
-    words = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
-    words = words[words.index("report") + 1 :]
-    assert words[:2] == ["a=my logs/a", "b=my logs/b"]
-    assert words[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
-    analysis = Request(words[:2], metric="acc:max").analyse()
+    arguments = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
+    arguments = arguments[arguments.index("report") + 1 :]
+    assert arguments[:2] == ["a=my logs/a", "b=my logs/b"]
+    assert arguments[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
+    analysis = Request(arguments[:2], metric="acc:max").analyse()
     assert [(group.label, group.n) for group in analysis.groups] == [("a", 3), ("b", 3)]
 
 
@@ -190,8 +192,8 @@ def test_what_a_format_declares_is_not_asked(changes, metric):
     logs = {"eval/f1": 0.5, "eval_top1": 77.0}
     config = changes.pop("config", {})
     runs = [replace(run, **changes) for run in several(logs=logs, config=config)]
-    found = analyse_runs(runs, **ARMS).metric
-    assert (found.key, found.lower_is_better, found.is_percentage) == metric
+    analysis = analyse_runs(runs, **ARMS).metric
+    assert (analysis.key, analysis.lower_is_better, analysis.is_percentage) == metric
 
 
 def test_declarations_without_a_direction_or_of_several_keys_are_asked():
@@ -246,8 +248,8 @@ def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_
     named = NAMED | {"throughput": "samples_per_sec:per_second"}
     runs = [replace(run, machine=MachineFacts()) for run in several()]
     assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
-    found = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
-    assert "faster" in found.claims["speed"].shown
+    analysis = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
+    assert "faster" in analysis.claims["speed"].shown
     mixed = [
         external(p, s, machine=MachineFacts({"device_name": p, "device_type": "cuda"}))
         for p in (FULL, MIXED)
@@ -257,7 +259,7 @@ def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_
 
 
 def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "") -> RunRecord:
-    """A run of somebody's loop under our recorder that evaluates these scores."""
+    """Return a run of a user's loop under our recorder that evaluates these scores."""
     run = make(backend, seed, config={"recorder": {"version": 1}, "data": None})
     values = run.logged["eval/accuracy"]
     logged = {key: column for key, column in run.logged.items() if key != "eval/accuracy"}
@@ -279,5 +281,5 @@ def test_a_recorders_one_score_is_taken_and_several_are_a_question():
     for score in ("odd", "f1", "dice_loss"):  # whatever a name seems to say
         with pytest.raises(MissingInput, match=f"which way eval/{score} is better"):
             analyse_runs([recorded(*arm, (score,)) for arm in arms])
-    found = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
-    assert (found.key, found.lower_is_better, found.name) == ("eval/odd", True, "oddness")
+    analysis = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
+    assert (analysis.key, analysis.lower_is_better, analysis.name) == ("eval/odd", True, "oddness")

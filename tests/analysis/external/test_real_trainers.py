@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def trained(name: str, folder: Path) -> list[RunRecord]:
+    """Return runs of a real trainer."""
     pytest.importorskip(name)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(folder)}
     command = [sys.executable, real_trainers.__file__, name, str(folder / "runs")]

@@ -14,22 +14,23 @@ CPU = {"host": "h", "gpu": None}
 
 
 def run(backend, seed, begin, *, machine=CPU, lasts=LASTS, device_type="cpu", stamps=None, **more):
-    """A run that trains from `begin` on for `lasts` seconds, all of it; `stamps` are added to its rows."""
-    found = make(
+    """Return a run that trains for `lasts` seconds from `begin` on. `stamps` are added to its timestamps."""
+    record = make(
         backend, seed, steps=40, epochs=4, id=f"{backend}{seed}at{begin:g}", device_type=device_type, **more
     )
-    found.started_at = BEGAN + timedelta(seconds=begin)
-    clock = np.linspace(lasts / found.rows, lasts, found.rows)
+    record.started_at = BEGAN + timedelta(seconds=begin)
+    clock = np.linspace(lasts / record.rows, lasts, record.rows)
     for key in (metrics.ELAPSED, metrics.TRAIN_SECONDS):
-        put(found, key, clock)
+        put(record, key, clock)
     if stamps is not None:
-        put(found, "_timestamp", BEGAN.timestamp() + begin + clock + stamps)
+        put(record, "_timestamp", BEGAN.timestamp() + begin + clock + stamps)
     if machine is not None:
-        found.summary["environment"]["machine"] = machine
-    return found
+        record.summary["environment"]["machine"] = machine
+    return record
 
 
 def overlaps(*runs):
+    """Return the fraction of each run's time that was shared, None if unknown."""
     return [None if share != share else share for share in analyse_runs(runs).table["overlap"]]
 
 
@@ -59,8 +60,10 @@ def test_runs_on_gpus_share_a_gpu_not_the_host():
 def test_of_a_run_on_several_processes_every_card_counts():
     both = {"host": "h", "gpu": "a", "others": [{"host": "h", "gpu": "b"}]}
     alone = {"host": "h", "gpu": "b"}
-    found = overlaps(*(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone))))
-    assert found == pytest.approx([1, 1])
+    fractions = overlaps(
+        *(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone)))
+    )
+    assert fractions == pytest.approx([1, 1])
     ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
     assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
 
@@ -89,7 +92,7 @@ def test_what_ran_while_another_was_stopped_did_not_share_and_elsewhere_is_elsew
 
 
 def pairs(seeds, apart):
-    """Both backends with each seed: `apart` at once where it is 0, else one after the other."""
+    """Return both backends with each seed, `apart` seconds after each other, or at once for 0."""
     return [
         run(backend, seed, 1000.0 * seed + place * apart)
         for seed in range(seeds)
@@ -112,13 +115,13 @@ def test_speed_is_compared_of_the_runs_that_were_alone():
     for one in runs[-2:]:
         one.summary[metrics.THROUGHPUT_MEDIAN] = 1.0
     analysis = analyse_runs(runs)
-    found, alone = (analyse_runs(some).comparison("native") for some in (runs, runs[:-2]))
-    assert (found.estimates["speed"].n, found.estimates["quality"].n) == (3, 4)
-    assert found.is_faster
-    ours, theirs = (
+    comparison, alone = (analyse_runs(some).comparison("native") for some in (runs, runs[:-2]))
+    assert (comparison.estimates["speed"].n, comparison.estimates["quality"].n) == (3, 4)
+    assert comparison.is_faster
+    pooled, alone_only = (
         (one.estimates["speed"].value, one.group.estimates["images_per_second"].value)
-        for one in (found, alone)
+        for one in (comparison, alone)
     )
-    assert ours == pytest.approx(theirs)
+    assert pooled == pytest.approx(alone_only)
     (line,) = [line for line in analysis.caveats if "shared" in line]
     assert line.startswith("Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4)")

@@ -8,6 +8,7 @@ from ampcompare.runs import RunRecord
 
 
 def labels(*runs, **options) -> list[str]:
+    """Return the labels of all groups."""
     return [g.label for g in analyse_runs(runs, **options).groups]
 
 
@@ -20,8 +21,10 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     analysis = analyse_runs(runs)
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    (said,) = [remark for remark in analysis.caveats if "Runs of none are in 2 groups: they differ" in remark]
-    assert key in said
+    (caveat,) = [
+        remark for remark in analysis.caveats if "Runs of none are in 2 groups: they differ" in remark
+    ]
+    assert key in caveat
     asked = analyse_runs(runs, group_by=("backend", key))  # what was asked for is no reason for doubt
     assert not [remark for remark in asked.caveats if "in 2 groups" in remark]
 
@@ -66,8 +69,8 @@ def test_by_two_keys_each_is_compared_with_the_baseline_of_its_own_setting_and_a
     runs = [make(b, 1, config={"batch_size": n}) for b in ("none", "native") for n in (64, 128)]
     runs[2].summary["throughput/images_per_second_median"] = 80.0  # native at 64
     analysis = analyse_runs(runs, group_by=["backend", "batch_size"])
-    found = {c.group.label: (c.baseline.label, c.speedup) for c in analysis.comparisons}
-    assert found == {
+    baselines = {c.group.label: (c.baseline.label, c.speedup) for c in analysis.comparisons}
+    assert baselines == {
         "native · batch_size 64": ("none · batch_size 64", pytest.approx(2.0)),
         "native · batch_size 128": ("none · batch_size 128", pytest.approx(1.9)),
     }
@@ -147,6 +150,8 @@ def test_options_that_went_set_published_runs_and_those_of_now_apart_only_where_
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
+    """Return a run that records the option `tf32` of version 0.2."""
+
     def edit(plan):
         plan["config"]["tf32"] = tf32
         plan["summary"]["environment"]["tf32"] = tf32
@@ -189,8 +194,8 @@ def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_is_said_once(environment, is_
         plan["summary"]["environment"] |= environment
 
     runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
-    told = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
-    assert len(told) == is_told
+    caveats = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
+    assert len(caveats) == is_told
 
 
 def test_versions_of_a_users_file_in_one_sweep_are_told_apart_by_its_name_and_date():

@@ -1,4 +1,4 @@
-"""Records of simulated runs, built directly: small histories of which every figure is known beforehand."""
+"""Records of simulated runs, built directly: small histories with known values."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,12 +28,13 @@ def record(
     place: int = 0,
     plan: dict[str, Any] | None = None,
 ) -> RunRecord:
-    """One run that logged these evaluations and losses; what is None was not recorded, NaN was logged.
-    `place` is its number in time.
+    """Return a run with these evaluations and losses.
+
+    None was not recorded; NaN was logged. `place` is the run's position in time.
     """
-    told = {"throughput/images_per_second": speed, "memory/peak_mib": peak_mib}
+    measured = {"throughput/images_per_second": speed, "memory/peak_mib": peak_mib}
     rows = [
-        {"global_step": 10.0 * step, "epoch": float(step), "train/loss": loss, **told}
+        {"global_step": 10.0 * step, "epoch": float(step), "train/loss": loss, **measured}
         | {"time/elapsed_seconds": LASTS * (step + 1) / len(losses)}
         for step, loss in enumerate(losses)
     ]
@@ -64,8 +65,14 @@ def experiment(
     places: np.ndarray | None = None,
     plan: dict[str, Any] | None = None,
 ) -> list[RunRecord]:
-    """The runs of the baseline and k backends with their figures, each an array (k + 1, seeds): images per
-    second, MiB, accuracy in percent. `places`: their numbers in time.
+    """Return the runs of the baseline and k backends.
+
+    Args:
+        speeds: Images per second, shape (k + 1, seeds), like the other arrays.
+        peaks: Peak memory in MiB.
+        quality: Accuracy in percent.
+        places: Positions in time.
+        plan: The plan in every config.
     """
     return [
         record(

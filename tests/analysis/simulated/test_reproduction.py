@@ -18,21 +18,28 @@ RATIO = Relation("speed-up", formatting.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):
-    """The verdicts on the speed-ups of three arms, n runs of each against one published to three digits."""
+    """Return the verdicts on the speed-ups of three arms.
+
+    `n` measured runs are compared with one published run, printed to three digits.
+    """
 
     def times(speed, sd):
         values = 100 * speed * np.exp(rng.normal(0, sd, n + 1))
         return pd.Series(values[:-1]), PrintedValue.model_validate(f"{values[-1]:.3g}")
 
-    (base, there), rows = times(1.0, noise[0]), []
+    (base, base_printed), rows = times(1.0, noise[0]), []
     for number, speed in enumerate(ARMS):
-        ours, one = times(speed, noise[-1])
-        ends = (one.value / there.value, one.low / there.high, one.high / there.low)
-        theirs, found = (
-            PublishedEstimate(*(doctored * end for end in ends)),
-            difference(ours, base, log=True, paired_by=""),
+        own, printed = times(speed, noise[-1])
+        ends = (
+            printed.value / base_printed.value,
+            printed.low / base_printed.high,
+            printed.high / base_printed.low,
         )
-        rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+        published, measured = (
+            PublishedEstimate(*(doctored * end for end in ends)),
+            difference(own, base, log=True, paired_by=""),
+        )
+        rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", published, measured))
     return [row.verdict for row in assess_values(rows, 0.1, 0.5)]
 
 

@@ -7,8 +7,8 @@ from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Uni
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 
-BEST_MODEL, GREATER = "metric_for_best_model", "greater_is_better"  # of Hugging Face's TrainingArguments
-TIMM = "eval_top1"  # of timm's summary, in percent
+BEST_MODEL, GREATER = "metric_for_best_model", "greater_is_better"  # Hugging Face's TrainingArguments
+TIMM = "eval_top1"  # timm's summary, in percent
 
 
 @dataclass(frozen=True)

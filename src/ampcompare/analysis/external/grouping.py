@@ -23,12 +23,12 @@ from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import by_size, printable, short, some
 
-BASELINE = "none"  # of our own runs
+BASELINE = "none"  # for our own runs
 SEED = "seed"  # the key of a seed that needs no option
 DEVICE_OPTION = "device"
 NULLS = frozenset({"null", "none"})
 MAX_KEYS = 8
-Columns = dict[str, tuple[str, ...]]  # of each setting the values of all runs, as text
+Columns = dict[str, tuple[str, ...]]  # by setting, the value of each run as text
 
 
 @dataclass

@@ -19,7 +19,7 @@ from ampcompare.runtime.formatting import printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"
-# What makes our unit of a logged value: items per second, seconds, MiB.
+# Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
     TIME: {"seconds": 1.0, "ms": 1e-3},
@@ -30,7 +30,7 @@ FORMS = {
     TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
     MEMORY: "KEY:MiB, KEY:GiB or KEY:bytes",
 }
-# Our names of each, in rows and in the summary of a run without rows of it.
+# Our keys for each role: in rows, and in the summary of a run without such rows.
 NAMES = {
     THROUGHPUT: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
     TIME: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
@@ -141,10 +141,10 @@ def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]
     return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
 
 
-# The step of rows in which no format declares one, by the formats' own names.
+# Keys of the step, by the formats' own names, if no format declares one.
 STEP_KEYS = (*GLOBAL_STEPS, "step", "iteration", "iter")
 EPOCH_KEYS = (metrics.EPOCH, "train/epoch")
-OWN_STEP = "_step"  # W&B's: one a call of log(), or what log(step=...) says
+OWN_STEP = "_step"  # W&B's own step: one per call of log(), or what log(step=...) passes
 
 
 def counts_rows(run: RunRecord) -> bool:

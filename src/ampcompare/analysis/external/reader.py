@@ -116,7 +116,7 @@ def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
         reading.quantities = Quantities(speed=SAMPLES)
     reading.quantities = _quantities(reading.quantities, mappings)
     reading.notes += [f"read {mapping.text}" for mapping in mappings] + reading.grouping.notes
-    if reading.metric.goal and not reading.metric.is_accuracy:  # of which everybody knows
+    if reading.metric.goal and not reading.metric.is_accuracy:  # the direction of an accuracy is obvious
         reading.notes.append(f"of {reading.metric.name} {_way(reading.metric)} is better")
     reading.doubts += reading.grouping.doubts
     return reading
@@ -256,10 +256,10 @@ def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedM
     elif objective is not None and is_logged(objective[0], runs) and is_quality(objective[0]):
         key, goal = objective
     else:
-        # What is not there is said of the groups.
+        # Groups without the metric are reported later.
         key = _of_their_task(runs) or _only_score(runs) or DEFAULT_METRIC
     display_name, declared = _declared_in_task(key, runs)
-    # Our training records which way a score is better. The names that a loop gives its values say nothing.
+    # Our training records the direction of each score. Key names of users' loops tell nothing.
     is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
     goal = goal or declared or (declared_goal(key, runs) if is_named else "")
     if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
@@ -291,7 +291,7 @@ def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
         key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
         if isinstance(recorded, str) and recorded:
             key = recorded
-        elif isinstance(loss, str) and loss:  # a record that breaks off before it says more
+        elif isinstance(loss, str) and loss:  # the record ends before its environment
             key = task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
         if key is not None:
             runs_by_key.setdefault(key, []).append(printable(run.name))

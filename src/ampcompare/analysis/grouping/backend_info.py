@@ -11,7 +11,7 @@ from ampcompare.runtime.formatting import by_size, printable, short
 AA_SUFFIX = " again (A/A)"  # ends the name of the baseline's control
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 AMPERE = 8.0  # compute capability from which NVIDIA's GPUs have TF32
-# Where a record lacks the capability: GPUs of Ampere and newer by their names, as the driver gives them.
+# For records without the capability: names of NVIDIA GPUs since Ampere, as the driver reports them.
 SINCE_AMPERE = re.compile(
     r"\b(A2|A10G?|A16|A30|A40|A100|A800|L4|L20|L40S?|H20|H100|H200|H800|GH200|B100|B200|B300|GB200|GB300"
     r"|RTX A\d{4}|RTX [3-5]0\d0|RTX \d{4} Ada|RTX PRO \d{4} Blackwell)\b"
@@ -20,7 +20,7 @@ SINCE_AMPERE = re.compile(
 
 def label_of(run: RunRecord) -> str:
     """Return the name under which a run is compared: its backend, or the label of a plug-in backend."""
-    # Records of others may hold anything.
+    # Records of other programs may contain anything.
     candidates = (run.environment.get("backend_label"), run.option("backend"), "unknown")
     return next(printable(text) for text in candidates if isinstance(text, str) and text.strip())
 

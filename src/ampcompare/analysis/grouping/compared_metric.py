@@ -12,11 +12,12 @@ from ampcompare.runs.nested import flatten
 from ampcompare.runtime.formatting import amount, capital, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
-ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
+ACCURACY_MARGIN = 0.5  # percentage points
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
-ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
+# parts of a name; "accuracy" counts inside a part, too
+ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
 MAX_NAMES = 12
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 
@@ -76,9 +77,9 @@ class ComparedMetric:
         self.lower_is_better = self.goal == MINIMIZE
         self.is_percentage = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_percentage and not self.lower_is_better
-        # What it is, beside speed and memory. Another share may be an F1 score, so it keeps its name.
+        # Another percentage may be an F1 score, so only the default metric is called accuracy.
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
-        # Above a chart and at the beginning of a sentence: a logged key stays as it is.
+        # A logged key is not capitalised.
         self.title = capital(self.name) if best or listed else self.name
         self.axis = f"{self.name}, %" if self.is_percentage else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown

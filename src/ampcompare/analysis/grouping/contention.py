@@ -14,10 +14,10 @@ from ampcompare import metrics
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 
-MAX_TIMESTAMP = 1e11  # seconds since 1970; what is beyond is no moment
-PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
-# Keys of `environment.machine` that tell what a run of this device computed on: a CPU by its host, a GPU not
-# by it, as the host may have others.
+MAX_TIMESTAMP = 1e11  # seconds since 1970; larger values are no timestamps
+PAUSE = 5.0  # a larger jump of the wall clock means that the run was interrupted and resumed
+# Keys of `environment.machine` that identify the device of a run: the host for a CPU. The host does not
+# identify a GPU, because it may have several.
 TELLING = {"cpu": ("host",), "cuda": ("gpu", "gpu_uuid")}
 
 
@@ -36,7 +36,7 @@ def measure_contention(
     """
     cards = [_cards_of(run, kind) for run, kind in zip(runs, kinds, strict=True)]
     spans = [_spans(run, start) for run, start in zip(runs, starts, strict=True)]
-    on_card: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run: one that is there twice is one
+    on_card: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run id
     for run, own_cards, own_spans in zip(runs, cards, spans, strict=True):
         for card in own_cards:
             on_card.setdefault(card, {})[run.id] = own_spans

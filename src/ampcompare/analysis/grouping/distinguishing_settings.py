@@ -19,12 +19,12 @@ from ampcompare.runtime.formatting import printable, short
 
 BACKEND = "backend"
 NOT_SET, NULL = "not set", "null"
-# What runs that are pooled may differ in. The environment has settings of its own.
+# Options in which pooled runs may differ. The environment has its own list.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment", "recorder", "plan"}
-# Of the environment what makes a figure another one, by our knowledge: the device and how much of the machine
-# a run had, the software that computes, the numerics in effect. Whatever else a record holds of it (clocks
-# and temperatures, the card and the host, the commit, what a later version adds) is said where it differs and
-# sets nothing apart: with a value of its own in each run no two runs would ever be pooled.
+# Keys of the environment that change what is measured: the device and how much of the machine a run had,
+# the software that computes, and the numerics in effect. All other keys (clocks and temperatures, card
+# and host, commit, keys of later versions) are listed if they differ and split no groups. With a value
+# of its own in each run, no two runs would ever be pooled.
 SPLITS = frozenset(
     """
     device_name device_type cpu_count cpu_threads processes
@@ -33,8 +33,8 @@ SPLITS = frozenset(
     model_parameters
     """.split()
 )
-HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
-# What differs because what is compared does: a backend has other settings, a wider network more parameters.
+HASHES = ("_source", "_fingerprint")  # hashes of code and data, by the end of their keys
+# Settings that depend on the compared one: a wider network, for example, has more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     BACKEND: ("precision.", "environment.backend_source"),
     ARM: (BACKEND, "precision.", "environment.backend_source"),
@@ -42,8 +42,8 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.data_",),
 }
 NO_DATA = "data not recorded"
-CHANGED_CODE = "changed_code."  # keys of a sweep's runs: the user's files that changed since it began
-SUFFIX_CHARS = 32  # of a longer list of what sets a group apart, a number stands in
+CHANGED_CODE = "changed_code."  # prefix of keys for user files that changed during a sweep
+SUFFIX_CHARS = 32  # a longer list of differing settings is replaced by a number
 
 
 def settings_of(
@@ -68,7 +68,7 @@ def settings_of(
     settings |= {BACKEND: label_of(run)}
     passing = BOOKKEEPING | {*ignored, *(("device",) if "device_name" in environment else ())}
     distinguishing = {k: v for k, v in settings.items() if not {k, k.partition(".")[0]} & passing}
-    # What came out as the config asked for says nothing more.
+    # An environment value that equals the option adds nothing.
     return distinguishing | {k: v for k, v in facts.items() if distinguishing.get(k.partition(".")[2]) != v}
 
 
@@ -117,12 +117,12 @@ def make_labels(
         differing: Keys that differ between the groups.
         taken: Labels that exist already.
     """
-    # Another backend has other precision settings; its name says enough.
+    # The name of the backend implies its precision settings.
     dependent = tuple(begins for key in differing for begins in dependent_prefixes(key))
     others = [key for key in differing if not key.startswith(dependent) and key not in always]
     code = [key for key in (*always, *others) if key.startswith(CHANGED_CODE)]
     always = [key for key in always if key not in code]
-    if code:  # a file's name and date say more than its hash
+    if code:  # name and date of a file are clearer than its hash
         others = [key for key in others if key not in code and not key.endswith(HASHES)]
     labels: list[str] = []
     for number, own in enumerate(settings, 1):
@@ -185,7 +185,7 @@ class CommonSetting(NamedTuple):
         return " · ".join(self.devices)
 
 
-# Where the setting is said: by us first, then as other programs call it; the first that any run has.
+# Keys of the common setting: first ours, then those of other programs. The first that a run has counts.
 MODELS = ("model.name", "model_name", "model", "arch", "architecture", "model_name_or_path", "_name_or_path")
 DATASETS = ("dataset.name", "dataset_name", "dataset", "data.name", "data.dataset", "data")
 BATCHES = ("batch_size", "data.batch_size", "train_batch_size", "per_device_train_batch_size")
@@ -201,9 +201,8 @@ def describe_setting(rows: pd.DataFrame) -> CommonSetting:
     data = " and ".join(data_names or _first_values(runs, DATASETS)) or NO_DATA
     parts = [f"{model} on {data}" if model else data, f"batch {batch}" if batch else ""]
     for unit, keys in (("step", STEPS), ("epoch", EPOCHS)):
-        counts = [
-            n for n in _first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()
-        ]  # -1: none
+        # Trainers write -1 for "no limit".
+        counts = [n for n in _first_values(runs, keys) if n.strip("0.").replace(".", "").isdecimal()]
         if counts:
             parts.append(f"{', '.join(counts)} {unit}{'s' * (counts != ['1'])}")
             break
@@ -232,8 +231,7 @@ def _data_of(run: RunRecord) -> str:
     if not isinstance(source, str) or not source:
         return ""
     name = printable(sources.label_of(source))
-    if (
-        source in sources.SOURCES and sources.SOURCES[source].needs_root
-    ):  # the last part: a report leaves here
+    # Only the last part of the path, because a report leaves this machine.
+    if source in sources.SOURCES and sources.SOURCES[source].needs_root:
         name = f"{name} {_short_value(run.option('data.root'))}".strip()
     return f"{name} ({limit:,} training images)" if is_number(limit) and abs(limit) < 1e15 else name

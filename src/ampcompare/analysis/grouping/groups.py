@@ -25,8 +25,8 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.run_metrics import (
     BEST,
-    BY_COLUMN,
     FINAL,
+    METRICS_BY_COLUMN,
     PEAK,
     RUN_METRICS,
     SCORE,
@@ -41,7 +41,7 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import plural
 
-Pool = tuple[tuple[str, str], ...]  # what its runs have in common
+Pool = tuple[tuple[str, str], ...]  # the settings that all runs share, sorted
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class Group:
     def __post_init__(self) -> None:
         states, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
         self.outcomes = Outcomes(**{word: int(n) for word, n in states.value_counts().items()})
-        # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
-        # they came; where all failed, these, but for what a seed decides (`sample`).
+        # Finished runs count. If there is none, unfinished runs count as far as they came, else failed
+        # runs, except for metrics that the seed decides (`sample`).
         finished = states == RunState.FINISHED
         unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
         failed = (states == RunState.FAILED) & has_rows
@@ -120,7 +120,7 @@ class Group:
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
         self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
-        self.devices = frozenset(self.rows[run_table.DEVICE])  # an empty name where none was recorded
+        self.devices = frozenset(self.rows[run_table.DEVICE])  # "" for a run without a recorded device
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
@@ -128,17 +128,17 @@ class Group:
 
         With geometric means, the ratio of two groups' means is the ratio that is shown for them.
         """
-        means = {figure.column: self._mean(figure) for figure in RUN_METRICS}
+        means = {run_metric.column: self._mean(run_metric) for run_metric in RUN_METRICS}
         return {name: mean_of_metric for name, mean_of_metric in means.items() if mean_of_metric} | dict(
             self.bench_estimates
         )
 
-    def _mean(self, figure: RunMetric) -> Estimate | None:
-        values = self.sample(figure.column)
-        if values.empty:  # shown, and not compared
-            values = self.sample(figure.column, own_times=False)
-        if figure.column != SCORE:
-            return mean(values, log=figure.is_ratio)
+    def _mean(self, run_metric: RunMetric) -> Estimate | None:
+        values = self.sample(run_metric.column)
+        if values.empty:  # the value is shown, and not compared
+            values = self.sample(run_metric.column, own_times=False)
+        if run_metric.column != SCORE:
+            return mean(values, log=run_metric.is_ratio)
         estimate = mean(values, resolution=self.metric.resolution)
         return replace(estimate, bounds=(0.0, 100.0)) if estimate and self.metric.is_percentage else estimate
 
@@ -152,18 +152,18 @@ class Group:
             column: Column of the metric.
             own_times: Whether to leave out the times of runs that shared their machine.
         """
-        rows, figure = self._by_start, BY_COLUMN[column]
+        rows, run_metric = self._by_start, METRICS_BY_COLUMN[column]
         counts = rows[column].notna()
-        if figure.is_of_seed:
+        if run_metric.is_of_seed:
             counts &= rows[OUTCOME] != RunState.FAILED
-        if figure.is_timed and own_times:
+        if run_metric.is_timed and own_times:
             counts &= ~is_machine_shared(rows)
         rows = rows[counts]
         values_by_seed: dict[str, list[float]] = {}
         for index, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
-            # A run without a recorded seed is paired with none.
+            # A run without a recorded seed is not paired.
             values_by_seed.setdefault(seed or f"run {index}", []).append(value)
-        if figure.is_of_seed:
+        if run_metric.is_of_seed:
             return pd.Series(
                 {key: math.fsum(values) / len(values) for key, values in values_by_seed.items()}, dtype=float
             )
@@ -199,7 +199,7 @@ def group_runs(
             value = control_value(value)
             settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
         pools_of_value, pool = pools.setdefault(value, {}), tuple(sorted(settings_of_row.items()))
-        if is_refused[index]:  # the record may have no more than what was asked
+        if is_refused[index]:  # its record may only have the requested options
             requested = {(k, v) for k, v in pool if row[RUN].option(k) is not None}
             pool = (
                 pool
@@ -232,7 +232,7 @@ def control_value(value: str) -> str:
     return f"{value}{AA_SUFFIX}"
 
 
-# Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
+# Columns of published measurements that have another name there.
 COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
 
 

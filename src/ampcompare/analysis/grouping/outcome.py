@@ -8,11 +8,11 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
 
-# Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
-# request; shells and recorded loops write 128 + the signal (SIGHUP, INT, USR1, USR2, TERM in Linux' numbers).
+# Exit codes of a run that was asked to stop. W&B's client writes 255 for Ctrl-C; our trainings exit with
+# 255, too. Shells and recorded loops use 128 + the signal (Linux: SIGHUP, INT, USR1, USR2, TERM).
 STOP_CODES = (255, 129, 130, 138, 140, 143)
 ASKED = "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)"
-# Said by W&B's server; its own words, where the record kept them.
+# States of W&B's server, in its own words.
 GOING_ON = {
     "running": (RunState.RUNNING, ""),
     "preempting": (RunState.RUNNING, "it is about to lose its machine"),
@@ -50,7 +50,7 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
         return GOING_ON[word]
     if why := _refusal(run):
         return None, why
-    # In a loop under the recorder each row of its steps has a loss scale.
+    # Each step of a loop under the recorder logs a loss scale.
     scale = run.summary_number(metrics.SCALE)
     is_whole = run.exit_code == 0 or word == "finished"
     if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
@@ -75,7 +75,7 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
 def _refusal(run: RunRecord) -> str:
     """Return why a run was refused before its first step, "" if it was not."""
     recorded = lookup(run.summary, metrics.REFUSED)
-    # Rows of training; of a program that logs other names, any row.
+    # Rows of training. For a program that logs other names, any row counts.
     has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
     if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""

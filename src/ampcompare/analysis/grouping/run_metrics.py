@@ -13,8 +13,8 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import is_number, lookup
 
-MAX_VALUE = 1e100  # what is larger is no measurement, and could not be squared or added up
-SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups
+MAX_VALUE = 1e100  # larger numbers are no measurements, and their squares would overflow
+SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # the questions
 THROUGHPUT, PEAK, SKIPPED, SECONDS = "images_per_second", "peak_mib", "skipped_steps", "train_seconds"
 SCORE, BEST, TO_TARGET, FINAL = "quality", "best_accuracy", "seconds_to_target", "final_accuracy"
 EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "classes", "chance"
@@ -83,7 +83,7 @@ def _sound(values: np.ndarray) -> np.ndarray:
 def _last(run: RunRecord, key: str) -> float:
     """Return the last logged value; NaN if that was NaN, even after a valid value."""
     in_summary = lookup(run.summary, key)
-    if is_number(in_summary) or key not in run.logged:  # not `{"max": ...}`, which is not the last
+    if is_number(in_summary) or key not in run.logged:  # a summary `{"max": ...}` is not the last value
         return summary_value(run, key)
     _, numbers = run.logged_numbers(key)
     return float(numbers[-1]) if len(numbers) else math.nan
@@ -102,14 +102,14 @@ def _throughput(run: RunRecord) -> float:
     if abs(recorded) <= MAX_VALUE:
         return recorded
     windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
-    if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # others' runs may log these, too
+    if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # other programs may log these keys, too
         windows = windows[~(steps <= warmup)]
     return float(np.median(windows)) if len(windows := _sound(windows)) else math.nan
 
 
 def _best(run: RunRecord) -> float:
     value = summary_or_maximum(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
-    return value if 0 <= value <= 1 else math.nan  # another program's may be in percent
+    return value if 0 <= value <= 1 else math.nan  # another program may log percent
 
 
 def _seconds_in_all(run: RunRecord) -> float:
@@ -152,7 +152,7 @@ def seconds_to_target(run: RunRecord, metric: ComparedMetric) -> float:
     """
     reached, clock = rows_at_target(run, metric), run.numbers(metrics.TRAIN_SECONDS)
     times = clock[: reached[0] + 1] if len(reached) and not count_clock_jumps(run) else clock[:0]
-    times = times[np.isfinite(times)]  # a row without the clock is at the time of the row before
+    times = times[np.isfinite(times)]  # a row without a clock has the time of the row before it
     return float(times[-1]) if len(times) else math.nan
 
 
@@ -166,8 +166,8 @@ def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
     )
 
 
-# In the order of files. Memory is the device's peak allocation, on a CPU the process's resident memory; the
-# score the last value of the compared metric in the unit in which it is shown.
+# In the order of the export files. Memory is the peak allocation of the device, or the resident memory
+# of the process on a CPU. The score is the last value of the compared metric in the shown unit.
 RUN_METRICS = (
     RunMetric(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
     RunMetric("step_time_ms_p50", lambda run, _: summary_value(run, metrics.STEP_TIME_P50), is_timed=True),
@@ -190,8 +190,8 @@ RUN_METRICS = (
     RunMetric(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
     RunMetric(TO_TARGET, seconds_to_target, TIME, is_timed=True),
 )
-# What is known of a run besides, and in part what publications have: the time with evaluations, that of an
-# epoch, the last accuracy (0..1).
+# Other values of a run. Publications report some of them: the time with evaluations, the time of an
+# epoch, and the last accuracy (0..1).
 OTHER_METRICS = (
     RunMetric("step_time_ms_p95", lambda run, _: summary_value(run, metrics.STEP_TIME_P95), is_timed=True),
     RunMetric(EPOCHS, lambda run, _: _maximum(run, metrics.EPOCH)),
@@ -203,5 +203,5 @@ OTHER_METRICS = (
     RunMetric("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
     RunMetric(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
 )
-BY_COLUMN = {figure.column: figure for figure in (*RUN_METRICS, *OTHER_METRICS)}
-COMPARED = {figure.question: figure for figure in RUN_METRICS if figure.question}
+METRICS_BY_COLUMN = {run_metric.column: run_metric for run_metric in (*RUN_METRICS, *OTHER_METRICS)}
+COMPARED_METRICS = {run_metric.question: run_metric for run_metric in RUN_METRICS if run_metric.question}

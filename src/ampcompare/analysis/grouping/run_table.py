@@ -16,7 +16,7 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.contention import measure_contention
 from ampcompare.analysis.grouping.outcome import outcome_of
 from ampcompare.analysis.grouping.run_metrics import (
-    BY_COLUMN,
+    METRICS_BY_COLUMN,
     count_clock_jumps,
     summary_or_maximum,
     summary_value,
@@ -25,18 +25,18 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import plural, printable, short
 
-# Columns beside the figures. DTYPE is torch's name of the type that a run computed in (`bfloat16`), HALF the
-# short one of a type of 16 bits (`bf16`), ARITHMETIC the instructions that it ran on,
-# CARDS what the run computed on and OVERLAP the share of its time in which others of the set were there, too
-# (`shared`); SETTINGS are all that tells it from others but its seed, GROUP the label of what that makes it
-# one of.
+# Columns besides the metrics. DTYPE is torch's name of the dtype that a run computed in (`bfloat16`),
+# DTYPE_16BIT the short name of a 16-bit dtype (`bf16`), ARITHMETIC the instructions that it used. CARDS are
+# the devices of the run, and OVERLAP is the fraction of its time in which other runs used them, too
+# (`contention`). SETTINGS distinguish it from other runs, except by the seed, and GROUP is the label of its
+# group.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
-REFUSED = "refused"  # in the column of outcomes, of a run that ended before its first step
+REFUSED = "refused"  # outcome of a run that ended before its first step
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
 ON_CPU, DTYPE_16BIT, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
 
-MAX_OVERLAP = 0.2  # of a run's training; with less, its median and its seconds are still its own
+MAX_OVERLAP = 0.2  # fraction of a run's time; with less overlap its times still count
 NO_DEVICE = "device not recorded"
 
 
@@ -56,7 +56,7 @@ def build_run_table(
     """
     frame = pd.DataFrame([_row(run, metric) for run in records])
     fractions, cards = measure_contention(records, frame[DEVICE_TYPE], frame[STARTED])
-    # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
+    # As objects: pandas turns None into NaN in a text column, which would merge all unknown seeds.
     extra = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
     series = {name: pd.Series(values, dtype=object) for name, values in extra.items()}
     return frame.assign(**series, **{OVERLAP: fractions, CARDS: cards})
@@ -82,7 +82,7 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
         STARTED: _started(run),
         JUMPS: jumps,
         PROBLEMS: _problems(run, jumps),
-        **{column: figure.value_of(run, metric) for column, figure in BY_COLUMN.items()},
+        **{column: run_metric.value_of(run, metric) for column, run_metric in METRICS_BY_COLUMN.items()},
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.grouping.run_metrics import EPOCHS, STEPS
 from ampcompare.analysis.grouping.run_table import RUN
-from ampcompare.runs.nested import is_number
+from ampcompare.runs.nested import as_float, is_number
 from ampcompare.runtime import formatting
 
 TOLERANCE = 0.02  # runs whose lengths lie within this fraction came equally far
@@ -47,7 +47,7 @@ def measure_progress(group: Group, column: str) -> TrainingLength | None:
     if values.empty or values.isna().any():
         return None
     planned = [run.option("max_steps") for run in group.rows[RUN]] if column == STEPS else []
-    numbers = [float(value) for value in planned if is_number(value) and value > 0]
+    numbers = [as_float(value) for value in planned if is_number(value) and value > 0]
     is_common = len(numbers) == len(planned) and len({*numbers}) == 1
     common = numbers[0] if is_common else math.nan
     return TrainingLength(UNITS[column], float(values.min()), float(values.max()), common)

@@ -16,14 +16,14 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import difference
 from ampcompare.runtime.formatting import plural
 
-MIN_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
-SATURATION = 0.995  # from here on a constant accuracy is no wonder
+MIN_EVALUATIONS = 3  # evaluations with the same value; two may agree by chance on a small test set
+SATURATION = 0.995  # a constant accuracy above this is plausible
 ERRORS_ABOVE_CHANCE = 3.0
-MAX_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
-FLOAT32 = 2.0**-24  # of a value: what its way through float32, as TensorBoard's, may have changed
+MAX_DECIMALS = 6  # a value with more decimals was not rounded when it was logged
+FLOAT32 = 2.0**-24  # relative error of a value that was stored as float32, as TensorBoard does
 MEDIAN_GAP = 0.03
-MIN_RUNS_FOR_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
-DRIFT_LEVEL = 0.99  # every report asks this, and few have any
+MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
+DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 
 
 def explain_degenerate(group: Group) -> str:
@@ -137,7 +137,7 @@ def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
     if len(frame) < MIN_RUNS_FOR_DRIFT or df < 1 or span <= 0:
         return None
     x, y = (frame["x"] - by["x"].transform("mean")) / span, frame["y"] - by["y"].transform("mean")
-    if (squares := float(x @ x)) <= 1e-9:  # every group at one moment of its own
+    if (squares := float(x @ x)) <= 1e-9:  # the runs of every group started at the same time
         return None
     slope = float(x @ y) / squares
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)

@@ -7,7 +7,7 @@ from typing import Self
 
 from scipy.special import stdtrit
 
-ALPHA = 0.05  # the error of each question, all its groups and looks together
+ALPHA = 0.05  # error probability of each question, over all groups and looks
 
 
 def quantile(probability: float, df: float) -> float:
