@@ -19,7 +19,7 @@ def with_test_images(made: list, images: int) -> list:
     return made
 
 
-def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
+def test_underflow_is_a_loss_under_fp16_and_hypothetical_elsewhere():
     """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
     as_bf16 = {"backend": "native_bf16"}
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
@@ -34,7 +34,7 @@ def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
     assert "flushed" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
 
 
-def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_says_so():
+def test_perfect_agreement_assumes_the_resolution_of_the_test_set_with_a_caveat():
     """Three pairs that agree: s is one answer of 200, 0.5 points; 4.303 * 0.5 / sqrt(3) = 1.242."""
     made = with_test_images([*runs("none", PERFECT), *runs("native", PERFECT)], 200)
     unfinished = make("native", 9, state="running")  # which has no test set in its summary yet
@@ -47,7 +47,7 @@ def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_sa
     assert "a standard deviation of 0.5 points, one answer of 200 test images" in caveats
 
 
-def test_seeds_that_differ_assume_no_spread():
+def test_seeds_that_differ_need_no_assumed_spread():
     made = with_test_images([*runs("none", BASE), *runs("native", SAME)], 10_000)
     assert "agree exactly" not in " ".join(analyse_runs(made).caveats)
 

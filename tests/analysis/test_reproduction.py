@@ -31,7 +31,7 @@ def verdicts(result):
 
 
 @pytest.mark.parametrize(("times", "off"), [(1.0, ""), (0.8, "25 % above it"), (1.2, "17 % below it")])
-def test_an_exact_figure_is_reproduced_and_one_off_by_a_fifth_refuted(tmp_path, times, off):
+def test_an_exact_value_is_reproduced_and_one_off_by_a_fifth_is_refuted(tmp_path, times, off):
     result = reproduce(written(tmp_path, {"speed": throughput(times), "memory": peaks()}))
     speed = REFUTED if off else REPRODUCED
     assert list(verdicts(result).items()) == [
@@ -45,7 +45,7 @@ def test_an_exact_figure_is_reproduced_and_one_off_by_a_fifth_refuted(tmp_path, 
     assert ("4 reproduced" in result.headline) is not bool(off)
 
 
-def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
+def test_a_refutation_names_differences_in_setting_and_software(tmp_path):
     setting = {"model.name": "resnet50", "data.source": "cifar10", "batch_size": 256, "epochs": 5}
     path = written(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
     (first, _) = reproduce(path).refuted
@@ -53,7 +53,7 @@ def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
     assert "torch 2.14.1 (published torch 1.6)" in first
 
 
-def test_ratio_carries_the_rounding_of_both_figures(tmp_path):
+def test_a_ratio_has_the_rounding_of_both_values(tmp_path):
     figures = {"time": {"measured": "seconds", "values": {"fp32": "8.0", "amp": "4.0"}}}
     (row,) = reproduce(written(tmp_path, figures)).rows
     assert (row.published.low, row.published.value, row.published.high) == pytest.approx(
@@ -61,7 +61,7 @@ def test_ratio_carries_the_rounding_of_both_figures(tmp_path):
     )
 
 
-def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
+def test_time_on_another_card_is_not_judged_and_memory_is(tmp_path):
     path = written(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
     result = reproduce(path)
     assert verdicts(result)["speed", "amp"] == ELSEWHERE
@@ -69,7 +69,7 @@ def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
     assert f"hardware {CARD} (CUDA) (published NVIDIA A100)" in result.differences
 
 
-def test_a_card_is_known_under_either_name():
+def test_a_card_is_recognised_under_its_long_and_short_name():
     for published, device in [
         ("Tesla V100", "Tesla V100-SXM2-16GB"),
         ("NVIDIA A100 80GB", "NVIDIA A100-SXM4-80GB"),
@@ -90,7 +90,7 @@ def test_runs_of_another_model_or_data_are_refused_in_one_line(tmp_path):
         reproduce(written(tmp_path), runs_of(source="noise"))
 
 
-def test_runs_that_do_not_fit_are_left_out_with_a_line(tmp_path):
+def test_runs_that_match_no_arm_are_left_out_with_a_reason(tmp_path):
     others = [make("none", 9, config={"model": {"name": "resnet20", "stem": "cifar"}}), make("fp16", 1)]
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
     result = reproduce(written(tmp_path), [*runs_of(), *others, *slow])
@@ -102,7 +102,7 @@ def test_runs_that_do_not_fit_are_left_out_with_a_line(tmp_path):
     assert result.match.arms["amp"].n == 3
 
 
-def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
+def test_an_arm_is_matched_by_all_its_keys(tmp_path):
     arms = {"fp32": {"backend": "none"}, "TF32": {"backend": "none", "tf32": True}}
     figures = {"speed": {"measured": "images_per_second", "values": {"fp32": "40.0", "TF32": "76.0"}}}
 
@@ -116,14 +116,14 @@ def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
     assert verdicts(result) == {("speed", "TF32"): REPRODUCED}
 
 
-def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
+def test_one_run_per_arm_is_open_and_names_the_number_of_runs(tmp_path):
     result = reproduce(written(tmp_path), runs_of(seeds=(1,)))
     assert set(verdicts(result).values()) == {OPEN}
     assert all(row.more_runs for row in result.rows)
     assert "three are the least" in result.rows[0].why
 
 
-def test_shrunk_runs_are_no_evidence(tmp_path):
+def test_scaled_down_runs_are_no_evidence(tmp_path):
     config = {"published": {"name": "paper", "scale": 0.02, "network": "tiny"}, "epochs": 2}
     config |= {"model": {"name": "tiny"}, "data": {"source": "cifar10", "train_limit": 100}}
     result = reproduce(written(tmp_path), runs_of(config=config))
@@ -144,7 +144,7 @@ def accuracies(values_of):
     return [make(b, i, edit=to(v)) for b, values in values_of.items() for i, v in enumerate(values)]
 
 
-def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp_path):
+def test_accuracies_are_compared_in_points_and_the_baselines_as_it_is(tmp_path):
     own_runs = accuracies({"none": [0.9360, 0.9364, 0.9362], "native": [0.9350, 0.9354, 0.9352]})
 
     def assessed(amp, **more):
@@ -164,7 +164,7 @@ def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp
         assert "epochs 5 (published 100)" in row.why
 
 
-def test_arm_without_runs_and_figure_without_baseline_are_said(tmp_path):
+def test_an_arm_without_runs_and_a_value_without_a_baseline_are_named(tmp_path):
     figures = {"speed": throughput(), "alone": {"measured": "seconds", "values": {"fp32": "8.0"}}}
     result = reproduce(written(tmp_path, figures), runs_of(("none", "native")))
     assert verdicts(result)["speed", "O1"] == OPEN
@@ -172,7 +172,7 @@ def test_arm_without_runs_and_figure_without_baseline_are_said(tmp_path):
     assert "no other arm" in result.rows[2].why
 
 
-def test_figures_with_intervals_of_their_own_are_judged_by_both_errors(tmp_path):
+def test_values_with_their_own_intervals_are_assessed_by_both_errors(tmp_path):
     def figure(value, half_width):
         return {"value": value, "low": value - half_width, "high": value + half_width, "n": 5}
 
@@ -199,7 +199,7 @@ def noisy_runs(backends=TRIED, seeds=(1, 2, 3), **options):
     return [make(b, s, edit=varied, **options) for b in backends for s in seeds]
 
 
-def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp_path):
+def test_a_publication_of_own_runs_is_reproduced_by_the_same_runs(tmp_path):
     path = str(publish(analyse_runs(noisy_runs()), str(tmp_path / "mine.yaml")))
     mine = load_publication(path)
     assert (mine.setting["model.name"], mine.setting["batch_size"]) == ("resnet50", 128)
@@ -216,7 +216,7 @@ def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp
     assert (result.match.same_card, [*result.differences]) == (True, [])
 
 
-def test_options_in_which_arms_differ_are_theirs(tmp_path):
+def test_options_that_differ_between_arms_belong_to_the_arms(tmp_path):
     config = {"batch_size": 64, "model": {"name": "resnet50", "kwargs": {"width": 8}}}
     runs = [*noisy_runs(("none",)), *noisy_runs(("native",), config=config)]
     mine = load_publication(str(publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))))
@@ -225,7 +225,7 @@ def test_options_in_which_arms_differ_are_theirs(tmp_path):
     assert [arm.get("model.kwargs.width") for arm in mine.arms.values()] == [None, 8]
 
 
-def test_a_hostile_name_makes_no_other_file(tmp_path):
+def test_hostile_names_cannot_change_the_file(tmp_path):
     runs = [*noisy_runs(("none",)), *noisy_runs(("native",), config={"model": {"name": "a: b\n- c\x1b[0m"}})]
     path = publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))
     assert "\x1b" not in path.read_text()

@@ -52,7 +52,7 @@ def as_text(run: RunRecord) -> str:
     return repr((logged, run.rows, *fields))
 
 
-def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
+def test_a_second_load_uses_the_cache_and_gives_the_same_records(tmp_path, reads):
     write(tmp_path / "runs", 3)
     first = load_runs([tmp_path / "runs"])
     again = load_runs([tmp_path / "runs"])
@@ -60,7 +60,7 @@ def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
     assert [as_text(run) for run in again] == [as_text(run) for run in first]
 
 
-def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_path, reads):
+def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(tmp_path, reads):
     (path,) = write(tmp_path)
     status = path.stat()
     (before,) = load_runs([path])
@@ -73,7 +73,7 @@ def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_pa
     assert (len(reads), as_text(run) == as_text(before)) == (2, False)
 
 
-def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
+def test_a_run_that_may_still_be_written_to_is_not_cached(tmp_path, reads):
     (path,) = write(tmp_path, kill=True)
     for seconds, counts in ((0, (1, 2)), (3600, (3, 3))):
         os.utime(path, (time.time() - seconds,) * 2)
@@ -82,7 +82,7 @@ def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
             assert len(reads) == count
 
 
-def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
+def test_an_unusable_cache_gives_one_warning_and_no_error(tmp_path, monkeypatch, caplog):
     write(tmp_path / "runs", 3)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))

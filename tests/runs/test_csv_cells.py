@@ -68,7 +68,7 @@ def test_nan_in_rows_without_an_evaluation_makes_no_failure(tmp_path, column, la
     assert analysis.groups[0].outcomes.failed == failed
 
 
-def test_a_placeholder_is_named_and_not_taken(tmp_path):
+def test_a_placeholder_is_named_and_not_compared(tmp_path):
     runs = [table(tmp_path / arm, "epoch,acc\n1,-1\n2,85\n3,-1\n") for arm in "ab"]
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm

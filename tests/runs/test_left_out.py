@@ -42,7 +42,7 @@ def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
         ("trainer_state.json", '{"log_history": []}', "it holds no value"),
     ],
 )
-def test_a_file_without_a_run_is_named_beside_others_and_refused_alone(tmp_path, name, text, why):
+def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_path, name, text, why):
     bad = write(tmp_path / "bad" / name, text)
     with pytest.raises(UserError) as caught:
         load_runs([tmp_path])
@@ -57,7 +57,7 @@ def test_a_file_without_a_run_is_named_beside_others_and_refused_alone(tmp_path,
         assert any(str(bad) in note and why in note for note in notes)
 
 
-def test_lightnings_placeholder_alone_is_no_run_and_the_table_beside_it_is(tmp_path):
+def test_lightnings_placeholder_alone_is_no_run(tmp_path):
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     with tensorboard.SummaryWriter(str(tmp_path / "version_0")) as writer:
         writer.add_scalar("hp_metric", -1, 0)
@@ -72,7 +72,7 @@ def test_lightnings_placeholder_alone_is_no_run_and_the_table_beside_it_is(tmp_p
     assert len(names_and_notes(tmp_path)[0]) == 2
 
 
-def test_hidden_folders_and_copies_are_no_runs(tmp_path):
+def test_hidden_folders_and_copies_are_not_read(tmp_path):
     write(tmp_path / "metrics.csv", TABLE)
     for copy in ("metrics (1).csv", "metrics-Copy1.csv", "metrics copy.csv", "Copy of metrics.csv"):
         write(tmp_path / copy, TABLE)
@@ -141,7 +141,7 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
         ("folder", r"not read: 1 \.parquet"),
     ],
 )
-def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, message):
+def test_a_missing_or_unreadable_source_is_refused_with_the_reason(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "runs.parquet", "PAR1")
     write(tmp_path / "folder" / "runs.parquet", "PAR1")
@@ -165,7 +165,7 @@ BEFORE_0_2 = "changes what backend=native is; such a record, of before 0.2, is n
 
 
 @pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("dtype", "auto"), ("enabled", False)])
-def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_path, key, value):
+def test_a_run_from_before_0_2_with_another_meaning_of_its_backend_is_left_out(tmp_path, key, value):
     old = plan("native", 1, id="old", config={"precision": {key: value}})
     write_runs(tmp_path / "old", [old])
     message = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
@@ -178,7 +178,7 @@ def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_
     assert [run.id for run in load_runs([tmp_path])] == ["new"]
 
 
-def test_the_same_words_in_the_config_of_a_loop_of_ones_own_are_no_reason(tmp_path):
+def test_the_same_options_in_a_recorded_loop_are_no_reason_to_leave_it_out(tmp_path):
     config = {"recorder": {"every": 50}, "precision": {"dtype": "bfloat16"}}
     write_runs(tmp_path, [plan("native", config=config)])
     assert [run.option("precision.dtype") for run in load_runs([tmp_path])] == ["bfloat16"]

@@ -31,7 +31,7 @@ def ids(*sources) -> list[str]:
     return [run.id for run in load_runs(sources)]
 
 
-def test_runs_are_found_at_any_depth_online_ones_too_oldest_first_wherever_the_folder_is(tmp_path):
+def test_runs_are_found_at_any_depth_oldest_first(tmp_path):
     run_file(tmp_path / "here" / "b" / "wandb", "late", seconds=9)
     run_file(tmp_path / "here", "early", seconds=1, kind="run")
     (tmp_path / "here" / "offline-run-x").mkdir()
@@ -41,7 +41,7 @@ def test_runs_are_found_at_any_depth_online_ones_too_oldest_first_wherever_the_f
     assert ids(tmp_path / "there") == ["early", "late"]
 
 
-def test_run_folder_and_run_file_are_sources_too_and_what_is_found_twice_is_read_once(tmp_path):
+def test_a_run_that_is_found_twice_is_read_once(tmp_path):
     file = run_file(tmp_path / "wandb", "one")
     assert ids(file) == ids(file.parent) == ids(str(file)) == ["one"]
     assert [run.id for run in load_runs(str(tmp_path))] == ["one"]
@@ -51,7 +51,7 @@ def test_run_folder_and_run_file_are_sources_too_and_what_is_found_twice_is_read
     assert [(len(run.paths), run.problems) for run in runs] == [(1, [])]
 
 
-def test_files_of_one_id_are_one_run_and_one_id_in_two_projects_is_two(tmp_path):
+def test_files_with_one_id_are_one_run_unless_their_projects_differ(tmp_path):
     run_file(tmp_path, "one", project="a", seconds=1)
     run_file(tmp_path, "one", project="a", seconds=4)
     run_file(tmp_path, "one", project="b", seconds=2)
@@ -60,7 +60,7 @@ def test_files_of_one_id_are_one_run_and_one_id_in_two_projects_is_two(tmp_path)
     assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 2), ("b one", 2)]
 
 
-def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
+def test_a_damaged_file_does_not_hide_the_others(tmp_path):
     run_file(tmp_path, "good")
     run_file(tmp_path, "bad").write_bytes(b"nothing of the kind" * 100)
     runs = {run.id: run for run in load_runs([tmp_path])}
@@ -83,7 +83,7 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
         ("x" * 5000, "cannot be read"),
     ],
 )
-def test_bad_source_is_one_line(tmp_path, monkeypatch, source, message):
+def test_a_bad_source_is_refused_in_one_line(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("broken").mkdir()
@@ -94,7 +94,7 @@ def test_bad_source_is_one_line(tmp_path, monkeypatch, source, message):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folder_that_may_not_be_read_is_one_line(tmp_path):
+def test_an_unreadable_folder_is_refused_in_one_line(tmp_path):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0)
     with pytest.raises(UserError, match="cannot be read: Permission denied"):

@@ -29,7 +29,7 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
     return RunRecord(**(fields_of_part | fields))
 
 
-def test_later_part_wins_from_its_first_step_on():
+def test_a_later_part_replaces_rows_from_its_first_step_on():
     early = part(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1], "b": ["x"] * 4}, state="failed")
     late = part(2, {"global_step": [20, 30, 40], "a": [2, 2, 2]})
     run = merge_parts([late, early])  # in the order of starting, not of being given
@@ -50,14 +50,14 @@ def test_later_part_wins_from_its_first_step_on():
         ([[0, 10], [None]], [0, 10, None]),
     ],
 )
-def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], expected: list):
+def test_each_step_has_the_rows_of_the_last_part_that_logged_it(parts: list[list], expected: list):
     run = merge_parts([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
     np.testing.assert_array_equal(
         run.numbers("global_step"), [NAN if step is None else step for step in expected]
     )
 
 
-def test_config_and_summary_of_the_later_part_win_and_a_change_is_told():
+def test_later_config_and_summary_win_and_a_change_is_a_problem():
     early = part(1, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1}, problems=["Torn."])
     late = part(2, config={"lr": 0.2, "seed": 1}, summary={"b": 2})
     run = merge_parts([early, late])
@@ -68,7 +68,7 @@ def test_config_and_summary_of_the_later_part_win_and_a_change_is_told():
     assert merge_parts([early]).problems == ["Torn."]
 
 
-def test_part_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
+def test_a_part_without_any_record_is_no_problem_if_another_names_the_run():
     early = part(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
     run = merge_parts([early, part(2, **LOST)])
     assert (run.name, run.state, run.config, run.tags) == ("n", "failed", {"backend": "none"}, ("t",))

@@ -81,14 +81,14 @@ def without_nulls(row: dict) -> dict:
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "keys", "killed"])
-def test_history_equals_that_of_the_public_reader(real_runs, name):
+def test_history_equals_that_of_wandbs_reader(real_runs, name):
     expected = [without_nulls(row) for row in leet_rows(real_runs[name])]
     assert expected
     assert our_rows(read(real_runs[name])) == expected
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "failed"])
-def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
+def test_config_and_summary_equal_those_of_wandbs_reader(real_runs, name):
     expected = json.loads(leet(real_runs[name], "--summary"))
     run = read(real_runs[name])
     # The public reader leaves out groups without members; here they are kept.
@@ -110,7 +110,7 @@ def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
         ),
     ],
 )
-def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path, spoil, problem):
+def test_a_damaged_file_gives_the_rows_of_wandbs_reader(real_runs, tmp_path, spoil, problem):
     spoilt = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
     spoilt.parent.mkdir()
     spoilt.write_bytes(spoil(real_runs["usual"].read_bytes()))
@@ -120,7 +120,7 @@ def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tm
     assert problem in read(spoilt).problems[0]
 
 
-def test_run_record_of_a_usual_run(real_runs):
+def test_the_record_of_a_usual_run_is_complete(real_runs):
     run = read(real_runs["usual"])
     assert (run.name, run.group, run.job_type, run.notes) == ("usual", "together", "train", "a note")
     assert (run.tags, run.project) == (("one", "two"), "comparison-amp")
@@ -133,7 +133,7 @@ def test_run_record_of_a_usual_run(real_runs):
     assert run.history["global_step"].dtype == np.float64
 
 
-def test_tests_own_writer_writes_what_the_client_does(real_runs, tmp_path):
+def test_the_tests_writer_writes_what_the_client_does(real_runs, tmp_path):
     """What is measured on its records is true of real ones."""
     run = written(tmp_path, client_records(plan("native", name="usual")))
     expected = read(real_runs["usual"])
@@ -151,7 +151,7 @@ def set_back(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
+def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
     assert (read(real_runs["failed"]).state, read(real_runs["failed"]).exit_code) == ("failed", 3)
     killed = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
     killed.parent.mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
         assert read(killed).state == state
 
 
-def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
+def test_system_metrics_count_as_activity_between_rows(tmp_path):
     for seconds, state in ((30, "running"), (90, "failed")):
         sample = Record()
         sample.stats.timestamp.seconds = int(time.time() - seconds)
@@ -198,7 +198,7 @@ def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> byte
     return record.SerializeToString()
 
 
-def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
+def test_definitions_of_keys_and_patterns_are_read(tmp_path):
     records = [
         defined("val/*", "epoch"),
         defined("val/loss/*", "pass"),
@@ -214,7 +214,7 @@ def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path, declared):
+def test_steps_come_from_log_or_define_metric(tmp_path, declared):
     for arm in "ab":
         rows = [row(_step=str(100 * n), epoch=str(n // 2), acc=str(n / 10), loss="1") for n in range(1, 7)]
         records = [defined("acc", "epoch")] if declared else []
@@ -237,9 +237,7 @@ def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path
         (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
     ],
 )
-def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(
-    tmp_path, content, message
-):
+def test_a_file_without_a_run_is_a_failed_run_among_others_and_refused_alone(tmp_path, content, message):
     file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
     file.parent.mkdir()
     file.write_bytes(content)
@@ -252,7 +250,7 @@ def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alo
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "failed", 0)
 
 
-def test_pipe_under_such_a_name_is_not_opened(tmp_path):
+def test_a_pipe_with_the_name_of_a_record_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "run-pipe.wandb")
     with pytest.raises(UserError, match="not a plain file"):
         read(tmp_path / "run-pipe.wandb")
@@ -266,7 +264,7 @@ def row(**values: str) -> bytes:
     return record.SerializeToString()
 
 
-def test_a_value_that_is_no_number_costs_itself_alone_and_null_is_nothing(tmp_path):
+def test_an_invalid_value_is_skipped_alone_and_null_is_no_value(tmp_path):
     texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400, "1,2"]
     numbers = [repr(n / 7) for n in range(50)]
     payloads = [*(row(a=text, b='"x"') for text in texts), row(a__b="3"), *(row(c=n) for n in numbers)]
@@ -281,7 +279,7 @@ def test_a_value_that_is_no_number_costs_itself_alone_and_null_is_nothing(tmp_pa
     assert "3 values were not valid JSON" in " ".join(run.problems)
 
 
-def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
+def test_summary_updates_and_removals_apply_in_order(tmp_path):
     def summary(*writes: tuple[str, str | None]) -> bytes:
         record = Record()
         for path, text in writes:
@@ -311,7 +309,7 @@ def on_machine(folder: Path, gpus: int) -> RunRecord:
     return written(folder, [row(a="1"), machine.SerializeToString()])
 
 
-def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):
+def test_the_machine_is_hashed_and_one_of_several_gpus_is_not_identified(tmp_path: Path):
     one, two = (on_machine(tmp_path, gpus).machine.facts for gpus in (1, 2))
     assert (one["device_name"], one["device_type"], one["cuda"]) == ("NVIDIA A100", "cuda", "13.0")
     assert set(one["machine"]) == {"host", "gpu_uuid"}
@@ -348,7 +346,7 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
         ({}, "CPU with 8 cores", "cpu"),
     ],
 )
-def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, recorded, device, kind):
+def test_a_machine_is_a_cpu_only_without_any_other_accelerator(tmp_path, recorded, device, kind):
     cpu = {"cpu_count": 8, "host": "box"}
     for number, order in enumerate([(cpu, recorded), (recorded, cpu), (cpu | recorded,)]):
         facts = environment(tmp_path / str(number), *order)
@@ -366,7 +364,7 @@ def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, recorded
         (["no mapping"], None),
     ],
 )
-def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, metadata, device):
+def test_older_clients_write_the_gpu_name_beside_the_record(tmp_path, metadata, device):
     folder = tmp_path / "wandb" / "offline-run-1-one"
     (folder / "files").mkdir(parents=True)
     (folder / "files" / "wandb-metadata.json").write_text(json.dumps(metadata))
@@ -397,7 +395,7 @@ def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
 
 
 @examples(60, 600)
-def test_records_of_any_form_say_what_protobuf_says(tmp_path, examples):
+def test_records_of_any_form_are_read_as_by_protobuf(tmp_path, examples):
     @settings(max_examples=examples)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:

@@ -34,7 +34,7 @@ def test_every_format_has_an_example():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", [*FILES, *PROGRAMS])
-def test_an_example_is_read_and_compared_by_its_command(tmp_path: Path, section: str):
+def test_the_command_of_each_example_compares_its_logs(tmp_path: Path, section: str):
     environment = os.environ | {"WANDB_SILENT": "true", "PYTHONPATH": str(ROOT / "src")}
     if section in PROGRAMS:
         if section == "TensorBoard":

@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
 
-def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
+def test_name_and_values_decide_the_unit(subtests: pytest.Subtests):
     for key, values, unit in [
         ("eval/accuracy", (), Unit.FRACTION),
         ("eval/accuracy", (0.1, 0.93), Unit.FRACTION),
@@ -44,7 +44,7 @@ def logged(backend: str, seed: int, key: str, accuracy: float):
 
 
 @pytest.mark.parametrize("key", ["accuracy_percent", "val/acc"])
-def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
+def test_values_in_percent_are_not_scaled_again(key: str):
     def records(times: float, name: str):
         return [
             logged(b, s, name, times * (0.93 + s / 1000 + (b == "native") / 500))
@@ -60,7 +60,7 @@ def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
     assert percent.metric.show_value(percent.groups[0].estimates["quality"].value) == "93.20 %"
 
 
-def test_a_metric_in_percent_at_chance_says_nothing_either():
+def test_a_metric_in_percent_at_chance_gives_no_claim():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
     assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.no_claim_reason
@@ -85,7 +85,7 @@ def run_of(
     return run
 
 
-def test_a_run_from_before_there_were_tasks_is_pooled_with_those_of_the_default():
+def test_a_run_without_a_task_is_pooled_with_the_default_task():
     runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
     (group,) = analyse_runs(runs).groups
     assert group.seeds == 3
@@ -93,7 +93,7 @@ def test_a_run_from_before_there_were_tasks_is_pooled_with_those_of_the_default(
         analyse_runs([*runs, run_of(REGRESSION, seed=4)])
 
 
-def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
+def test_the_metric_of_the_task_is_compared_with_its_name_and_direction():
     runs = [
         run_of(REGRESSION | {"metric": "mae"}, b, seed, mae=0.5)
         for b in ("none", "native")
@@ -110,7 +110,7 @@ def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
         "metric": "eval/depth",
         "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}},
     }
-    analysis = analyse_runs([run_of(REGRESSION, told=recorded_task, depth=2.0)])
+    analysis = analyse_runs([run_of(REGRESSION, recorded_task=recorded_task, depth=2.0)])
     assert (analysis.metric.key, analysis.metric.lower_is_better) == ("eval/depth", True)
     assert "Of depth of field lower is better." in analysis.notes
 
@@ -128,7 +128,7 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
     return make("none", seed, edit=edit)
 
 
-def test_a_loop_that_logs_one_score_alone_is_compared_by_it():
+def test_a_recorded_loop_with_one_score_is_compared_by_that_score():
     analysis = analyse_runs([recorded(seed, mae=0.8, loss=2.0) for seed in (1, 2)])
     assert analysis.metric.key == "eval/mae"
     assert analysis.groups[0].estimates["quality"].value == pytest.approx(0.8)
@@ -164,7 +164,7 @@ def test_the_target_is_what_every_finished_run_of_the_baseline_reaches():
     )
 
 
-def test_who_does_not_reach_it_has_no_time_and_is_named():
+def test_runs_that_miss_the_target_have_no_time_and_are_named():
     runs = [run_with_accuracies("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
     analysis = analyse_runs([*NONE, *runs])
     native = group(analysis, "native")
@@ -174,7 +174,7 @@ def test_who_does_not_reach_it_has_no_time_and_is_named():
     assert caveat in analysis.caveats
 
 
-def test_a_lower_metric_is_reached_from_above():
+def test_a_target_of_a_loss_is_reached_from_above():
     def losses(*values):
         def edit(made):
             made["rows"] = [
@@ -190,7 +190,7 @@ def test_a_lower_metric_is_reached_from_above():
     assert list(analysis.table["seconds_to_target"]) == [20.0, 20.0]
 
 
-def test_a_target_that_was_reached_without_a_time_is_not_said_to_be_missed():
+def test_a_target_reached_without_a_clock_is_not_reported_as_missed():
     def untimed(made):
         made["rows"] = [{k: v for k, v in row.items() if k != metrics.TRAIN_SECONDS} for row in made["rows"]]
 

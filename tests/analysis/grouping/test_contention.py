@@ -34,13 +34,13 @@ def overlaps(*runs):
     return [None if share != share else share for share in analyse_runs(runs).table["overlap"]]
 
 
-def test_runs_at_once_on_one_cpu_share_it():
+def test_simultaneous_runs_on_one_cpu_share_it():
     assert overlaps(run("none", 1, 0), run("native", 1, 0)) == pytest.approx([1, 1])
     assert overlaps(run("none", 1, 0), run("native", 1, 50)) == pytest.approx([0.5, 0.5])
     assert overlaps(run("none", 1, 0), run("native", 1, LASTS)) == pytest.approx([0, 0])
 
 
-def test_a_run_that_starts_while_another_finishes_shares_nothing_worth_a_word():
+def test_a_short_overlap_at_the_ends_is_not_reported():
     order = [(backend, seed) for seed in range(3) for backend in ("none", "native")]
     runs = [run(*one, place * (LASTS - 5)) for place, one in enumerate(order)]
     analysis = analyse_runs(runs)
@@ -57,7 +57,7 @@ def test_runs_on_gpus_share_a_gpu_not_the_host():
     assert overlaps(on(None, 1), on(None, 2)) == [None, None]  # which GPU it was is not known
 
 
-def test_of_a_run_on_several_processes_every_card_counts():
+def test_every_card_of_a_distributed_run_counts():
     both = {"host": "h", "gpu": "a", "others": [{"host": "h", "gpu": "b"}]}
     alone = {"host": "h", "gpu": "b"}
     fractions = overlaps(
@@ -68,14 +68,14 @@ def test_of_a_run_on_several_processes_every_card_counts():
     assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
 
 
-def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_all():
+def test_without_a_start_time_the_timestamps_of_rows_decide_the_overlap():
     known, unknown, stamped = run("none", 1, 0), run("native", 1, 0), run("native", 1, 0, stamps=0.0)
     unknown.started_at = stamped.started_at = None
     assert overlaps(known, unknown) == [pytest.approx(0), None]
     assert overlaps(known, stamped) == pytest.approx([1, 1])
 
 
-def test_what_ran_while_another_was_stopped_did_not_share_and_elsewhere_is_elsewhere():
+def test_an_interrupted_run_shares_nothing_during_its_pause_or_on_another_machine():
     """Of a run that was stopped half way for 1,000 seconds."""
     here, there = ({"host": host, "gpu": None} for host in "ab")
     pause = np.where(np.arange(n := run("none", 1, 0).rows) < n // 2, 0.0, 1000.0)
@@ -100,7 +100,7 @@ def pairs(seeds, apart):
     ]
 
 
-def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
+def test_times_of_simultaneous_runs_are_not_compared_with_a_caveat():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
     assert [line for line in at_once.caveats if "shared" in line] == [
@@ -110,7 +110,7 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
 
 
-def test_speed_is_compared_of_the_runs_that_were_alone():
+def test_speed_is_compared_only_for_runs_alone_on_their_machine():
     runs = [*pairs(3, 200), run("none", 7, 9000), run("native", 7, 9000)]
     for one in runs[-2:]:
         one.summary[metrics.THROUGHPUT_MEDIAN] = 1.0

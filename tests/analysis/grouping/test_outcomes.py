@@ -35,7 +35,7 @@ def nothing_logged(made):
     made["rows"] = []
 
 
-def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Subtests):
+def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
     for code, state, ended_as, outcome in [
         (0, "finished", "", RunState.FINISHED),
         (1, "failed", "", RunState.FAILED),
@@ -67,7 +67,7 @@ def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Sub
             )
 
 
-def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
+def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
     for key, value, code in itertools.product(
         (metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS), ("NaN", math.inf), (0, 255)
     ):
@@ -80,7 +80,7 @@ def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(sub
     assert outcome_of(run)[0] is RunState.FAILED
 
 
-def test_a_nan_is_no_failure_in_between_or_while_the_run_goes_on():
+def test_a_nan_is_no_failure_in_between_or_while_the_run_is_running():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
@@ -121,7 +121,7 @@ def test_failures_are_counted_with_their_exact_interval():
     assert (share.k, share.n, share.low, share.high) == pytest.approx((3, 5, 0.1466, 0.9473), abs=1e-4)
 
 
-def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
+def test_a_refused_run_joins_the_group_of_its_requested_options():
     whole = [make("fp16", seed, **SHORT, config={"batch_size": 64}) for seed in (1, 2)]
     refused = make("fp16", 3, **SHORT, state="failed", edit=nothing_logged)
     refused.exit_code, refused.summary, refused.config = 2, {}, {"backend": "fp16", "seed": 3}
@@ -130,14 +130,14 @@ def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
     assert len(analyse_runs([*whole, refused]).groups) == 2
 
 
-def test_no_accuracy_comes_from_runs_that_all_failed():
+def test_runs_that_all_failed_have_no_accuracy():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished
     assert "quality" not in group.estimates
     assert group.estimates["images_per_second"].n == 2  # as far as they came, and said so
 
 
-def test_how_runs_ended_is_said_where_they_did_not_finish():
+def test_runs_that_did_not_finish_give_caveats():
     runs = fp16(0, 1, 2, 255)
     runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
     runs[2].exit_code = 2
@@ -151,7 +151,7 @@ def test_how_runs_ended_is_said_where_they_did_not_finish():
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_loop_that_ended_without_a_step_counts_for_nothing(rows: int):
+def test_a_recorded_loop_without_a_step_is_not_counted(rows: int):
     """Whether it was evaluated or not."""
 
     def edit(made):

@@ -25,7 +25,7 @@ def arms(mixed_rows: int, **changes: object) -> list[RunRecord]:
     ]
 
 
-def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said():
+def test_different_training_lengths_give_no_verdict_on_quality_and_a_caveat():
     analysis = analyse_runs(arms(16), metric="val_acc:max:fraction")
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
@@ -42,7 +42,7 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
         (16, {}, {"is_early_stopped": True}, "Early stopping is recorded"),
     ],
 )
-def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes, caveat):
+def test_equal_lengths_best_or_early_stopping_give_a_verdict(rows, options, changes, caveat):
     analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
     assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
     assert not any("No verdict on quality" in remark for remark in analysis.caveats)
@@ -51,7 +51,7 @@ def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options
     assert caveat in "".join(caveats)
 
 
-def test_two_percent_apart_is_equal():
+def test_lengths_within_two_percent_are_equal():
     for rows, is_equal in ((99, True), (97, False)):
         lengths = {FULL: 100, MIXED: rows}
         runs = [external(p, seed, steps=lengths[p]) for p in (FULL, MIXED) for seed in (1, 2, 3)]
@@ -60,7 +60,7 @@ def test_two_percent_apart_is_equal():
         assert (analysis.no_claim_reason == "") is is_equal
 
 
-def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
+def test_with_best_the_table_has_the_best_value_of_each_run():
     runs = arms(40)
     for run in runs:
         rows, values = run.logged["val_acc"]
@@ -72,7 +72,7 @@ def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
     assert lowest.groups[0].estimates["quality"].value == pytest.approx(2 / 400)
 
 
-def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_stops_early(tmp_path: Path):
+def test_hugging_faces_state_has_planned_length_and_early_stopping(tmp_path: Path):
     for arm, last in (("a", 100), ("b", 40)):
         for seed in (1, 2, 3):
             rows = [

@@ -54,14 +54,14 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
         ((0.5, 0.6, 0.66), {metrics.TEST_IMAGES: 1e30, metrics.CLASSES: 2**64}, ""),
     ],
 )
-def test_accuracies_at_chance_and_constant_ones_say_nothing(accuracies, size, why: str):
+def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: str):
     native = with_accuracies(0.5, 0.8, 0.9, backend="native", **size)
     analysis = analyse_runs([with_accuracies(*accuracies, **size), native])
     assert (why in joined_caveats(analysis)) if why else ("says nothing" not in joined_caveats(analysis))
     assert bool(analysis.comparison("native").no_claim_reason) is bool(why)
 
 
-def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
+def test_identical_differences_of_a_small_test_set_show_nothing():
     """Three pairs that differ by one answer each have no spread; the answer is known to one answer."""
 
     def shown(better: int) -> frozenset[str]:
@@ -78,7 +78,7 @@ def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_a_figure_is_known_to_its_last_decimal_also_where_it_went_through_float32(kind):
+def test_the_resolution_is_the_last_logged_decimal_also_after_float32(kind):
     made = [
         with_accuracies(*(float(kind(share)) for share in (0.5, 0.7, last)), seed=seed, backend=backend)
         for seed in (1, 2, 3)
@@ -127,7 +127,7 @@ def interleaved(backends: Sequence[str], seeds: int, chance: random.Random) -> l
     return [(b, s) for s in range(seeds) for b in chance.sample(backends, len(backends))]
 
 
-def test_block_order_is_flagged_and_no_interleaved_one_is():
+def test_sequential_groups_are_flagged_and_interleaved_ones_are_not():
     chance = random.Random(14)
     for seeds, order in itertools.product((2, 5), itertools.permutations(["none", "native", "fp16"])):
         assert "ran one after the other" in joined_caveats(analyse_runs(sweep(blocks(order, seeds))))
@@ -138,7 +138,7 @@ def test_block_order_is_flagged_and_no_interleaved_one_is():
     assert "one after the other" not in joined_caveats(at_once)
 
 
-def test_a_backend_with_a_card_of_its_own_is_named():
+def test_a_backend_on_its_own_card_is_named():
     order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
     assert "different cards" not in joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
     analysis = joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "a", "b"])))
@@ -177,7 +177,7 @@ def control(first: Sequence[float], base: Sequence[float], last: Sequence[float]
     return made
 
 
-def test_a_control_takes_all_its_runs_claims_nothing_and_tells_a_drift():
+def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
     """Of its last runs against its first, and not paired."""
     analysis = analyse_runs(control((112, 112.4, 111.6), (100, 100.1, 99.9), (108.6, 108.2, 109)))
     (comparison,) = analysis.comparisons
@@ -192,7 +192,7 @@ def test_a_control_takes_all_its_runs_claims_nothing_and_tells_a_drift():
     assert analysis.caveats[0].startswith("From its first to its last runs the control changed by −3.0 %")
 
 
-def test_what_a_median_leaves_out_is_said_with_both_ratios():
+def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
     def compile_time(made: Any) -> None:
         for row in made["rows"]:
             if metrics.TRAIN_SECONDS in row:
@@ -202,7 +202,7 @@ def test_what_a_median_leaves_out_is_said_with_both_ratios():
     assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in analysis
 
 
-def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_named():
+def test_missing_values_unpaired_runs_and_damaged_records_are_named():
     def no_memory(plan: Any) -> None:
         plan["rows"] = [{k: v for k, v in row.items() if k != "memory/peak_mib"} for row in plan["rows"]]
 
@@ -235,7 +235,7 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
     assert "The record of" not in joined_caveats(analyse_runs([make("none"), make("native", edit=put_back)]))
 
 
-def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
+def test_caveats_on_synthetic_data_cpu_and_devices_appear_only_if_true():
     made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
     clean = [*runs("none", BASE), *runs("native", SAME, FAST)]
     for words in ("Synthetic data", "Measured on a CPU"):
@@ -246,7 +246,7 @@ def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
     assert "speed" not in apart.comparison("native").estimates
 
 
-def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
+def test_each_process_counts_for_speed_and_each_seed_for_accuracy():
     control_value = [
         *(r for n, speed in enumerate(SLOW) for r in _numbered(n, runs("none", BASE[:1], (speed,)))),
         *(r for n, speed in enumerate(FAST) for r in _numbered(n, runs("native", SAME[:1], (speed,)))),

@@ -63,7 +63,7 @@ def check(wrong: Counter[str], rate: float = 0.05) -> None:
 
 
 @pytest.mark.parametrize(("k", "n"), [(2, 4)])
-def test_a_difference_is_claimed_of_each_question_in_at_most_one_set_in_twenty(k, n):
+def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n):
     """And it is claimed where the rule says so, which `test_the_rule_errs...` holds to more."""
     chance, wrong = np.random.default_rng([k, n]), Counter()
     for _ in range(SETS):
@@ -88,7 +88,7 @@ def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 4)])
-def test_equality_is_claimed_of_a_loss_of_the_margin_in_at_most_one_set_in_twenty(k, n):
+def test_false_equivalence_at_the_margin_is_claimed_in_at_most_one_set_in_twenty(k, n):
     chance, wrong = np.random.default_rng(3), Counter()
     for _ in range(SETS):
         every = nothing_differs(chance, k, n, MARGIN)
@@ -100,7 +100,7 @@ def test_equality_is_claimed_of_a_loss_of_the_margin_in_at_most_one_set_in_twent
 
 
 @pytest.mark.parametrize("looks", [(3, 5)])
-def test_looks_together_err_in_at_most_one_set_in_twenty(looks):
+def test_all_looks_together_err_in_at_most_one_set_in_twenty(looks):
     """A sweep that is looked at as planned, and ends with the first claim."""
     chance, wrong = np.random.default_rng(looks), Counter()
     for _ in range(SETS):
@@ -132,7 +132,7 @@ def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_in_a_drawn_order_drift_passes_for_a_difference_in_at_most_seven_of_a_hundred(k, n):
+def test_with_random_order_drift_is_claimed_as_a_difference_in_at_most_7_of_100_sets(k, n):
     chance, wrong = np.random.default_rng([k, n, 1]), Counter()
     for i in range(SETS):
         logs, places = drifting(chance, f"sweep {i}", k, n)
@@ -165,7 +165,7 @@ def alarms(analysis: Analysis) -> bool:
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_the_control_alarms_without_a_drift_in_at_most_one_sweep_in_twenty(k, n):
+def test_the_control_shows_false_drift_in_at_most_one_sweep_in_twenty(k, n):
     chance, wrong = np.random.default_rng([k, n, 8]), Counter()
     for _ in range(SETS):
         analysis = analyse_runs(with_control(chance, k, n, 0.0))
@@ -173,7 +173,7 @@ def test_the_control_alarms_without_a_drift_in_at_most_one_sweep_in_twenty(k, n)
     check(wrong)
 
 
-def test_the_control_sees_a_drift():
+def test_the_control_shows_a_true_drift():
     chance = np.random.default_rng(9)
     analyses = [analyse_runs(with_control(chance, 1, 4, DRIFT)) for _ in range(8)]
     assert sum(map(alarms, analyses)) >= 7

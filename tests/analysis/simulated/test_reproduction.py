@@ -44,7 +44,7 @@ def page(rng, n, noise, doctored=1.0):
 
 
 @pytest.mark.parametrize(("n", "noise"), [(3, (0.15,)), (3, (0.15, 0.05)), (5, (0.02,)), (10, (0.05, 0.15))])
-def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noise):
+def test_an_exact_publication_is_refuted_in_about_one_of_twenty_at_most(n, noise):
     """Also where the noise is beyond the margin, or an arm varies three times as much as the other."""
     rng = np.random.default_rng([n, *(int(1000 * one) for one in noise)])
     pages = [page(rng, n, noise) for _ in range(PAGES)]
@@ -53,7 +53,7 @@ def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noi
 
 
 @pytest.mark.parametrize(("n", "least"), [(3, 0.75), (5, 0.96)])
-def test_at_2_percent_noise_the_exact_is_reproduced_and_what_is_off_by_a_fifth_refuted(n, least):
+def test_at_2_percent_noise_exact_values_are_reproduced_and_wrong_ones_refuted(n, least):
     rng = np.random.default_rng(n)
     exact = [verdict for _ in range(PAGES) for verdict in page(rng, n, (0.02,))]
     assert exact.count(REPRODUCED) / len(exact) >= least

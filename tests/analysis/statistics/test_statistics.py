@@ -27,7 +27,7 @@ def sample(*values: float, first: int = 0) -> pd.Series:
     return pd.Series(values, index=range(first, first + len(values)), dtype=float)
 
 
-def test_three_pairs_by_hand():
+def test_the_interval_of_three_pairs_equals_the_hand_calculation():
     # Differences 1, 2, 3: deviation 1, error 1/sqrt(3). The seeds themselves are 100 apart.
     estimate = difference(sample(101, 202, 303), sample(100, 200, 300))
     half_width = T_2 / math.sqrt(3)
@@ -39,7 +39,7 @@ def test_three_pairs_by_hand():
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("level", [0.9, 0.9995])
-def test_intervals_are_scipys(log: bool, level: float, subtests: pytest.Subtests):
+def test_intervals_equal_scipys(log: bool, level: float, subtests: pytest.Subtests):
     def assert_is(estimate, b):
         ends = np.array(b.confidence_interval(level))
         assert estimate.at_level(level).ends == pytest.approx(tuple(np.exp(ends) if log else ends), **EXACT)
@@ -74,7 +74,7 @@ def test_intervals_are_scipys(log: bool, level: float, subtests: pytest.Subtests
         (10, 10, 0, False),
     ],
 )
-def test_paired_from_three_pairs_that_are_half_of_the_smaller_side(n_a, n_b, common, paired):
+def test_runs_are_paired_from_three_pairs_that_cover_half_of_the_smaller_side(n_a, n_b, common, paired):
     rng = np.random.default_rng(n_a)
     a, b = sample(*rng.normal(size=n_a)), sample(*rng.normal(size=n_b), first=n_a - common)
     estimate = difference(a, b)
@@ -86,7 +86,7 @@ def test_paired_from_three_pairs_that_are_half_of_the_smaller_side(n_a, n_b, com
     assert not paired or estimate.basis == f"n = {common}, paired by seed{alone}"
 
 
-def test_pairs_are_by_what_the_index_says_not_by_order():
+def test_pairs_follow_the_index_not_the_order():
     estimate = difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
     assert (estimate.value, estimate.ends) == (1.0, (1.0, 1.0))
     assert not difference(sample(*SAMPLE_A), sample(*SAMPLE_B), paired_by="").is_paired
@@ -96,7 +96,7 @@ def test_pairs_are_by_what_the_index_says_not_by_order():
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(1, 1), (2, 10), (10, 2)])
 @pytest.mark.parametrize("first", [0, 20])
-def test_below_three_a_side_there_is_what_was_seen_and_no_interval(n_a, n_b, first):
+def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_a, n_b, first):
     estimate = difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b, first=first), log=True)
     assert (estimate.has_interval, estimate.ends, estimate.prediction_interval()) == (
         False,
@@ -109,7 +109,7 @@ def test_below_three_a_side_there_is_what_was_seen_and_no_interval(n_a, n_b, fir
     assert mean(sample(*range(1, n_a + 1))).has_interval == (n_a >= 3)
 
 
-def test_what_cannot_be_told_apart_is_no_certainty():
+def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
     """Six pairs that differ by one of 1,024 images: the deviation is that, not 0."""
     step = 100 / 1024
     estimate = difference(sample(*range(50, 56)), sample(*range(50, 56)) - step, resolution=step)
@@ -132,7 +132,7 @@ def test_rounding_is_no_spread(first):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
-def test_a_figure_that_is_no_number_is_left_out(bad):
+def test_nonfinite_values_are_left_out(bad):
     good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
     assert mean(spoilt) == mean(good)
     assert difference(spoilt, good, log=True) == difference(good, good, log=True)
@@ -156,7 +156,7 @@ PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
 WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80 % bound of the deviation
 
 
-def test_the_level_is_shared_by_groups_and_looks():
+def test_the_level_is_corrected_for_groups_and_looks():
     levels = [joint_level(2), joint_level(2, 3), joint_level(0)]
     assert levels == pytest.approx([0.975, 1 - 0.05 / 6, 0.95], **EXACT)
 
@@ -177,18 +177,18 @@ def power(n: int, level: float, *distances: float) -> float:
     ("claim", "distances"),
     [({"null": 0.0}, [0.5]), ({"margin": 0.9}, [0.4, 1.4]), ({"margin": 1.2}, [0.7, 1.7])],
 )
-def test_so_many_more_reach_the_power_and_one_less_does_not(level, claim, distances):
+def test_the_planned_seeds_reach_the_power_and_one_less_does_not(level, claim, distances):
     more = more_seeds(found_at(level), **claim)
     assert power(3 + more, level, *distances) >= 0.9 > power(3 + more - 1, level, *distances)
 
 
 @pytest.mark.parametrize("margin", [2.0, 39.0, 1e4])
-def test_far_within_the_margin_one_more_is_enough(margin):
+def test_far_within_the_margin_one_more_seed_is_enough(margin):
     """Also where SciPy's non-central t is NaN."""
     assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
 
 
-def test_where_no_number_would_do_there_is_none():
+def test_no_number_of_seeds_is_named_if_none_is_enough():
     estimate = found_at(0.95)
     assert more_seeds(estimate, margin=0.5) is None  # the estimate lies on the edge
     assert more_seeds(estimate, margin=0.4) is None
@@ -201,7 +201,7 @@ def test_where_no_number_would_do_there_is_none():
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
-def test_a_share_is_scipys_exact_binomial(k, n):
+def test_the_interval_of_a_proportion_equals_scipys_exact_binomial(k, n):
     proportion = estimate_proportion(k, n)
     expected = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
     assert (proportion.low, proportion.high) == pytest.approx(tuple(expected), **EXACT)
@@ -217,7 +217,7 @@ def assert_differs_at(measured, published, p):
 
 
 @pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
-def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
+def test_a_printed_value_differs_if_outside_the_prediction_interval(value, runs):
     estimate = mean(VALUES)
     t = (estimate.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
     assert_differs_at(estimate, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
@@ -227,7 +227,7 @@ def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
     )
 
 
-def test_a_figure_with_its_own_interval_is_compared_by_welch():
+def test_a_published_value_with_its_own_interval_is_compared_by_welch():
     others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
     published = PublishedEstimate(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
     welch = stats.ttest_ind(VALUES, others, equal_var=False)
@@ -237,7 +237,7 @@ def test_a_figure_with_its_own_interval_is_compared_by_welch():
     assert not is_equivalent(mean(VALUES), published, -low - 1e-9)
 
 
-def test_a_printed_figure_is_equal_by_two_one_sided_tests():
+def test_a_printed_value_is_equivalent_by_two_one_sided_tests():
     published, ends = (
         PublishedEstimate(93.0, 92.95, 93.05),
         stats.ttest_1samp(VALUES, 0).confidence_interval(0.9),
@@ -250,7 +250,7 @@ def test_a_printed_figure_is_equal_by_two_one_sided_tests():
     assert not is_different(few, published, 0.01)
 
 
-def test_what_their_own_noise_hides_no_number_of_ours_tells():
+def test_no_number_of_runs_decides_if_the_published_value_is_too_uncertain():
     measured, level = mean(VALUES), 0.01
     assert (
         count_further_runs(measured, PublishedEstimate(93.2, 93.2, 93.2), 0.8, level) > 0
