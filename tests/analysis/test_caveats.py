@@ -1,4 +1,4 @@
-"""A report says only what is true of its runs: underflow by dtype, and how exactly an accuracy is known."""
+"""The caveats are true of the runs: underflow by dtype, and how exactly an accuracy is known."""
 
 from typing import Any
 
@@ -13,17 +13,18 @@ PERFECT = (1.0, 1.0, 1.0)
 
 
 def with_test_images(made: list, images: int) -> list:
+    """Set the size of the test set of runs."""
     for run in made:
         run.summary |= {metrics.TEST_IMAGES: images, metrics.CLASSES: 10}
     return made
 
 
-def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
+def test_underflow_is_a_loss_under_fp16_and_hypothetical_elsewhere():
     """`full` logs 5 % at scale 1 for native, 4 % for none, 7 % for others; a tenth at the scale."""
     as_bf16 = {"backend": "native_bf16"}
     made = [make("none", edit=full), make("native", edit=full), make("native", 2, edit=full, config=as_bf16)]
-    told = analyse_runs(made).numerics["underflow"]
-    shares, meaning = told.removeprefix("Gradient elements below fp16's range, at most: ").split(". ")
+    analysis = analyse_runs(made).numerics["underflow"]
+    shares, meaning = analysis.removeprefix("Gradient elements below fp16's range, at most: ").split(". ")
     assert shares.split("; ") == [
         "none below 1 % would be lost in fp16 (4 % without the loss scale)",
         "native below 1 % flushed to zero (5 % without the loss scale)",
@@ -33,7 +34,7 @@ def test_gradients_are_flushed_only_under_fp16_and_would_be_lost_elsewhere():
     assert "flushed" not in analyse_runs([made[0], made[2]]).numerics["underflow"]
 
 
-def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_says_so():
+def test_perfect_agreement_assumes_the_resolution_of_the_test_set_with_a_caveat():
     """Three pairs that agree: s is one answer of 200, 0.5 points; 4.303 * 0.5 / sqrt(3) = 1.242."""
     made = with_test_images([*runs("none", PERFECT), *runs("native", PERFECT)], 200)
     unfinished = make("native", 9, state="running")  # which has no test set in its summary yet
@@ -41,12 +42,12 @@ def test_perfect_accuracy_in_every_run_has_the_resolution_of_its_test_set_and_sa
     low, high = analysis.comparison("native").estimates["quality"].ends
     half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
     assert (low, high) == (pytest.approx(-half), pytest.approx(half))
-    told = " ".join(analysis.caveats)
-    assert "the seeds agree exactly, which is no evidence of a spread of zero" in told
-    assert "a standard deviation of 0.5 points, one answer of 200 test images" in told
+    caveats = " ".join(analysis.caveats)
+    assert "the seeds agree exactly, which is no evidence of a spread of zero" in caveats
+    assert "a standard deviation of 0.5 points, one answer of 200 test images" in caveats
 
 
-def test_seeds_that_differ_assume_no_spread():
+def test_seeds_that_differ_need_no_assumed_spread():
     made = with_test_images([*runs("none", BASE), *runs("native", SAME)], 10_000)
     assert "agree exactly" not in " ".join(analyse_runs(made).caveats)
 

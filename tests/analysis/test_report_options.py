@@ -1,6 +1,4 @@
-"""What is asked beside the runs: requirements and the plan, each held against the interval that was tested;
-speed and memory that `ampcompare bench` measured.
-"""
+"""Options of a report besides the runs: gates, the plan, and benchmarks."""
 
 import itertools
 import json
@@ -26,16 +24,18 @@ RECORDS = [
 
 @pytest.fixture(scope="module")
 def known():
+    """Return the estimates of the group `native`."""
     analysis = analyse_runs(RECORDS)
     return analysis.comparison("native").estimates
 
 
 def shown(text: str, records=RECORDS, **options) -> dict[str, bool]:
+    """Return for each gate of a requirement whether it is shown."""
     analysis = analyse_runs(records, require=[text], **options)
     return {answer.gate.text: answer.is_shown for answer in analysis.gate_results}
 
 
-def test_what_is_shown_ends_where_the_interval_does(known):
+def test_a_gate_is_shown_up_to_the_end_of_the_interval(known):
     low, high = known["speed"].low, known["memory"].high
     terms = (f"speedup >= {low - 1e-6:.9f}", f"speedup >= {known['speed'].value:.9f}")
     assert list(shown(f"native: {', '.join(terms)}").values()) == [True, False]
@@ -43,13 +43,13 @@ def test_what_is_shown_ends_where_the_interval_does(known):
     assert list(shown(f"native: {', '.join(terms)}").values()) == [True, False]
 
 
-def test_equivalence_is_asked_at_the_margin_of_the_requirement_not_the_reports():
+def test_an_equivalence_gate_uses_its_own_margin():
     terms = ("equivalent within 0.5", "equivalent within 0.3", "not lower by 0.4", "not lower by 0.36")
-    found = shown(f"apex_o1: {', '.join(terms)}", margin=2.0)
-    assert found == dict(zip(terms, (True, False, True, False), strict=True))
+    results = shown(f"apex_o1: {', '.join(terms)}", margin=2.0)
+    assert results == dict(zip(terms, (True, False, True, False), strict=True))
 
 
-def test_a_control_speaks_against_a_speed_up_but_not_against_being_no_slower_than_a_share():
+def test_a_control_can_refute_a_speed_up_gate_but_not_a_gate_below_1():
     small = (40.4, 41.42, 42.41, 40.41, 41.4)
     arm = runs("none", SAME, (38, 43.5, 40, 43, 41), arms=("first", "first", "last", "last", "last"))
     records = [*runs("none", BASE), *runs("native", SAME, small), *arm]
@@ -59,7 +59,7 @@ def test_a_control_speaks_against_a_speed_up_but_not_against_being_no_slower_tha
     }
 
 
-def test_nothing_of_quality_is_shown_of_a_group_with_failures():
+def test_no_quality_gate_is_shown_for_a_group_with_failures():
     assert shown("fp16: speedup >= 1.5, equivalent within 5, not lower by 5, failures <= 2") == {
         "speedup >= 1.5": False,  # two runs are left, too few for an interval
         "equivalent within 5": False,
@@ -86,7 +86,7 @@ def test_nothing_of_quality_is_shown_of_a_group_with_failures():
         ("none: speedup >= 1.5", "what others are compared with"),
     ],
 )
-def test_words_that_say_nothing_are_one_line(text, message):
+def test_an_invalid_gate_is_refused_in_one_line(text, message):
     with pytest.raises(UserError, match=message) as told:
         analyse_runs(RECORDS, require=[text])
     assert "\n" not in str(told.value)
@@ -94,7 +94,7 @@ def test_words_that_say_nothing_are_one_line(text, message):
         analyse_runs(RECORDS, metric="eval/loss", require=["native: not lower by 0.1"])
 
 
-def test_a_run_that_goes_on_may_fail_still():
+def test_a_running_run_counts_as_a_possible_failure():
     going = make("native", 9, state="running", steps=20, epochs=2)
     done = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(3)]
     (answer,) = analyse_runs([*done, going], require=["native: failures <= 0"]).gate_results
@@ -108,15 +108,17 @@ PLAN = {"margin": 1.0, "target": 0.5, "looks": [3, 5], "max_seeds": 5}
 
 
 def planned(n: int = 5, **plan: Any):
+    """Return runs with a plan in their configs."""
     config = {"plan": PLAN | plan}
     return [*runs("none", BASE[:n], config=config), *runs("native", SAME[:n], FAST, config=config)]
 
 
 def note(records, **options) -> str:
+    """Return the first caveat."""
     return analyse_runs(records, **options).caveats[0]
 
 
-def test_margin_target_and_levels_are_those_of_the_plan():
+def test_margin_target_and_level_come_from_the_plan():
     analysis = analyse_runs(planned())
     assert (analysis.metric.margin, analysis.target) == (1.0, 50.0)
     assert "the same within 1 point" in analysis.headline
@@ -127,13 +129,13 @@ def test_margin_target_and_levels_are_those_of_the_plan():
     assert "Not as planned" not in " ".join(analysis.caveats)
 
 
-def test_what_is_asked_for_comes_before_the_plan_and_is_said():
+def test_options_override_the_plan_with_a_caveat():
     analysis = analyse_runs(planned(), margin=0.5, target=0.6)
     assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
     assert analysis.caveats[0] == "Not as planned: the margin is 0.5 points and the target is 60.00 %."
 
 
-def test_what_is_not_as_planned_is_said():
+def test_deviations_from_the_plan_give_a_caveat():
     assert "4 seeds so far is no planned look" in note(planned(4))
     assert "no planned look" not in note(planned(3))
     assert "there is no control" in note(planned(control="bookends"))
@@ -141,7 +143,7 @@ def test_what_is_not_as_planned_is_said():
     assert "planned" not in " ".join([unplanned.basis, unplanned.caption, *unplanned.caveats])
 
 
-def test_runs_that_disagree_have_no_plan_in_it():
+def test_plan_values_that_differ_between_runs_are_not_used():
     records = [*runs("none", BASE, config={"plan": {"margin": 1.0}})]
     records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})
     analysis = analyse_runs(records)
@@ -149,7 +151,7 @@ def test_runs_that_disagree_have_no_plan_in_it():
     assert "The runs' plan.margin is 1.0 and 2.0: none of these is used." in " ".join(analysis.caveats)
 
 
-def test_of_a_plan_that_was_extended_every_look_counts():
+def test_every_look_of_an_extended_plan_counts():
     """With one look for none of them the intervals would be too narrow."""
     longer = {"plan": PLAN | {"looks": [3, 5, 10]}}
     analysis = analyse_runs([*planned(), *runs("fp16", SAME, FAST, config=longer)])
@@ -161,7 +163,7 @@ ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] 
 BELOW = (-1, 0)
 
 
-def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests):
+def test_an_invalid_plan_value_is_named_and_not_used(subtests: pytest.Subtests):
     for key, odd in itertools.product(PLAN | {"control": ""}, (*ODD, *BELOW)):
         with subtests.test(key=key, odd=odd):
             analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
@@ -175,10 +177,11 @@ RUNS = [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", SAME, SL
 
 
 def arm(label: str, ratio: float, *ends: float | None, **more: str) -> dict[str, Any]:
+    """Return the entry of an arm in a benchmark's file."""
     low, high = ends or (None, None)
     figures = {"step_ms": 1.0, "images_per_second": 100.0 * ratio, "peak_mib": 50.0, "failed": None}
-    told = {"label": label, "options": {"backend": label} | more, "rounds": 24}
-    return figures | told | {"ratio": ratio, "low": low, "high": high}
+    fields = {"label": label, "options": {"backend": label} | more, "rounds": 24}
+    return figures | fields | {"ratio": ratio, "low": low, "high": high}
 
 
 NATIVE = arm("native", 1.3, 1.2, 1.4)
@@ -191,6 +194,7 @@ def with_bench(
     runs: Any = None,
     **more: Any,
 ):
+    """Return the analysis of runs with the speeds of a benchmark."""
     every = [arm("none", 1.0, 1.0, 1.0), *arms]
     content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
     file = folder / "bench.json"
@@ -198,52 +202,52 @@ def with_bench(
     return analyse_runs(runs or RUNS, bench=str(file))
 
 
-def test_speed_is_that_of_the_bench_and_all_else_that_of_the_runs(tmp_path: Path):
-    found, alone = with_bench(tmp_path, NATIVE, arm("fp16", 1.1)), analyse_runs(RUNS)
-    native, fp16 = found.comparison("native"), found.comparison("fp16")
+def test_speed_comes_from_the_benchmark_and_everything_else_from_the_runs(tmp_path: Path):
+    analysis, alone = with_bench(tmp_path, NATIVE, arm("fp16", 1.1)), analyse_runs(RUNS)
+    native, fp16 = analysis.comparison("native"), analysis.comparison("fp16")
     assert (native.speedup, native.estimates["speed"].ends) == (1.3, (1.2, 1.4))
     assert native.claims["speed"].shown == ("faster",)
     assert (fp16.speedup, fp16.claims["speed"].why) == (1.1, "24 rounds in turns")
     assert native.group.estimates["images_per_second"].value == pytest.approx(130)
     for question in ("memory", "quality"):
         assert native.estimates[question] == alone.comparison("native").estimates[question]
-    assert found.headline.startswith("native: 1.30× as fast, ")
-    told = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
-    assert f"{told}Its control is 1.01× and resolves differences from 2 % on." in found.caption
+    assert analysis.headline.startswith("native: 1.30× as fast, ")
+    caption = "Speed is from `ampcompare bench`: 24 interleaved rounds on a card, intervals at 99 %. "
+    assert f"{caption}Its control is 1.01× and resolves differences from 2 % on." in analysis.caption
 
 
-def test_the_speed_of_another_device_is_not_taken(tmp_path: Path):
-    found, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
+def test_a_benchmark_on_another_device_is_not_used(tmp_path: Path):
+    analysis, alone = with_bench(tmp_path, NATIVE, device="another card"), analyse_runs(RUNS)
     for label in ("native", "fp16"):
-        assert found.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
-    assert "None of the arms of --bench has" in found.caption
-    assert "time" in found.comparison("native").estimates
+        assert analysis.comparison(label).estimates["speed"] == alone.comparison(label).estimates["speed"]
+    assert "None of the arms of --bench has" in analysis.caption
+    assert "time" in analysis.comparison("native").estimates
 
 
-def test_beside_the_speed_of_a_benchmark_no_time_of_a_run_is_shown_as_if_they_were_comparable(tmp_path: Path):
-    found = with_bench(tmp_path, NATIVE)  # which has no arm of fp16
-    fp16 = found.comparison("fp16")
+def test_with_benchmark_speeds_no_times_of_runs_are_shown(tmp_path: Path):
+    analysis = with_bench(tmp_path, NATIVE)  # which has no arm of fp16
+    fp16 = analysis.comparison("fp16")
     assert "speed" not in fp16.estimates
     assert fp16.claims["speed"].why == "not in the benchmark"
-    table = comparison_table(found)
+    table = comparison_table(analysis)
     assert [column.key for column in table.columns] == ["speed", "memory", "quality"]
     (cell,) = (row.cells["speed"] for row in table.rows if row.label == "fp16")
     assert (cell.text, cell.also, cell.answer) == ("–", "", "not compared")
-    assert not {"throughput", "quality-time"} & charts_of(found).keys()
-    assert "the speed-up is another" not in " ".join(found.caveats)
+    assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
+    assert "the speed-up is another" not in " ".join(analysis.caveats)
     assert {"throughput", "quality-time"} < charts_of(analyse_runs(RUNS)).keys()
 
 
-def test_a_benchmarks_speed_is_named_as_such_where_no_speed_is_compared(tmp_path: Path):
+def test_benchmark_speeds_are_named_even_if_no_speed_is_compared(tmp_path: Path):
     def on_cpu(plan: Any) -> None:
         plan["summary"]["environment"] |= {"device_type": "cpu", "arithmetic": {"float16": "fp32"}}
 
     made = [make(b, seed, edit=on_cpu) for b in ("none", "native") for seed in (1, 2, 3)]
-    found = with_bench(tmp_path, NATIVE, runs=made)
-    assert "speed" not in found.comparison("native").estimates
-    assert "Speed is from `ampcompare bench`" in found.caption
-    assert found.comparison("native").group.estimates["images_per_second"].value == 130
-    assert not {"throughput", "quality-time"} & charts_of(found).keys()
+    analysis = with_bench(tmp_path, NATIVE, runs=made)
+    assert "speed" not in analysis.comparison("native").estimates
+    assert "Speed is from `ampcompare bench`" in analysis.caption
+    assert analysis.comparison("native").group.estimates["images_per_second"].value == 130
+    assert not {"throughput", "quality-time"} & charts_of(analysis).keys()
 
 
 FINGERPRINT = {
@@ -259,7 +263,7 @@ FINGERPRINT = {
 
 
 def own(change: Any = None) -> list[Any]:
-    """Runs of a network and data of the user's own, as they are recorded."""
+    """Return recorded runs with a user's own network and data."""
 
     def edit(plan: Any) -> None:
         plan["config"]["model"]["name"], plan["config"]["data"]["source"] = (
@@ -276,7 +280,8 @@ def own(change: Any = None) -> list[Any]:
     return [make(b, seed, edit=edit) for b in ("none", "native") for seed in (1, 2, 3)]
 
 
-def beside(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+def with_fingerprint(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **options: str) -> Any:
+    """Return the analysis of runs with a benchmark that has this fingerprint."""
     content = {"baseline": "none", "level": 0.99, "machine": "a card", "device": DEVICE, "minutes": 1.0}
     arms = [arm("none", 1.0, 1.0, 1.0, **options), arm("native", 1.3, 1.2, 1.4, **options)]
     file, control = folder / "bench.json", arm("control", 1.01, 0.98, 1.02)
@@ -285,15 +290,15 @@ def beside(folder: Path, runs: list[Any], fingerprint: Any = FINGERPRINT, **opti
     return analyse_runs(runs, bench=str(file))
 
 
-def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Path):
+def test_a_matching_benchmark_is_used_without_a_caveat(tmp_path: Path):
     options = {"batch_size": "128", "memory_format": "channels_last", "optimizer.name": "sgd"}
-    found = beside(tmp_path, own(), **options)
-    assert found.comparison("native").speedup == 1.3
-    assert "benchmark" not in " ".join(found.caveats)
+    analysis = with_fingerprint(tmp_path, own(), **options)
+    assert analysis.comparison("native").speedup == 1.3
+    assert "benchmark" not in " ".join(analysis.caveats)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "what"),
+    ("key", "value", "difference"),
     [
         ("model", "resnet18", "another network"),
         ("model_source", "edited", "other code"),
@@ -303,20 +308,20 @@ def test_a_benchmark_of_what_the_runs_train_is_taken_without_a_word(tmp_path: Pa
         ("test_set", "ffff", "other data"),
     ],
 )
-def test_a_benchmark_of_another_network_other_data_or_code_is_refused_with_both_values(
-    tmp_path: Path, key: str, value: str, what: str
+def test_a_benchmark_of_other_network_data_or_code_is_refused_with_both_values(
+    tmp_path: Path, key: str, value: str, difference: str
 ):
     with pytest.raises(UserError) as problem:
-        beside(tmp_path, own(), FINGERPRINT | {key: value})
+        with_fingerprint(tmp_path, own(), FINGERPRINT | {key: value})
     (line,) = problem.value.lines
     recorded = "89ab-40000-10000" if key == "data_fingerprint" else FINGERPRINT[key]
     recorded = "/home/me/net.py:build" if key == "model" else recorded
-    assert what in line
+    assert difference in line
     assert f"it measured {key} {value}, the runs have {recorded}; " in line
 
 
 @pytest.mark.parametrize(
-    ("options", "version", "told"),
+    ("options", "version", "difference"),
     [
         ({"batch_size": "64"}, "0.2.0", "batch_size 64 (the runs: 128)"),
         ({"memory_format": "contiguous"}, "0.2.0", "memory_format contiguous (the runs: channels_last)"),
@@ -324,56 +329,56 @@ def test_a_benchmark_of_another_network_other_data_or_code_is_refused_with_both_
         ({}, "0.3.0", "package_version 0.3.0 (the runs: 0.2.0)"),
     ],
 )
-def test_another_batch_size_layout_optimizer_or_version_is_the_first_caveat(
-    tmp_path: Path, options: dict[str, str], version: str, told: str
+def test_a_benchmark_with_other_tolerated_settings_gives_the_first_caveat(
+    tmp_path: Path, options: dict[str, str], version: str, difference: str
 ):
     runs = own(lambda plan: plan["config"].update(optimizer={"name": "sgd"}))
-    found = beside(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
-    assert found.comparison("native").speedup == 1.3
-    assert found.caveats[0] == f"The benchmark was measured with {told}."
+    analysis = with_fingerprint(tmp_path, runs, FINGERPRINT | {"package_version": version}, **options)
+    assert analysis.comparison("native").speedup == 1.3
+    assert analysis.caveats[0] == f"The benchmark was measured with {difference}."
 
 
-def test_a_benchmark_without_a_fingerprint_is_not_verified_and_says_so_first(tmp_path: Path):
-    found = beside(tmp_path, own(), None)
-    assert found.comparison("native").speedup == 1.3
-    assert found.caveats[0].startswith("The benchmark is not verified: ")
+def test_a_benchmark_without_a_fingerprint_gives_the_first_caveat(tmp_path: Path):
+    analysis = with_fingerprint(tmp_path, own(), None)
+    assert analysis.comparison("native").speedup == 1.3
+    assert analysis.caveats[0].startswith("The benchmark is not verified: ")
 
 
 @pytest.mark.parametrize("data", ["cifar10", "synthetic"])
-def test_synthetic_images_in_place_of_a_built_in_data_set_are_no_other_data(tmp_path: Path, data: str):
+def test_synthetic_images_count_as_the_built_in_data_set_that_they_replace(tmp_path: Path, data: str):
     nothing = dict.fromkeys(FINGERPRINT) | {"model": "resnet50", "data": data}
-    assert beside(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
+    assert with_fingerprint(tmp_path, RUNS, nothing).comparison("native").speedup == 1.3
     with pytest.raises(UserError, match="other data than the runs'"):
-        beside(tmp_path, RUNS, nothing | {"data": "cifar100"})
+        with_fingerprint(tmp_path, RUNS, nothing | {"data": "cifar100"})
 
 
-def test_with_one_seed_the_heading_is_the_speed_of_the_benchmark_and_says_that_quality_is_inconclusive(
+def test_with_one_seed_the_headline_has_the_benchmark_speed_and_inconclusive_quality(
     tmp_path: Path,
 ):
     """The 0.91x of one is not shown to be slower, the 0.83x of the other is."""
     few = [run for run in RUNS if run.option("seed") == 0]
     content = [NATIVE, arm("fp16", 0.83, 0.80, 0.86)]
-    found = with_bench(tmp_path, *content, runs=few)
-    assert found.headline == "native: 1.30× as fast, accuracy inconclusive at n = 1"
-    found = with_bench(tmp_path, arm("native", 0.91, 0.8, 1.02), arm("fp16", 0.83, 0.80, 0.86), runs=few)
-    assert found.accent == "native"
+    analysis = with_bench(tmp_path, *content, runs=few)
+    assert analysis.headline == "native: 1.30× as fast, accuracy inconclusive at n = 1"
+    analysis = with_bench(tmp_path, arm("native", 0.91, 0.8, 1.02), arm("fp16", 0.83, 0.80, 0.86), runs=few)
+    assert analysis.accent == "native"
 
 
-def test_where_the_control_is_none_nothing_is_claimed(tmp_path: Path):
-    found = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
-    assert not found.comparison("native").claims["speed"].shown
-    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in found.caption
+def test_with_an_uneven_control_no_speed_is_claimed(tmp_path: Path):
+    analysis = with_bench(tmp_path, NATIVE, control=(1.05, 1.1))
+    assert not analysis.comparison("native").claims["speed"].shown
+    assert "Speed has no intervals: the control, the baseline once more, is 1.01× as fast" in analysis.caption
 
 
-def test_a_small_offset_of_the_control_is_a_limit_of_resolution_and_no_uneven_machine(tmp_path: Path):
+def test_a_small_offset_of_the_control_limits_the_resolution(tmp_path: Path):
     narrow = arm("native", 1.004, 1.003, 1.005), arm("fp16", 1.2, 1.19, 1.21)
-    found = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
-    assert found.comparison("fp16").claims["speed"].shown == ("faster",)
-    assert found.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
+    analysis = with_bench(tmp_path, *narrow, control=(1.0025, 1.0032))
+    assert analysis.comparison("fp16").claims["speed"].shown == ("faster",)
+    assert analysis.comparison("native").claims["speed"].shown == ()  # 1.003 is within the control's 1.0032
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "cannot be read"), ('{"arms": 3}', "not what")])
-def test_another_file_is_refused_in_one_line(content: str, why: str, tmp_path: Path):
+def test_a_file_that_is_no_benchmark_is_refused_in_one_line(content: str, why: str, tmp_path: Path):
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(UserError, match=why) as problem:
         analyse_runs(RUNS, bench=str(tmp_path / "x.json"))

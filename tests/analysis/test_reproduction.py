@@ -1,6 +1,4 @@
-"""One's own runs beside a publication: which are evidence, what they say of each of its figures; and runs
-written as a publication.
-"""
+"""Own runs against a publication: which runs are evidence, the verdicts, and publishing one's own runs."""
 
 import pytest
 import yaml
@@ -18,57 +16,60 @@ TRIED = (*BACKENDS.values(),)
 
 
 def runs_of(backends=TRIED, seeds=(1, 2, 3), **options):
+    """Return runs of these backends and seeds."""
     return [make(b, seed, **options) for b in backends for seed in seeds]
 
 
-def judged(path, runs=None, **more):
+def reproduce(path, runs=None, **more):
+    """Return the assessment of a publication by these runs."""
     return analyse_runs(runs_of() if runs is None else runs, reproduce=path, **more).reproduction
 
 
-def verdicts(found):
-    return {(row.figure.name, row.arm): row.verdict for row in found.rows}
+def verdicts(result):
+    """Return the verdicts by metric and arm."""
+    return {(row.published_metric.name, row.arm): row.verdict for row in result.rows}
 
 
 @pytest.mark.parametrize(("times", "off"), [(1.0, ""), (0.8, "25 % above it"), (1.2, "17 % below it")])
-def test_an_exact_figure_is_reproduced_and_one_off_by_a_fifth_refuted(tmp_path, times, off):
-    found = judged(written(tmp_path, {"speed": throughput(times), "memory": peaks()}))
+def test_an_exact_value_is_reproduced_and_one_off_by_a_fifth_is_refuted(tmp_path, times, off):
+    result = reproduce(written(tmp_path, {"speed": throughput(times), "memory": peaks()}))
     speed = REFUTED if off else REPRODUCED
-    assert list(verdicts(found).items()) == [
+    assert list(verdicts(result).items()) == [
         (("speed", "amp"), speed),
         (("speed", "O1"), speed),
         (("memory", "amp"), REPRODUCED),
         (("memory", "O1"), REPRODUCED),
     ]
-    assert found.is_refuted is bool(off)
-    assert off in found.rows[0].why
-    assert ("4 reproduced" in found.headline) is not bool(off)
+    assert result.is_refuted is bool(off)
+    assert off in result.rows[0].why
+    assert ("4 reproduced" in result.headline) is not bool(off)
 
 
-def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
+def test_a_refutation_names_differences_in_setting_and_software(tmp_path):
     setting = {"model.name": "resnet50", "data.source": "cifar10", "batch_size": 256, "epochs": 5}
     path = written(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
-    (first, _) = judged(path).refuted
+    (first, _) = reproduce(path).refuted
     assert "batch_size 128 (published 256)" in first
     assert "torch 2.14.1 (published torch 1.6)" in first
 
 
-def test_ratio_carries_the_rounding_of_both_figures(tmp_path):
+def test_a_ratio_has_the_rounding_of_both_values(tmp_path):
     figures = {"time": {"measured": "seconds", "values": {"fp32": "8.0", "amp": "4.0"}}}
-    (row,) = judged(written(tmp_path, figures)).rows
+    (row,) = reproduce(written(tmp_path, figures)).rows
     assert (row.published.low, row.published.value, row.published.high) == pytest.approx(
         (7.95 / 4.05, 2, 8.05 / 3.95)
     )
 
 
-def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
+def test_time_on_another_card_is_not_judged_and_memory_is(tmp_path):
     path = written(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
-    found = judged(path)
-    assert verdicts(found)["speed", "amp"] == ELSEWHERE
-    assert verdicts(found)["memory", "amp"] == REFUTED
-    assert f"hardware {CARD} (CUDA) (published NVIDIA A100)" in found.differences
+    result = reproduce(path)
+    assert verdicts(result)["speed", "amp"] == ELSEWHERE
+    assert verdicts(result)["memory", "amp"] == REFUTED
+    assert f"hardware {CARD} (CUDA) (published NVIDIA A100)" in result.differences
 
 
-def test_a_card_is_known_under_either_name():
+def test_a_card_is_recognised_under_its_long_and_short_name():
     for published, device in [
         ("Tesla V100", "Tesla V100-SXM2-16GB"),
         ("NVIDIA A100 80GB", "NVIDIA A100-SXM4-80GB"),
@@ -84,24 +85,24 @@ def test_a_card_is_known_under_either_name():
 def test_runs_of_another_model_or_data_are_refused_in_one_line(tmp_path):
     config = {"model": {"name": "resnet20", "stem": "cifar"}}
     with pytest.raises(UserError, match=r"^[^\n]*none of 9 runs is of it: model.name resnet20 [^\n]*$"):
-        judged(written(tmp_path), runs_of(config=config))
+        reproduce(written(tmp_path), runs_of(config=config))
     with pytest.raises(UserError, match=r"data.source noise \(published cifar10\)"):
-        judged(written(tmp_path), runs_of(source="noise"))
+        reproduce(written(tmp_path), runs_of(source="noise"))
 
 
-def test_runs_that_do_not_fit_are_left_out_with_a_line(tmp_path):
+def test_runs_that_match_no_arm_are_left_out_with_a_reason(tmp_path):
     others = [make("none", 9, config={"model": {"name": "resnet20", "stem": "cifar"}}), make("fp16", 1)]
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
-    found = judged(written(tmp_path), [*runs_of(), *others, *slow])
-    assert set(verdicts(found).values()) == {REPRODUCED}
-    (model, arm, setting) = found.match.left_out
+    result = reproduce(written(tmp_path), [*runs_of(), *others, *slow])
+    assert set(verdicts(result).values()) == {REPRODUCED}
+    (model, arm, setting) = result.match.left_out
     assert "model.name resnet20 (published resnet50)" in model
     assert "backend fp16 is none of its arms (fp32, amp and O1)" in arm
     assert setting == "3 runs of amp: in another setting (batch_size 64 (published 128))"
-    assert found.match.arms["amp"].n == 3
+    assert result.match.arms["amp"].n == 3
 
 
-def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
+def test_an_arm_is_matched_by_all_its_keys(tmp_path):
     arms = {"fp32": {"backend": "none"}, "TF32": {"backend": "none", "tf32": True}}
     figures = {"speed": {"measured": "images_per_second", "values": {"fp32": "40.0", "TF32": "76.0"}}}
 
@@ -111,27 +112,27 @@ def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
 
     fast = [make("none", seed, edit=faster, config={"tf32": True}, id=f"tf{seed}") for seed in (1, 2, 3)]
     path = written(tmp_path, figures, arms=arms)
-    found = judged(path, [*runs_of(("none",)), *fast])
-    assert verdicts(found) == {("speed", "TF32"): REPRODUCED}
+    result = reproduce(path, [*runs_of(("none",)), *fast])
+    assert verdicts(result) == {("speed", "TF32"): REPRODUCED}
 
 
-def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
-    found = judged(written(tmp_path), runs_of(seeds=(1,)))
-    assert set(verdicts(found).values()) == {OPEN}
-    assert all(row.more_runs for row in found.rows)
-    assert "three are the least" in found.rows[0].why
+def test_one_run_per_arm_is_open_and_names_the_number_of_runs(tmp_path):
+    result = reproduce(written(tmp_path), runs_of(seeds=(1,)))
+    assert set(verdicts(result).values()) == {OPEN}
+    assert all(row.more_runs for row in result.rows)
+    assert "three are the least" in result.rows[0].why
 
 
-def test_shrunk_runs_are_no_evidence(tmp_path):
+def test_scaled_down_runs_are_no_evidence(tmp_path):
     config = {"published": {"name": "paper", "scale": 0.02, "network": "tiny"}, "epochs": 2}
     config |= {"model": {"name": "tiny"}, "data": {"source": "cifar10", "train_limit": 100}}
-    found = judged(written(tmp_path), runs_of(config=config))
-    assert set(verdicts(found).values()) == {OPEN}
-    assert all("at scale 0.02" in row.why and "tiny" in row.why for row in found.rows)
+    result = reproduce(written(tmp_path), runs_of(config=config))
+    assert set(verdicts(result).values()) == {OPEN}
+    assert all("at scale 0.02" in row.why and "tiny" in row.why for row in result.rows)
 
 
-def accuracies(of):
-    """Runs whose last accuracies are these, by backend."""
+def accuracies(values_of):
+    """Return runs with these last accuracies, by backend."""
 
     def to(value):
         def edit(plan):
@@ -140,50 +141,50 @@ def accuracies(of):
 
         return edit
 
-    return [make(b, i, edit=to(v)) for b, values in of.items() for i, v in enumerate(values)]
+    return [make(b, i, edit=to(v)) for b, values in values_of.items() for i, v in enumerate(values)]
 
 
-def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp_path):
-    ours = accuracies({"none": [0.9360, 0.9364, 0.9362], "native": [0.9350, 0.9354, 0.9352]})
+def test_accuracies_are_compared_in_points_and_the_baselines_as_it_is(tmp_path):
+    own_runs = accuracies({"none": [0.9360, 0.9364, 0.9362], "native": [0.9350, 0.9354, 0.9352]})
 
-    def beside(amp, **more):
+    def assessed(amp, **more):
         figures = {"accuracy": {"measured": "final_accuracy", "values": {"fp32": "93.6", "amp": amp}}}
-        return judged(written(tmp_path, figures, **more), ours).rows
+        return reproduce(written(tmp_path, figures, **more), own_runs).rows
 
-    baseline, amp = beside("93.5")
+    baseline, amp = assessed("93.5")
     assert (baseline.verdict, amp.verdict) == (REPRODUCED, REPRODUCED)
     assert (amp.measured.value, amp.published.low) == pytest.approx((-0.1, -0.2))
-    _, doctored = beside("90.1")
+    _, doctored = assessed("90.1")
     assert doctored.verdict == REFUTED
     assert "3.4 points above it" in doctored.why
     # Runs of another length say nothing of it.
     longer = {"model.name": "resnet50", "data.source": "cifar10", "epochs": 100}
-    for row in beside("93.5", setting=longer):
+    for row in assessed("93.5", setting=longer):
         assert row.verdict == OPEN
         assert "epochs 5 (published 100)" in row.why
 
 
-def test_arm_without_runs_and_figure_without_baseline_are_said(tmp_path):
+def test_an_arm_without_runs_and_a_value_without_a_baseline_are_named(tmp_path):
     figures = {"speed": throughput(), "alone": {"measured": "seconds", "values": {"fp32": "8.0"}}}
-    found = judged(written(tmp_path, figures), runs_of(("none", "native")))
-    assert verdicts(found)["speed", "O1"] == OPEN
-    assert "no run of O1 here" in found.rows[1].why
-    assert "no other arm" in found.rows[2].why
+    result = reproduce(written(tmp_path, figures), runs_of(("none", "native")))
+    assert verdicts(result)["speed", "O1"] == OPEN
+    assert "no run of O1 here" in result.rows[1].why
+    assert "no other arm" in result.rows[2].why
 
 
-def test_figures_with_intervals_of_their_own_are_judged_by_both_errors(tmp_path):
-    def figure(value, half):
-        return {"value": value, "low": value - half, "high": value + half, "n": 5}
+def test_values_with_their_own_intervals_are_assessed_by_both_errors(tmp_path):
+    def figure(value, half_width):
+        return {"value": value, "low": value - half_width, "high": value + half_width, "n": 5}
 
     wide = {"fp32": figure(40.0, 8.0), "amp": figure(95.0, 19.0)}
     sharp = {"fp32": figure(40.0, 0.3), "amp": figure(95.0, 0.5)}
     for values, verdict in ((wide, OPEN), (sharp, REFUTED)):
         path = written(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
-        assert verdicts(judged(path)) == {("speed", "amp"): verdict}
+        assert verdicts(reproduce(path)) == {("speed", "amp"): verdict}
 
 
 def varied(plan):
-    """A little noise, as machines have it, that no two runs share; accuracies that are close."""
+    """Edit a run: a little noise, as machines have it, and accuracies that are close."""
     seed = plan["config"]["seed"]
     for row in plan["rows"]:
         if "memory/peak_mib" in row:
@@ -194,10 +195,11 @@ def varied(plan):
 
 
 def noisy_runs(backends=TRIED, seeds=(1, 2, 3), **options):
+    """Return runs with a little noise."""
     return [make(b, s, edit=varied, **options) for b in backends for s in seeds]
 
 
-def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp_path):
+def test_a_publication_of_own_runs_is_reproduced_by_the_same_runs(tmp_path):
     path = str(publish(analyse_runs(noisy_runs()), str(tmp_path / "mine.yaml")))
     mine = load_publication(path)
     assert (mine.setting["model.name"], mine.setting["batch_size"]) == ("resnet50", 128)
@@ -208,13 +210,13 @@ def test_what_is_published_says_all_of_it_and_is_reproduced_by_the_same_runs(tmp
     assert speed.low < speed.value < speed.high
     assert (speed.n, speed.confidence) == (3, 0.95)
     assert "native1" in mine.note
-    found = judged(path, noisy_runs())
-    assert len(found.rows) == 2 * 7 + 2
-    assert {row.verdict for row in found.rows} == {REPRODUCED}
-    assert (found.match.same_card, [*found.differences]) == (True, [])
+    result = reproduce(path, noisy_runs())
+    assert len(result.rows) == 2 * 7 + 2
+    assert {row.verdict for row in result.rows} == {REPRODUCED}
+    assert (result.match.same_card, [*result.differences]) == (True, [])
 
 
-def test_options_in_which_arms_differ_are_theirs(tmp_path):
+def test_options_that_differ_between_arms_belong_to_the_arms(tmp_path):
     config = {"batch_size": 64, "model": {"name": "resnet50", "kwargs": {"width": 8}}}
     runs = [*noisy_runs(("none",)), *noisy_runs(("native",), config=config)]
     mine = load_publication(str(publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))))
@@ -223,7 +225,7 @@ def test_options_in_which_arms_differ_are_theirs(tmp_path):
     assert [arm.get("model.kwargs.width") for arm in mine.arms.values()] == [None, 8]
 
 
-def test_a_hostile_name_makes_no_other_file(tmp_path):
+def test_hostile_names_cannot_change_the_file(tmp_path):
     runs = [*noisy_runs(("none",)), *noisy_runs(("native",), config={"model": {"name": "a: b\n- c\x1b[0m"}})]
     path = publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))
     assert "\x1b" not in path.read_text()

@@ -1,7 +1,6 @@
-"""Records of which the right answer is known, and the heading and badge that give it: of a search by the best
-of each, of a grid by like with like as well.
+"""Headline and badges of records with a known answer: of comparisons, of a search, and of a grid.
 
-Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
+Accuracies and speeds are chosen so that each interval follows by hand from the differences of the pairs.
 """
 
 from typing import Any
@@ -113,14 +112,14 @@ TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_heading_and_chips_are_the_answer(case: str):
+def test_headline_and_badges_have_the_known_answer(case: str):
     records, expected, badges = TABLE[case]
     analysis = analyse_runs(records)
     assert analysis.headline == expected
     assert {g.label: analysis.badge(g) for g in analysis.groups if g.label in badges} == badges
 
 
-def test_the_heading_follows_what_was_asked():
+def test_the_headline_follows_the_options():
     lost = [*runs("none", BASE), *runs("native", less(0.37), FAST)]
     assert analyse_runs(lost, margin=0.1).headline.endswith("accuracy 0.37 points lower")
     sizes = [*runs("native", BASE), *runs("native", SAME, FAST, config={"batch_size": 256})]
@@ -130,7 +129,7 @@ def test_the_heading_follows_what_was_asked():
     assert analyse_runs(TABLE["kept"][0], "native").headline.startswith("none: 0.526× as fast")
 
 
-def test_where_nothing_is_shown_the_heading_has_the_interval_and_the_advice_how_many_more_seeds():
+def test_an_inconclusive_headline_has_the_interval_and_the_advice_has_the_seeds():
     near = [*runs("none", BASE[:3], (40, 41, 42)), *runs("native", NOISY[:3], (41, 44, 42))]
     for run in near:
         run.logged.pop("memory/peak_mib", None)
@@ -145,7 +144,7 @@ def test_where_nothing_is_shown_the_heading_has_the_interval_and_the_advice_how_
     assert "--until-decided" in analysis.advice
 
 
-def test_the_advice_goes_no_further_than_the_plan():
+def test_the_advice_stays_within_the_plan():
     def advice(most: int | None) -> tuple[str, int]:
         plan = {"config": {"plan": {"max_seeds": most}}} if most else {}
         analysis = analyse_runs(
@@ -162,7 +161,7 @@ def test_the_advice_goes_no_further_than_the_plan():
     )
 
 
-def test_of_speeds_that_read_the_same_the_heading_names_the_first_backend_of_the_table():
+def test_among_equal_displayed_speeds_the_headline_names_the_first_backend():
     """1.900 and 1.902, which both read 1.90x."""
     faster = [1.001 * value for value in FAST]
     records = [*runs("none", BASE), *runs("apex_o1", SAME, faster), *runs("native", SAME, FAST)]
@@ -178,7 +177,7 @@ def test_of_speeds_that_read_the_same_the_heading_names_the_first_backend_of_the
         ("emulated", "this CPU has no instructions for float16"),  # of version 0.2 and of other trainers
     ],
 )
-def test_the_speed_of_a_dtype_that_a_cpu_has_not_is_not_compared_and_its_memory_is(recorded: str, why: str):
+def test_without_native_16bit_instructions_speed_is_not_compared_and_memory_is(recorded: str, why: str):
     def on_cpu(plan: Any) -> None:
         environment = {"device_type": "cpu", "arithmetic": {"float16": recorded, "bfloat16": "amx_bf16"}}
         plan["summary"]["environment"] |= environment
@@ -200,7 +199,7 @@ def test_the_speed_of_a_dtype_that_a_cpu_has_not_is_not_compared_and_its_memory_
     assert "not compared" not in " ".join(in_bf16.caveats)
 
 
-def test_a_backend_that_is_shown_slower_is_not_the_heading_beside_one_that_is_not():
+def test_the_headline_prefers_a_backend_that_is_not_shown_to_be_slower():
     """The 0.83x of one is shown, the 0.91x of the other is not, and keeps its quality."""
     slower, unclear = [v * 0.83 for v in SLOW], (30, 42, 44, 31, 39)
     analysis = analyse_runs(
@@ -216,7 +215,7 @@ def test_a_backend_that_is_shown_slower_is_not_the_heading_beside_one_that_is_no
     assert analysis.headline.startswith("native: 0.910× as fast")
 
 
-def test_a_group_at_chance_beside_a_baseline_that_learned_has_lost_and_is_equivalent_to_nothing():
+def test_a_group_at_chance_beside_a_trained_baseline_lost_quality():
     stuck = runs("fp16", [0.1, 0.101, 0.1, 0.099, 0.1], FASTER)
     for margin in (0.5, 99.0):
         analysis = analyse_runs([*runs("none", BASE), *stuck], margin=margin)
@@ -227,18 +226,18 @@ def test_a_group_at_chance_beside_a_baseline_that_learned_has_lost_and_is_equiva
 
 
 def test_a_lower_loss_is_a_gain():
-    found = [*runs("none", BASE), *runs("native", SAME, FAST)]
-    for run in found:
+    records = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    for run in records:
         is_native, seed = run.option("backend") == "native", run.option("seed")
         run.summary["eval/loss"] = 0.5 + seed**2 / 1e3 if is_native else 1.0 + seed / 1e3
-    loss = analyse_runs(found, metric="eval/loss")
+    loss = analyse_runs(records, metric="eval/loss")
     assert "better" in loss.comparison("native").shown
     assert loss.tone(loss.comparison("native").group) == "good"
     assert "eval loss" in loss.headline
 
 
 def searched(n: int = 20):
-    """A Bayesian search: no two runs have a learning rate in common."""
+    """Return the runs of a Bayesian search: no two runs have a learning rate in common."""
     accuracies = [0.90 + 0.001 * (number % 13) for number in range(n)]
     rates = [0.01 + 0.003 * number for number in range(n)]
     slow, fast = [40.0] * n, [76.0] * n
@@ -246,7 +245,7 @@ def searched(n: int = 20):
     return records + runs("native", [a + 0.002 for a in accuracies], fast, lr=[r + 0.001 for r in rates])
 
 
-def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
+def test_a_search_is_compared_by_the_best_of_each_backend():
     analysis = analyse_runs(searched())
     (said,) = (note for note in analysis.notes if note.startswith("Best of"))
     assert said.startswith(
@@ -259,7 +258,7 @@ def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
     assert analysis.accent.startswith("native")
 
 
-def test_the_best_of_a_metric_that_falls_is_the_lowest():
+def test_the_best_value_of_a_loss_is_the_lowest():
     analysis = analyse_runs(searched(), metric="eval/loss")
     for value in ("none", "native"):
         every = [g.estimates["quality"].value for g in analysis.groups if g.value == value]
@@ -269,9 +268,11 @@ def test_the_best_of_a_metric_that_falls_is_the_lowest():
 def test_a_failed_run_is_tried_and_is_never_the_best():
     records = runs("none", (0.90, 0.93), lr=(0.1, 0.2))
     records += runs("native", (0.91, 0.95, 0.92), FAST, lr=(0.11, 0.21, 0.31), failed=(1,))
-    said = analyse_runs(records).best.sentence
-    assert said.startswith("Best of 2 to 3 values of lr each: none reaches eval accuracy 93.00 % (lr 0.2); ")
-    assert "native reaches eval accuracy 92.00 % (lr 0.31)" in said
+    analysis = analyse_runs(records).best.sentence
+    assert analysis.startswith(
+        "Best of 2 to 3 values of lr each: none reaches eval accuracy 93.00 % (lr 0.2); "
+    )
+    assert "native reaches eval accuracy 92.00 % (lr 0.31)" in analysis
 
 
 def test_in_a_grid_equal_settings_are_compared_and_the_best_is_a_note():

@@ -391,7 +391,7 @@ def test_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     surface = {
         "salt of names of machines": repr(machine.SALT),
         "host example-host": machine.hash_name("example-host"),
-        "host example-host, of another program's W&B run": foreign_machine.hashed("example-host"),
+        "host example-host, of another program's W&B run": foreign_machine.hash_name("example-host"),
         "code of a plug-in": plugins.load(plugins.MODELS, "./fixed.py:table").source,
         "data": {
             name: Inline(data=one.fingerprint, test_set=one.test.fingerprint(one.classes))

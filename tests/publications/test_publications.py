@@ -1,6 +1,4 @@
-"""Publications: a file is read or refused in a line with its key; each that comes along can be had and was
-counted.
-"""
+"""Publications: a file is read, or refused in one line with its key; the shipped ones are complete."""
 
 from pathlib import Path
 from typing import Any
@@ -39,13 +37,14 @@ INTERVAL = {"value": 1, "low": 0, "high": 2}
 
 
 def written(folder: Path, content: Any) -> Path:
+    """Write the file of a publication."""
     path = folder / "paper.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     return path
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    """The paper with one value, by its dotted key, put in or taken out (`...`)."""
+    """Return the paper with one value, by its dotted key, set or removed (`...`)."""
     content: Any = yaml.safe_load(yaml.safe_dump(PAPER))
     *path, last = key.split(".")
     place = content
@@ -59,11 +58,16 @@ def changed(key: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
-    found = load_publication(str(written(tmp_path, PAPER)))
-    assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
-    assert found.arm_keys == ("backend", "precision.loss_scale")
-    assert found.setting == {"model.name": "tiny", "epochs": 2}
-    time = found.figures[0].values["fp32"]
+    publication = load_publication(str(written(tmp_path, PAPER)))
+    assert (publication.name, publication.runs, publication.images, publication.gflop) == (
+        "paper",
+        1,
+        None,
+        None,
+    )
+    assert publication.arm_keys == ("backend", "precision.loss_scale")
+    assert publication.setting == {"model.name": "tiny", "epochs": 2}
+    time = publication.figures[0].values["fp32"]
     assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
 
 
@@ -72,15 +76,17 @@ PRINTED = [("0.240", 0.24, 0.0005), ("-3", -3, 0.5), (7, 7, 0.5), ("1,803", 1803
 PRINTED += [("1,234,567.8", 1234567.8, 0.05), ("12min29s", 749, 0.5), ("1 h 2 min 3.5s", 3723.5, 0.05)]
 
 
-def test_a_published_figure_is_its_value_and_the_interval_that_its_digits_leave_or_its_own(subtests):
+def test_a_printed_value_has_the_interval_of_its_digits_or_its_own(subtests):
     for text, value, half in PRINTED:
         with subtests.test(text=text):
-            found = PrintedValue.model_validate(text)
-            assert (found.text, found.is_rounding) == (str(text), True)
-            assert (found.value, found.low, found.high) == pytest.approx((value, value - half, value + half))
-    found = PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
-    assert (found.value, found.low, found.high, found.n, found.confidence) == (2, 1, 2.5, 3, 0.9)
-    assert not found.is_rounding
+            printed = PrintedValue.model_validate(text)
+            assert (printed.text, printed.is_rounding) == (str(text), True)
+            assert (printed.value, printed.low, printed.high) == pytest.approx(
+                (value, value - half, value + half)
+            )
+    printed = PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5, "n": 3, "confidence": 0.9})
+    assert (printed.value, printed.low, printed.high, printed.n, printed.confidence) == (2, 1, 2.5, 3, 0.9)
+    assert not printed.is_rounding
     assert PrintedValue.model_validate({"value": 2, "low": 1, "high": 2.5}).confidence == 0.95
 
 
@@ -107,7 +113,7 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
+def test_a_mistake_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
     cases = [(changed(key, value), f"{key} {value}", said) for key, value, said in WRONG]
     cases += [(content, content, "") for content in ("", "[]", "a: [", "title: x\ntitle: y")]
     for content, what, said in cases:
@@ -120,20 +126,20 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: py
 
 
 @pytest.mark.parametrize("key", ["optimizer.rl", "precision"])
-def test_an_option_that_there_is_none_of_ends_a_run_with_exit_code_2(tmp_path, capsys, key):
+def test_an_unknown_option_ends_a_run_with_exit_code_2(tmp_path, capsys, key):
     path = written(tmp_path, changed("setting", {key: 1}))
     with pytest.raises(SystemExit) as ended:
         entrypoint.main([f"published.name={path}", "published.arm=fp32"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert f"{path}: setting: {key}" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{path}: setting: {key}" in lines[0]
 
 
 @pytest.mark.parametrize("name", list_publications())
-def test_what_comes_along_is_found_by_name_with_or_without_its_ending_and_by_path(name):
-    found = load_publication(name)
-    assert load_publication(f"{name}.yaml") == load_publication(str(found.path)) == found
+def test_shipped_publications_are_found_by_name_suffix_and_path(name):
+    publication = load_publication(name)
+    assert load_publication(f"{name}.yaml") == load_publication(str(publication.path)) == publication
 
 
 ARMS = [(name, arm) for name in list_publications() for arm in load_publication(name).arms]
@@ -141,7 +147,7 @@ LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu
 
 
 def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
-    """The arm's network on the meta device, where it takes neither memory nor time, and two samples."""
+    """Return the arm's network on the meta device, without memory and time, and two samples."""
     source = SOURCES.get(config.data.source)
     size, width = config.data.kwargs.get("size", 32), config.data.kwargs.get("width")
     with torch.device("meta"):
@@ -151,7 +157,7 @@ def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
         return model, torch.empty(2, 3, size, size) if source else torch.empty(2, width)
 
 
-def test_what_is_listed_comes_along_with_its_sources_and_says_so():
+def test_listed_publications_are_shipped_with_their_sources():
     assert set(list_publications()) >= LISTED
     for publication in map(load_publication, list_publications()):
         assert publication.url.startswith("https://")
@@ -161,7 +167,7 @@ def test_what_is_listed_comes_along_with_its_sources_and_says_so():
 
 
 @pytest.mark.slow
-def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Subtests):
+def test_the_network_of_every_arm_accepts_its_data(subtests: pytest.Subtests):
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):
             config = arm_config(load_publication(name), arm)
@@ -176,7 +182,7 @@ def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Sub
 
 
 @pytest.mark.parametrize("name", list_publications())
-def test_the_work_of_a_sample_is_as_counted(name):
+def test_the_recorded_work_per_sample_equals_the_counted_work(name):
     publication = load_publication(name)
     model, samples = built(arm_config(publication, publication.baseline))
     with FlopCounterMode(display=False) as counted:
@@ -184,7 +190,7 @@ def test_the_work_of_a_sample_is_as_counted(name):
     assert publication.gflop == pytest.approx(counted.get_total_flops() / len(samples) / 1e9, rel=1e-3)
 
 
-def test_each_has_a_tiny_network_for_a_look(subtests: pytest.Subtests):
+def test_each_publication_has_a_tiny_network(subtests: pytest.Subtests):
     for name in list_publications():
         with subtests.test(name=name):
             config = arm_config(load_publication(name), load_publication(name).baseline, network="tiny")

@@ -22,8 +22,8 @@ from ampcompare.report.page.render import render_page
 from ampcompare.report.text_renderer import print_table, to_markdown
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import flatten
-from ampcompare.runs.run_record import columns_of
-from ampcompare.runs.system_metrics import Machine, facts_of
+from ampcompare.runs.run_record import build_columns
+from ampcompare.runs.system_metrics import MachineFacts, facts_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 OURS = [key for key, _ in flatten(plan("native")["config"])]
@@ -98,8 +98,8 @@ def test_anything_in_a_config_a_column_a_summary_or_the_machine_is_analysed(tmp_
     )
     def check(is_ours, place: str, flat: bool, key: str, values: list[Any], is_all: bool, how: Any) -> None:
         def odd(run: RunRecord) -> RunRecord:
-            _, column = columns_of({key: values[n % len(values)]} for n in range(run.rows))
-            machine = Machine(facts=facts_of({"gpu_nvidia": values, "gpu": values[0], key: values[-1]}))
+            _, column = build_columns({key: values[n % len(values)]} for n in range(run.rows))
+            machine = MachineFacts(facts=facts_of({"gpu_nvidia": values, "gpu": values[0], key: values[-1]}))
             run = replace(run, logged=run.logged | column, summary=run.summary | {key: values[0]})
             return replace(put(run, place, values[-1], flat=flat), machine=machine)
 

@@ -1,3 +1,5 @@
+"""Fixtures: `.wandb` files that W&B's own client wrote."""
+
 import json
 import os
 import subprocess
@@ -57,7 +59,7 @@ for plan in json.load(sys.stdin):
 
 @pytest.fixture(scope="session")
 def real_runs(tmp_path_factory) -> dict[str, Path]:
-    """`.wandb` files of the real client: a usual run, odd ones, a failed one, one killed in full flight."""
+    """Return `.wandb` files of the real client: a usual run, odd ones, a failed and a killed one."""
     folder = tmp_path_factory.mktemp("real")
     usual = plan(
         "native", name="usual", group="together", job_type="train", tags=["one", "two"], notes="a note"
@@ -72,12 +74,12 @@ def real_runs(tmp_path_factory) -> dict[str, Path]:
     failed = plan("apex_o1", 2) | {"exit_code": 3}
     killed = plan("none", 3) | {"kill": True}
     plans = {"usual": usual, "odd": odd, "keys": keys, "failed": failed, "killed": killed}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     done = subprocess.run(
         [sys.executable, "-c", CLIENT],
         input=json.dumps([*plans.values()]),
         cwd=folder,
-        env=kept | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(folder)},
+        env=environment | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(folder)},
         capture_output=True,
         text=True,
     )

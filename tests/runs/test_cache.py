@@ -1,4 +1,4 @@
-"""What was read of a run is kept, and never taken for another run, or for the same one as it was before."""
+"""Records are cached, and a cached record is never used for another run, or for an older state of a run."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from ampcompare.runs import RunRecord, loader
 
 @pytest.fixture(autouse=True)
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were read, not found in the cache, which is empty at first."""
+    """Return the names of the files that were read, not found in the cache. It is empty at first."""
     names: list[str] = []
     whole = loader.read_wandb_file
 
@@ -29,7 +29,7 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
-    """The files of finished runs of an hour ago."""
+    """Write the files of finished runs of an hour ago."""
     paths = write_runs(folder, [plan("native", number, steps=100) | changes for number in range(count)])
     for path in paths:
         os.utime(path, (time.time() - 3600,) * 2)
@@ -37,12 +37,22 @@ def write(folder: Path, count: int = 1, **changes: Any) -> list[Path]:
 
 
 def as_text(run: RunRecord) -> str:
+    """Return everything that a record holds as text."""
     logged = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in run.logged.items()}
-    told = (run.id, run.state, run.config, run.summary, run.problems, run.paths, run.started_at, run.machine)
-    return repr((logged, run.rows, *told))
+    fields = (
+        run.id,
+        run.state,
+        run.config,
+        run.summary,
+        run.problems,
+        run.paths,
+        run.started_at,
+        run.machine,
+    )
+    return repr((logged, run.rows, *fields))
 
 
-def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
+def test_a_second_load_uses_the_cache_and_gives_the_same_records(tmp_path, reads):
     write(tmp_path / "runs", 3)
     first = load_runs([tmp_path / "runs"])
     again = load_runs([tmp_path / "runs"])
@@ -50,7 +60,7 @@ def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
     assert [as_text(run) for run in again] == [as_text(run) for run in first]
 
 
-def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_path, reads):
+def test_a_changed_file_is_read_again_even_with_the_same_size_and_time(tmp_path, reads):
     (path,) = write(tmp_path)
     status = path.stat()
     (before,) = load_runs([path])
@@ -63,7 +73,7 @@ def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_pa
     assert (len(reads), as_text(run) == as_text(before)) == (2, False)
 
 
-def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
+def test_a_run_that_may_still_be_written_to_is_not_cached(tmp_path, reads):
     (path,) = write(tmp_path, kill=True)
     for seconds, counts in ((0, (1, 2)), (3600, (3, 3))):
         os.utime(path, (time.time() - seconds,) * 2)
@@ -72,7 +82,7 @@ def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
             assert len(reads) == count
 
 
-def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
+def test_an_unusable_cache_gives_one_warning_and_no_error(tmp_path, monkeypatch, caplog):
     write(tmp_path / "runs", 3)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))

@@ -1,4 +1,4 @@
-"""What the cells of other people's tables mean: an index, a percentage, no evaluation in this row."""
+"""Cells of other people's tables: an index, a percentage, and rows without an evaluation."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ampcompare.runs import RunRecord
 
 
 def table(folder: Path, text: str, name: str = "log.csv") -> RunRecord:
+    """Return the run in a CSV file with this text."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     (run,) = load_runs([folder / name])
@@ -67,7 +68,7 @@ def test_nan_in_rows_without_an_evaluation_makes_no_failure(tmp_path, column, la
     assert analysis.groups[0].outcomes.failed == failed
 
 
-def test_a_placeholder_is_named_and_not_taken(tmp_path):
+def test_a_placeholder_is_named_and_not_compared(tmp_path):
     runs = [table(tmp_path / arm, "epoch,acc\n1,-1\n2,85\n3,-1\n") for arm in "ab"]
     for run, arm in zip(runs, "ab", strict=True):
         run.config["arm"] = arm

@@ -1,4 +1,4 @@
-"""Records with anything in them: a run with problems in words, or UserError; never another exception."""
+"""Records with any content give a run with sentences on its problems, or UserError, nothing else."""
 
 import contextlib
 from collections import Counter
@@ -20,6 +20,7 @@ OPTIONS = tuple("backend seed batch_size epochs model data environment max_steps
 
 
 def payloads(data: st.DataObject) -> list[bytes]:
+    """Return the records of a run with any rows."""
     begin, end = Record(), Record()
     begin.run.run_id = data.draw(st.sampled_from(["one", "", "a b/é"]))
     begin.run.display_name = data.draw(st.text(max_size=8))

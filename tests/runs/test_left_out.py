@@ -1,4 +1,4 @@
-"""What cannot be read is no run: it is left out and named, and where nothing else is there it is refused."""
+"""Files that cannot be read are left out and named; a source without any run is refused."""
 
 from pathlib import Path
 
@@ -12,17 +12,19 @@ from ampcompare.errors import UserError
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4096\n"
 TABLE = "step,loss\n1,0.5\n2,0.25\n"
-STATE = '{"global_step": 2, "log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}'
+STATE_FILE = '{"global_step": 2, "log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]}'
 LINES = '{"step": 1, "loss": 0.5}\n{"step": 2, "val": {"acc": 0.75}}\n'
 
 
 def write(path: Path, text: str) -> Path:
+    """Write a file and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
 def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the files that were read, and the log messages."""
     with logged() as notes:
         runs = load_runs([folder])
     return [str(run.paths[0].relative_to(folder)) for run in runs], notes
@@ -40,7 +42,7 @@ def names_and_notes(folder: Path) -> tuple[list[str], list[str]]:
         ("trainer_state.json", '{"log_history": []}', "it holds no value"),
     ],
 )
-def test_a_file_without_a_run_is_named_beside_others_and_refused_alone(tmp_path, name, text, why):
+def test_a_file_without_a_run_is_left_out_among_others_and_refused_alone(tmp_path, name, text, why):
     bad = write(tmp_path / "bad" / name, text)
     with pytest.raises(UserError) as caught:
         load_runs([tmp_path])
@@ -55,7 +57,7 @@ def test_a_file_without_a_run_is_named_beside_others_and_refused_alone(tmp_path,
         assert any(str(bad) in note and why in note for note in notes)
 
 
-def test_lightnings_placeholder_alone_is_no_run_and_the_table_beside_it_is(tmp_path):
+def test_lightnings_placeholder_alone_is_no_run(tmp_path):
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     with tensorboard.SummaryWriter(str(tmp_path / "version_0")) as writer:
         writer.add_scalar("hp_metric", -1, 0)
@@ -70,7 +72,7 @@ def test_lightnings_placeholder_alone_is_no_run_and_the_table_beside_it_is(tmp_p
     assert len(names_and_notes(tmp_path)[0]) == 2
 
 
-def test_hidden_folders_and_copies_are_no_runs(tmp_path):
+def test_hidden_folders_and_copies_are_not_read(tmp_path):
     write(tmp_path / "metrics.csv", TABLE)
     for copy in ("metrics (1).csv", "metrics-Copy1.csv", "metrics copy.csv", "Copy of metrics.csv"):
         write(tmp_path / copy, TABLE)
@@ -92,7 +94,7 @@ def test_a_run_of_wandb_that_was_copied_is_one_run(tmp_path):
 
 
 def test_kinds_are_recognised_by_content_under_any_name(tmp_path):
-    write(tmp_path / "a" / "trainer_state (1).json", STATE)
+    write(tmp_path / "a" / "trainer_state (1).json", STATE_FILE)
     write(tmp_path / "a" / "settings.json", '{"step": "no log"}')
     assert names_and_notes(tmp_path / "a")[0] == ["trainer_state (1).json"]
     (path,) = write_runs(tmp_path / "b", [plan("none")])
@@ -131,7 +133,7 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("absent.csv", "absent.csv: no such file"),
         ("absent", "absent: no such folder"),
@@ -139,11 +141,11 @@ def test_a_table_in_another_form_is_left_out_with_its_reason(tmp_path, name, tex
         ("folder", r"not read: 1 \.parquet"),
     ],
 )
-def test_what_is_not_there_or_not_read_is_said(tmp_path, monkeypatch, source, words):
+def test_a_missing_or_unreadable_source_is_refused_with_the_reason(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "runs.parquet", "PAR1")
     write(tmp_path / "folder" / "runs.parquet", "PAR1")
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         load_runs([source])
 
 
@@ -163,11 +165,11 @@ BEFORE_0_2 = "changes what backend=native is; such a record, of before 0.2, is n
 
 
 @pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("dtype", "auto"), ("enabled", False)])
-def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_path, key, value):
+def test_a_run_from_before_0_2_with_another_meaning_of_its_backend_is_left_out(tmp_path, key, value):
     old = plan("native", 1, id="old", config={"precision": {key: value}})
     write_runs(tmp_path / "old", [old])
-    said = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
-    with pytest.raises(UserError, match=said):
+    message = rf"\(old\): left out: precision\.{key}={value} {BEFORE_0_2}; no run is left to read$"
+    with pytest.raises(UserError, match=message):
         load_runs([tmp_path])
     write_runs(tmp_path / "new", [plan("native", 2, id="new", config={"precision": {"dtype": "float16"}})])
     runs, notes = names_and_notes(tmp_path)
@@ -176,7 +178,7 @@ def test_a_run_of_before_0_2_whose_backend_meant_something_else_is_left_out(tmp_
     assert [run.id for run in load_runs([tmp_path])] == ["new"]
 
 
-def test_the_same_words_in_the_config_of_a_loop_of_ones_own_are_no_reason(tmp_path):
+def test_the_same_options_in_a_recorded_loop_are_no_reason_to_leave_it_out(tmp_path):
     config = {"recorder": {"every": 50}, "precision": {"dtype": "bfloat16"}}
     write_runs(tmp_path, [plan("native", config=config)])
     assert [run.option("precision.dtype") for run in load_runs([tmp_path])] == ["bfloat16"]

@@ -15,6 +15,7 @@ from ampcompare.errors import UserError
 def run_file(
     folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run"
 ) -> Path:
+    """Write the `.wandb` file of a run."""
     record = Record()
     record.run.run_id, record.run.project = run_id, project
     record.run.start_time.seconds = 1_700_000_000 + seconds
@@ -26,10 +27,11 @@ def run_file(
 
 
 def ids(*sources) -> list[str]:
+    """Return the ids of the runs in these sources."""
     return [run.id for run in load_runs(sources)]
 
 
-def test_runs_are_found_at_any_depth_online_ones_too_oldest_first_wherever_the_folder_is(tmp_path):
+def test_runs_are_found_at_any_depth_oldest_first(tmp_path):
     run_file(tmp_path / "here" / "b" / "wandb", "late", seconds=9)
     run_file(tmp_path / "here", "early", seconds=1, kind="run")
     (tmp_path / "here" / "offline-run-x").mkdir()
@@ -39,7 +41,7 @@ def test_runs_are_found_at_any_depth_online_ones_too_oldest_first_wherever_the_f
     assert ids(tmp_path / "there") == ["early", "late"]
 
 
-def test_run_folder_and_run_file_are_sources_too_and_what_is_found_twice_is_read_once(tmp_path):
+def test_a_run_that_is_found_twice_is_read_once(tmp_path):
     file = run_file(tmp_path / "wandb", "one")
     assert ids(file) == ids(file.parent) == ids(str(file)) == ["one"]
     assert [run.id for run in load_runs(str(tmp_path))] == ["one"]
@@ -49,7 +51,7 @@ def test_run_folder_and_run_file_are_sources_too_and_what_is_found_twice_is_read
     assert [(len(run.paths), run.problems) for run in runs] == [(1, [])]
 
 
-def test_files_of_one_id_are_one_run_and_one_id_in_two_projects_is_two(tmp_path):
+def test_files_with_one_id_are_one_run_unless_their_projects_differ(tmp_path):
     run_file(tmp_path, "one", project="a", seconds=1)
     run_file(tmp_path, "one", project="a", seconds=4)
     run_file(tmp_path, "one", project="b", seconds=2)
@@ -58,7 +60,7 @@ def test_files_of_one_id_are_one_run_and_one_id_in_two_projects_is_two(tmp_path)
     assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 2), ("b one", 2)]
 
 
-def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
+def test_a_damaged_file_does_not_hide_the_others(tmp_path):
     run_file(tmp_path, "good")
     run_file(tmp_path, "bad").write_bytes(b"nothing of the kind" * 100)
     runs = {run.id: run for run in load_runs([tmp_path])}
@@ -67,7 +69,7 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("wandb:entity/project", "No API key configured.*wandb.mode=offline"),
         *(
@@ -81,18 +83,18 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
         ("x" * 5000, "cannot be read"),
     ],
 )
-def test_bad_source_is_one_line(tmp_path, monkeypatch, source, words):
+def test_a_bad_source_is_refused_in_one_line(tmp_path, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("broken").mkdir()
     Path("broken/run-x.wandb").write_bytes(b"")
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         load_runs([source])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folder_that_may_not_be_read_is_one_line(tmp_path):
+def test_an_unreadable_folder_is_refused_in_one_line(tmp_path):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0)
     with pytest.raises(UserError, match="cannot be read: Permission denied"):

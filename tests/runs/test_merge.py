@@ -1,4 +1,4 @@
-"""Parts of a run, as each resume leaves one, become one run."""
+"""The parts of a run, one for each resume, become one run."""
 
 import math
 from datetime import UTC, datetime
@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampcompare.runs.run_record import NAMELESS, RunRecord, columns_of, merge
+from ampcompare.runs.run_record import NAMELESS, RunRecord, build_columns, merge_parts
 
 NAN = float("nan")
 LOST = {"is_named": False, "started_at": None, "last_write": datetime.now(UTC), "state": "failed"}
 
 
 def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
-    """A part of a run; None is nothing, NaN was logged."""
+    """Return a part of a run. None is no value; NaN was logged."""
     columns = columns or {}
     count = max((len(values) for values in columns.values()), default=0)
-    rows, logged = columns_of({name: values[n] for name, values in columns.items()} for n in range(count))
-    given = {
+    rows, logged = build_columns({name: values[n] for name, values in columns.items()} for n in range(count))
+    fields_of_part = {
         "paths": (Path(f"offline-run-{hour:02}/run-x.wandb"),),
         "id": "x",
         "state": "finished",
@@ -26,13 +26,13 @@ def part(hour: int, columns: dict | None = None, **fields) -> RunRecord:
         "logged": logged,
         "rows": rows,
     }
-    return RunRecord(**(given | fields))
+    return RunRecord(**(fields_of_part | fields))
 
 
-def test_later_part_wins_from_its_first_step_on():
+def test_a_later_part_replaces_rows_from_its_first_step_on():
     early = part(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1], "b": ["x"] * 4}, state="failed")
     late = part(2, {"global_step": [20, 30, 40], "a": [2, 2, 2]})
-    run = merge([late, early])  # in the order of starting, not of being given
+    run = merge_parts([late, early])  # in the order of starting, not of being given
     assert run.numbers("global_step").tolist() == [0, 10, 20, 30, 40]
     assert run.values("a").tolist() == [1, 1, 2, 2, 2]
     assert run.history["b"].tolist() == ["x", "x", None, None, None]
@@ -42,7 +42,7 @@ def test_later_part_wins_from_its_first_step_on():
 
 
 @pytest.mark.parametrize(
-    ("parts", "kept"),
+    ("parts", "expected"),
     [
         ([[0, 10, 20], [20, 30], [10, 20]], [0, 10, 20]),  # the third goes back beyond both
         ([[0, 5, 5, 10], [10, 10]], [0, 5, 5, 10, 10]),
@@ -50,35 +50,35 @@ def test_later_part_wins_from_its_first_step_on():
         ([[0, 10], [None]], [0, 10, None]),
     ],
 )
-def test_the_last_part_that_logged_a_step_has_its_rows(parts: list[list], kept: list):
-    run = merge([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
+def test_each_step_has_the_rows_of_the_last_part_that_logged_it(parts: list[list], expected: list):
+    run = merge_parts([part(n, {"global_step": steps, "a": steps}) for n, steps in enumerate(parts)])
     np.testing.assert_array_equal(
-        run.numbers("global_step"), [NAN if step is None else step for step in kept]
+        run.numbers("global_step"), [NAN if step is None else step for step in expected]
     )
 
 
-def test_config_and_summary_of_the_later_part_win_and_a_change_is_told():
+def test_later_config_and_summary_win_and_a_change_is_a_problem():
     early = part(1, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1}, problems=["Torn."])
     late = part(2, config={"lr": 0.2, "seed": 1}, summary={"b": 2})
-    run = merge([early, late])
+    run = merge_parts([early, late])
     assert run.config == {"lr": 0.2, "seed": 1}
     assert run.summary == {"a": 1, "b": 2}
     change = "Its parts differ in config: lr; the later values are shown."
     assert run.problems == ["offline-run-01: Torn.", change]
-    assert merge([early]).problems == ["Torn."]
+    assert merge_parts([early]).problems == ["Torn."]
 
 
-def test_part_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
+def test_a_part_without_any_record_is_no_problem_if_another_names_the_run():
     early = part(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
-    run = merge([early, part(2, **LOST)])
+    run = merge_parts([early, part(2, **LOST)])
     assert (run.name, run.state, run.config, run.tags) == ("n", "failed", {"backend": "none"}, ("t",))
     assert run.problems == []
     problems = [f"offline-run-02: {NAMELESS}"]
-    assert merge([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems
-    assert merge([part(1, **LOST)]).problems == [NAMELESS]
+    assert merge_parts([early, part(2, {"global_step": [1]}, **LOST)]).problems == problems
+    assert merge_parts([part(1, **LOST)]).problems == [NAMELESS]
 
 
 def test_summary_number_unwraps_what_define_metric_makes():
     run = part(1, summary={"m": {"max": 3}, "n": True, "t": "x", "huge": 10**400, "i": 2})
-    found = {key: run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")}
-    assert found == {"m": 3, "n": None, "t": None, "huge": math.inf, "i": 2, "absent": None}
+    numbers = {key: run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")}
+    assert numbers == {"m": 3, "n": None, "t": None, "huge": math.inf, "i": 2, "absent": None}

@@ -23,9 +23,9 @@ tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard
 
 
-def _load(folder: Path, **how: Any) -> tuple[list[RunRecord], list[str]]:
-    with logged() as said:
-        return load_runs([folder], **how), said
+def _load(folder: Path, **options: Any) -> tuple[list[RunRecord], list[str]]:
+    with logged() as messages:
+        return load_runs([folder], **options), messages
 
 
 def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None:
@@ -44,10 +44,10 @@ def _file(path: Path, content: str | bytes) -> Path:
 # TensorBoard
 
 
-def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
+def test_each_folder_of_pytorchs_writer_is_a_run(tmp_path):
     for seed in (0, 1):
         _write(tmp_path / f"seed{seed}", {"val/acc": [0.1, 0.2, seed], "loss": [3.0, 2.0]})
-    runs, said = _load(tmp_path)
+    runs, messages = _load(tmp_path)
     assert sorted(run.name for run in runs) == [f"{tmp_path.as_posix()}/seed{seed}" for seed in (0, 1)]
     run = next(run for run in runs if run.name.endswith("seed1"))
     assert run.state == "finished"
@@ -56,10 +56,12 @@ def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
     assert run.history["_timestamp"].tolist() == [1000, 1001, 1002]
     assert math.isnan(run.history["loss"][2])
     assert run.started_at.timestamp() == 1000
-    assert said == ["read 2 runs from TensorBoard event files; whether a run came to its end is not in them"]
+    assert messages == [
+        "read 2 runs from TensorBoard event files; whether a run came to its end is not in them"
+    ]
 
 
-def test_scalars_of_both_styles_are_columns_and_what_is_no_scalar_is_passed_over(tmp_path):
+def test_scalars_of_both_writers_are_columns_and_other_values_are_ignored(tmp_path):
     with SummaryWriter(str(tmp_path)) as writer:
         for step, loss in enumerate((1.0, math.nan, math.inf)):
             writer.add_scalar("loss", loss, step)
@@ -82,7 +84,7 @@ def test_scalars_of_both_styles_are_columns_and_what_is_no_scalar_is_passed_over
     assert run.summary_number("hparam/acc") == pytest.approx(0.9)
 
 
-def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path):
+def test_a_later_file_of_a_folder_continues_and_replaces_repeated_steps(tmp_path):
     _write(tmp_path, {"loss": [9.0, 8.0, 7.0], "val": [0.1, 0.2, 0.3]})
     first = next(tmp_path.iterdir())
     first.rename(first.with_name("events.out.tfevents.9999999999.z"))  # names are no order
@@ -94,7 +96,7 @@ def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path
     assert run.values("val").tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
+def test_a_truncated_event_file_gives_its_complete_records(tmp_path):
     _write(tmp_path, {"acc": [0.1, 0.2, 0.3]})
     path = next(tmp_path.iterdir())
     path.write_bytes(path.read_bytes()[:-10])
@@ -102,7 +104,7 @@ def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
     assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
 
 
-def test_settings_that_cannot_be_decoded_end_no_reading(tmp_path):
+def test_undecodable_settings_do_not_stop_the_reader(tmp_path):
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 
     about = SummaryMetadata(plugin_data={"plugin_name": "hparams", "content": b"\xff"})
@@ -115,7 +117,7 @@ def test_settings_that_cannot_be_decoded_end_no_reading(tmp_path):
     assert "hyperparameters" in " ".join(run.problems)
 
 
-def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
+def test_without_tensorboard_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     _write(tmp_path, {"acc": [0.5]})
     original = builtins.__import__
 
@@ -133,7 +135,7 @@ def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_lightnings_loggers_of_one_run_say_the_same(tmp_path):
+def test_lightnings_loggers_give_the_same_run(tmp_path):
     loggers = pytest.importorskip("lightning.pytorch.loggers")
     for make in (loggers.TensorBoardLogger, loggers.CSVLogger):
         logger = make(str(tmp_path / make.__name__), name="mine")
@@ -144,14 +146,14 @@ def test_lightnings_loggers_of_one_run_say_the_same(tmp_path):
         logger.save()
         logger.finalize("success")
     (of_events,), _ = _load(tmp_path / "TensorBoardLogger")
-    (table,), said = _load(tmp_path / "CSVLogger")
+    (table,), messages = _load(tmp_path / "CSVLogger")
     for run in (of_events, table):
         assert run.config == {"precision": "bf16-mixed", "lr": 0.5}
         assert run.name.endswith("mine/version_0")
         assert run.values("train_loss").tolist() == pytest.approx([1.0, 0.5, 1 / 3])
         assert run.values("val_acc").tolist() == [0.75]
         assert run.history["global_step"].max() == 2
-    assert said[0].startswith("read 1 run from CSV files with a step column")
+    assert messages[0].startswith("read 1 run from CSV files with a step column")
 
 
 def test_timms_summary_has_its_arguments(tmp_path):
@@ -170,7 +172,7 @@ def test_timms_summary_has_its_arguments(tmp_path):
     assert run.values("global_step").tolist() == [0, 1]
 
 
-def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
+def test_hugging_faces_callback_and_state_give_the_same_run(tmp_path):
     transformers = pytest.importorskip("transformers")
     from transformers.integrations import TensorBoardCallback
 
@@ -201,7 +203,7 @@ def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["global_step", "Step", "_step", "iteration", "iter", "epoch", "tick"])
-def test_column_of_steps_is_found_by_its_usual_names_or_by_the_one_that_is_given(step, tmp_path):
+def test_the_step_column_is_found_by_usual_names_or_by_the_given_one(step, tmp_path):
     _file(tmp_path / "anything.csv", f"loss,{step}\n3,10\n2,20\n")
     if step == "tick":
         with pytest.raises(UserError, match="no runs in this folder"):
@@ -211,7 +213,7 @@ def test_column_of_steps_is_found_by_its_usual_names_or_by_the_one_that_is_given
     assert run.history["loss"].tolist() == [3, 2]
 
 
-def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
+def test_cells_are_numbers_texts_empty_or_nan(tmp_path):
     path = _file(tmp_path / "metrics.csv", 'step,loss,word,flag\n1,2,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
     (run,) = load_runs([path])
     assert run.values("loss").tolist() == [2, 0.001]
@@ -220,7 +222,7 @@ def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
     assert run.history["flag"].tolist() == [True, False, None]
 
 
-def test_every_folder_and_every_other_file_is_a_run(tmp_path):
+def test_every_trainer_folder_and_every_other_table_is_a_run(tmp_path):
     for name in ("a/metrics.csv", "b/metrics.csv", "one.csv", "two.csv", "c/metrics.csv", "c/progress.csv"):
         _file(tmp_path / name, "step,loss\n1,2\n")
     _file(tmp_path / "data.csv", "pixel,label\n1,2\n")
@@ -242,7 +244,7 @@ BOMB = [
         ("\n".join(["a: &a [1,1,1,1,1,1,1,1,1]", *BOMB]), "values"),
     ],
 )
-def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path, monkeypatch):
+def test_hostile_settings_execute_nothing_and_become_a_problem(content, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _file(tmp_path / "metrics.csv", "step,loss\n1,2\n")
     (tmp_path / "hparams.yaml").write_text(content)
@@ -253,7 +255,7 @@ def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path
 
 
 def _no_protobuf() -> bytes:
-    """A whole record of an event file, with its checksums, and nothing in it."""
+    """Return a complete record of an event file, with its checksums and no content."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
     parts = (struct.pack("<Q", 3), b"\xff\xff\xff")
@@ -281,7 +283,7 @@ GOOD = {
 }
 
 
-def test_a_hostile_file_is_named_with_a_reason_and_hides_no_other(tmp_path, subtests):
+def test_a_hostile_file_is_named_and_hides_no_other(tmp_path, subtests):
     HOSTILE["events.out.tfevents.1.host"].append(_no_protobuf())
     files = [(name, content) for name, every in HOSTILE.items() for content in every]
     for number, (name, content) in enumerate(files):
@@ -294,33 +296,33 @@ def test_a_hostile_file_is_named_with_a_reason_and_hides_no_other(tmp_path, subt
                 _write(folder / "good", {"acc": [0.5]})
             if name == "trainer_state.json":  # of two states the one that got further is asked for
                 _file(file.parent / "checkpoint-1" / name, content)
-            runs, said = _load(folder)
+            runs, messages = _load(folder)
             good = [run for run in runs if "/good" in run.name]
             assert [run.problems for run in good] == [[]]
             bad = [run for run in runs if run not in good]
             assert all(run.problems and run.rows for run in bad)
-            assert bad or any("/bad" in line and "left out" in line for line in said)
-            assert all("\n" not in line for line in said)
+            assert bad or any("/bad" in line and "left out" in line for line in messages)
+            assert all("\n" not in line for line in messages)
             if not bad:  # nor is it anything where it is all that was named
                 with pytest.raises(UserError, match=r"^[^\n]*no run can be read from it[^\n]*$"):
                     load_runs([file])
 
 
-def test_wandbs_record_comes_first_and_the_others_are_named_and_read_where_they_are(tmp_path):
+def test_wandb_records_are_preferred_and_other_logs_are_named(tmp_path):
     write_runs(tmp_path, [plan("none", seed=0)])
     path = _file(tmp_path / "logs" / "metrics.csv", "step,loss\n1,2\n")
     _write(tmp_path / "events", {"acc": [0.5]})
-    runs, said = _load(tmp_path)
+    runs, messages = _load(tmp_path)
     assert [run.option("backend") for run in runs] == ["none"]
-    assert len(said) == 2
-    assert "there is 1 file of TensorBoard event files too, not read" in said[0]
-    assert "there is 1 file of CSV files with a step column too, not read" in said[1]
+    assert len(messages) == 2
+    assert "there is 1 file of TensorBoard event files too, not read" in messages[0]
+    assert "there is 1 file of CSV files with a step column too, not read" in messages[1]
     runs = load_runs([path, next((tmp_path / "events").iterdir())])
     assert {key for run in runs for key in run.logged} == {"step", "global_step", "_timestamp", "loss", "acc"}
 
 
 def _events(folder: Path, begin: float, values: dict[str, dict[int, float]]) -> None:
-    """One event file, whose values are a second apart from `begin` on, in the order of their steps."""
+    """Write one event file with values one second apart from `begin` on, in the order of their steps."""
     pairs = sorted((step, tag, number) for tag, own in values.items() for step, number in own.items())
     with SummaryWriter(str(folder), filename_suffix=f".{begin:g}") as writer:
         for second, (step, tag, number) in enumerate(pairs):
@@ -328,7 +330,7 @@ def _events(folder: Path, begin: float, values: dict[str, dict[int, float]]) -> 
 
 
 @pytest.mark.parametrize("test_step", [0, 3, 4])
-def test_a_fit_and_a_later_test_are_one_run_in_the_order_of_time(tmp_path, test_step):
+def test_a_fit_and_a_later_test_are_one_run(tmp_path, test_step):
     losses = {step: 1 / step for step in (1, 2, 3)}
     for arm in "ab":
         _events(tmp_path / arm, 1000, {"loss": losses, "acc": {2: 0.5, 3: 0.75}, "epoch": {2: 0, 3: 1}})
@@ -345,7 +347,7 @@ def test_a_fit_and_a_later_test_are_one_run_in_the_order_of_time(tmp_path, test_
     assert set(analysis.table["seconds_in_all"]) <= {6.0, 60.0}
 
 
-def test_a_file_that_goes_on_from_a_checkpoint_replaces_what_follows(tmp_path):
+def test_a_file_that_continues_from_a_checkpoint_replaces_later_steps(tmp_path):
     _events(tmp_path, 1000, {"loss": dict.fromkeys(range(1, 7), 1.0)})
     _events(tmp_path, 1100, {"loss": dict.fromkeys((4, 5), 2.0)})
     (run,) = load_runs([tmp_path])

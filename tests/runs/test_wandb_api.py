@@ -1,4 +1,4 @@
-"""Runs read through W&B's API from the stand-in server, and what becomes of a run that is on disk too."""
+"""Runs read through W&B's API from the stand-in server, and runs that are on disk, too."""
 
 import json
 import math
@@ -23,12 +23,13 @@ SOURCE = "wandb:tester/p"
 
 @pytest.fixture
 def server(wandb_server: Server, tmp_path: Path):
-    """A server that this process asks."""
+    """Yield a server that this process uses."""
     with asking(wandb_server, tmp_path / "client"):
         yield wandb_server
 
 
 def add_run(server: Server, run_id: str, rows: int = 3, **fields) -> Run:
+    """Add a run to the stand-in server."""
     run = server.project("tester", "p").run(run_id)
     run.state = "finished"
     run.rows = {
@@ -39,7 +40,7 @@ def add_run(server: Server, run_id: str, rows: int = 3, **fields) -> Run:
     return run
 
 
-def test_a_run_has_all_that_the_server_knows_of_it(server: Server):
+def test_a_run_has_everything_that_the_server_knows(server: Server):
     add_run(
         server,
         "one",
@@ -63,7 +64,7 @@ def test_a_run_has_all_that_the_server_knows_of_it(server: Server):
     assert run.started_at.utcoffset().total_seconds() == 0
 
 
-def test_the_history_is_whole_however_long_and_reads_as_from_a_file(server: Server):
+def test_a_long_history_is_complete_and_equals_that_of_a_file(server: Server):
     add_run(server, "long", rows=2345)
     rows = {
         0: {"_step": 0, "a": "NaN", "deep": {"b": {"c": 1}}},
@@ -81,7 +82,7 @@ def test_the_history_is_whole_however_long_and_reads_as_from_a_file(server: Serv
     assert odd.history["text"].tolist() == [None, "x", None]
 
 
-def test_each_state_of_the_servers_is_one_of_ours(server: Server):
+def test_each_state_of_the_server_maps_to_one_of_ours(server: Server):
     states = {
         **{said: said for said in ("finished", "failed", "running")},
         "crashed": "failed",
@@ -98,7 +99,7 @@ def test_each_state_of_the_servers_is_one_of_ours(server: Server):
     assert {run.ended_as for run in runs.values()} == {"", "crashed", "killed", "preempting", "pending"}
 
 
-def test_a_sweep_has_its_own_runs_alone_and_tells_its_metric(server: Server):
+def test_a_sweep_has_only_its_own_runs_and_its_metric(server: Server):
     project = server.project("tester", "p")
     text = "method: random\nmetric: {name: val_acc, goal: maximize}\nparameters: {lr: {value: 1}}\n"
     sweep = project.sweeps["s1"] = Sweep("s1", project, text)
@@ -114,15 +115,15 @@ NAME = "NVIDIA A100"
 METADATA = {"gpu": NAME, "gpu_nvidia": [{"name": NAME, "uuid": "GPU-1"}], "host": "box", "os": "Linux"}
 
 
-def test_the_server_is_asked_for_the_machine_of_other_programs_runs(server: Server):
+def test_the_machine_of_other_programs_runs_is_requested(server: Server):
     for name, config in (("theirs", {}), ("ours", {"environment": {"device_name": "CPU"}})):
         run = add_run(server, name, config=config)
         run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
-    found = {run.id: run for run in load_runs(SOURCE)}
-    machine = found["theirs"].machine
+    by_id = {run.id: run for run in load_runs(SOURCE)}
+    machine = by_id["theirs"].machine
     assert (machine.facts["device_name"], machine.facts["platform"]) == (NAME, "Linux")
-    assert found["ours"].machine.facts == {}
-    assert found["theirs"].problems == []
+    assert by_id["ours"].machine.facts == {}
+    assert by_id["theirs"].problems == []
 
 
 DEFINING = """
@@ -140,25 +141,25 @@ with wandb.init(project="p", entity="tester", id="defined") as run:
 
 
 @pytest.mark.slow
-def test_what_define_metric_declares_is_the_same_from_the_server_and_from_the_file(server: Server, tmp_path):
+def test_server_and_file_give_the_same_metric_definitions(server: Server, tmp_path):
     """W&B's own client writes both."""
     env = environment(server, tmp_path / "writer")
     subprocess.run([sys.executable, "-c", DEFINING], env=env, check=True, capture_output=True)
     (on_disk,) = load_runs([tmp_path / "writer"])
     (on_server,) = load_runs([SOURCE])
     keys = on_disk.definitions.keys() | on_server.definitions.keys()
-    found = {key: definition_of(key, on_server.definitions) for key in keys}
-    assert found == {key: definition_of(key, on_disk.definitions) for key in keys}
-    told = {key: (one.step, one.goal) for key, one in found.items()}
-    assert told["val/acc"] == ("epoch", "maximize")
-    assert told["val/loss"] == ("epoch", "minimize")
-    assert told["train/*"] == ("epoch", "")
-    assert told["mean"] == ("pass", "")
+    definitions = {key: definition_of(key, on_server.definitions) for key in keys}
+    assert definitions == {key: definition_of(key, on_disk.definitions) for key in keys}
+    declared = {key: (one.step, one.goal) for key, one in definitions.items()}
+    assert declared["val/acc"] == ("epoch", "maximize")
+    assert declared["val/loss"] == ("epoch", "minimize")
+    assert declared["train/*"] == ("epoch", "")
+    assert declared["mean"] == ("pass", "")
     assert on_server.summary["val/acc"] == {"max": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("kept", "declared"),
+    ("recorded", "declared"),
     [
         ([{"1": "a", "8": 1}, {"1": "b", "4": "a", "7": [4], "8": 2}], {"a": "minimize", "b": "maximize"}),
         ([{"1": "a", "5": 9, "7": "max", "8": "up"}, {"2": 7}, 5, None], {"a": ""}),
@@ -166,14 +167,14 @@ def test_what_define_metric_declares_is_the_same_from_the_server_and_from_the_fi
         ("a", {}),
     ],
 )
-def test_definitions_of_older_clients_and_of_no_known_form(server: Server, kept, declared):
-    add_run(server, "one", config={"_wandb": {"m": kept}})
+def test_definitions_of_older_clients_and_of_unknown_forms_are_read(server: Server, recorded, declared):
+    add_run(server, "one", config={"_wandb": {"m": recorded}})
     (run,) = load_runs([SOURCE])
     assert {key: one.goal for key, one in run.definitions.items()} == declared
     assert not run.problems
 
 
-def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: Server, monkeypatch):
+def test_a_server_without_optional_fields_is_read(server: Server, monkeypatch):
     optional = "historyKeys historyLineCount sweepName group jobType tags notes createdAt displayName".split()
     full = Run.node
     monkeypatch.setattr(
@@ -190,13 +191,14 @@ def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: 
 
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory) -> Path:
+    """Return a folder with a run of the real client."""
     folder = tmp_path_factory.mktemp("disk")
     write_runs(folder, [plan("native")])
     return folder
 
 
 @pytest.mark.parametrize(("more", "source"), [(-1, "disk"), (0, "disk"), (1, "server")])
-def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
+def test_the_longer_record_counts_for_a_run_on_disk_and_server(
     server: Server, on_disk: Path, more: int, source
 ):
     (disk,) = load_runs([on_disk])
@@ -212,7 +214,7 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ("wandb:tester/nowhere", "wandb:tester/nowhere: W&B's server says: Could not find project nowhere"),
         ("wandb:tester/empty", "wandb:tester/empty: no runs in this project"),
@@ -220,16 +222,16 @@ def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
         ("wandb:tester/nowhere/nope", "Could not find sweep"),
     ],
 )
-def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
+def test_a_missing_project_or_sweep_is_refused_in_one_line(server: Server, source: str, message: str):
     server.project("tester", "empty")
     with pytest.raises(UserError) as caught:
         load_runs([source])
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [SOURCE, f"{SOURCE}/s"])
-def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, source: str):
+def test_a_server_that_refuses_a_request_is_one_line(server: Server, source: str):
     """With a page of HTML, as what stands in front of a server does."""
     project = server.project("tester", "p")
     project.sweeps["s"] = Sweep("s", project, "method: random\nparameters: {}\n")
@@ -249,7 +251,7 @@ def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, s
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path):
+def test_an_unreachable_server_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path):
     env = environment(wandb_server, tmp_path, WANDB_HTTP_TIMEOUT="2")
 
     def says(words: str, **more: str) -> None:

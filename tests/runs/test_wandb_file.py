@@ -1,4 +1,4 @@
-"""The reader against files of the real client, and against what W&B's own reader says of the same files."""
+"""The reader on files of the real client, compared with W&B's own reader."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from ampcompare import analyse_runs, load_runs
 from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
-from ampcompare.runs.migrations import config_now
+from ampcompare.runs.migrations import migrate_config
 from ampcompare.runs.nested import parse_json
 from ampcompare.training.checkpoint.store import CheckpointStore
 
@@ -32,12 +32,13 @@ BY_CLOCK = ("_runtime", "_timestamp", "_wandb.runtime")  # their values are of t
 
 
 def read(path: Path) -> RunRecord:
+    """Return the run in a file."""
     (run,) = load_runs([path])
     return run
 
 
 def written(folder: Path, payloads: list[bytes]) -> RunRecord:
-    """The run of a file of these records."""
+    """Return the run in a file with these records."""
     path = folder / "run-one.wandb"
     folder.mkdir(exist_ok=True)
     path.write_bytes(frame(payloads))
@@ -45,19 +46,20 @@ def written(folder: Path, payloads: list[bytes]) -> RunRecord:
 
 
 def leet(path: Path, *options: str) -> str:
-    """What `wandb leet inspect` prints."""
+    """Return what `wandb leet inspect` prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def leet_rows(path: Path) -> list[dict]:
-    """The history rows that W&B's own reader finds, values in the form of ours."""
+    """Return the history rows of W&B's own reader, with values in our form."""
     records = [json.loads(line) for line in leet(path).splitlines() if line.startswith("{")]
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
 def our_rows(run: RunRecord) -> list[dict]:
+    """Return the rows that our reader finds."""
     rows: list[dict] = [{} for _ in range(run.rows)]
     for key, (at, values) in run.logged.items():
         for row, value in zip(at, values.tolist(), strict=True):
@@ -74,30 +76,31 @@ def _as_leet_says(value: object) -> object:
 
 
 def without_nulls(row: dict) -> dict:
+    """Return a row without missing values."""
     return {k: v for k, v in row.items() if v is not None}
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "keys", "killed"])
-def test_history_equals_that_of_the_public_reader(real_runs, name):
-    theirs = [without_nulls(row) for row in leet_rows(real_runs[name])]
-    assert theirs
-    assert our_rows(read(real_runs[name])) == theirs
+def test_history_equals_that_of_wandbs_reader(real_runs, name):
+    expected = [without_nulls(row) for row in leet_rows(real_runs[name])]
+    assert expected
+    assert our_rows(read(real_runs[name])) == expected
 
 
 @pytest.mark.parametrize("name", ["usual", "odd", "failed"])
-def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
-    theirs = json.loads(leet(real_runs[name], "--summary"))
-    ours = read(real_runs[name])
+def test_config_and_summary_equal_those_of_wandbs_reader(real_runs, name):
+    expected = json.loads(leet(real_runs[name], "--summary"))
+    run = read(real_runs[name])
     # The public reader leaves out groups without members; here they are kept.
-    assert {k: v for k, v in ours.config.items() if v != {}} == config_now(theirs["config"])
-    summary = {k: v for k, v in _as_leet_says(ours.summary).items() if v is not None}
-    assert summary == without_nulls(theirs["summary"])
-    assert (ours.id, ours.name, ours.project) == (theirs["run_id"], theirs["name"], theirs["project"])
-    assert ours.exit_code == theirs["exit_code"]
+    assert {k: v for k, v in run.config.items() if v != {}} == migrate_config(expected["config"])
+    summary = {k: v for k, v in _as_leet_says(run.summary).items() if v is not None}
+    assert summary == without_nulls(expected["summary"])
+    assert (run.id, run.name, run.project) == (expected["run_id"], expected["name"], expected["project"])
+    assert run.exit_code == expected["exit_code"]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "problem"),
     [
         (lambda content: content[: len(content) // 5], "ends inside a record"),
         (lambda content: content[: int(len(content) * 0.77)], "ends inside a record"),
@@ -107,17 +110,17 @@ def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
         ),
     ],
 )
-def test_truncated_or_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path, spoil, said):
+def test_a_damaged_file_gives_the_rows_of_wandbs_reader(real_runs, tmp_path, spoil, problem):
     spoilt = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
     spoilt.parent.mkdir()
     spoilt.write_bytes(spoil(real_runs["usual"].read_bytes()))
-    theirs = [without_nulls(row) for row in leet_rows(spoilt)]
-    assert 0 < len(theirs) < len(leet_rows(real_runs["usual"]))
-    assert our_rows(read(spoilt)) == theirs
-    assert said in read(spoilt).problems[0]
+    expected = [without_nulls(row) for row in leet_rows(spoilt)]
+    assert 0 < len(expected) < len(leet_rows(real_runs["usual"]))
+    assert our_rows(read(spoilt)) == expected
+    assert problem in read(spoilt).problems[0]
 
 
-def test_run_record_of_a_usual_run(real_runs):
+def test_the_record_of_a_usual_run_is_complete(real_runs):
     run = read(real_runs["usual"])
     assert (run.name, run.group, run.job_type, run.notes) == ("usual", "together", "train", "a note")
     assert (run.tags, run.project) == (("one", "two"), "comparison-amp")
@@ -130,24 +133,25 @@ def test_run_record_of_a_usual_run(real_runs):
     assert run.history["global_step"].dtype == np.float64
 
 
-def test_tests_own_writer_writes_what_the_client_does(real_runs, tmp_path):
+def test_the_tests_writer_writes_what_the_client_does(real_runs, tmp_path):
     """What is measured on its records is true of real ones."""
-    ours = written(tmp_path, client_records(plan("native", name="usual")))
-    theirs = read(real_runs["usual"])
-    assert ours.logged.keys() == theirs.logged.keys()
-    for name in set(ours.logged) - set(BY_CLOCK):
-        assert ours.logged[name][0].tolist() == theirs.logged[name][0].tolist()
-        assert ours.values(name).tolist() == theirs.values(name).tolist()
-    assert (ours.name, ours.exit_code, ours.problems) == (theirs.name, theirs.exit_code, theirs.problems)
-    own = {key: value for key, value in ours.summary.items() if key not in BY_CLOCK}
-    assert own == {key: value for key, value in theirs.summary.items() if key in own}
+    run = written(tmp_path, client_records(plan("native", name="usual")))
+    expected = read(real_runs["usual"])
+    assert run.logged.keys() == expected.logged.keys()
+    for name in set(run.logged) - set(BY_CLOCK):
+        assert run.logged[name][0].tolist() == expected.logged[name][0].tolist()
+        assert run.values(name).tolist() == expected.values(name).tolist()
+    assert (run.name, run.exit_code, run.problems) == (expected.name, expected.exit_code, expected.problems)
+    own = {key: value for key, value in run.summary.items() if key not in BY_CLOCK}
+    assert own == {key: value for key, value in expected.summary.items() if key in own}
 
 
 def set_back(path: Path, seconds: float) -> None:
+    """Move the time of a file into the past."""
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
+def test_exit_code_age_and_lock_decide_the_state(real_runs, tmp_path):
     assert (read(real_runs["failed"]).state, read(real_runs["failed"]).exit_code) == ("failed", 3)
     killed = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
     killed.parent.mkdir(parents=True)
@@ -174,7 +178,7 @@ def test_states_follow_from_exit_code_age_and_lock(real_runs, tmp_path):
         assert read(killed).state == state
 
 
-def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
+def test_system_metrics_count_as_activity_between_rows(tmp_path):
     for seconds, state in ((30, "running"), (90, "failed")):
         sample = Record()
         sample.stats.timestamp.seconds = int(time.time() - seconds)
@@ -185,6 +189,7 @@ def test_the_sample_of_the_machine_is_a_sign_of_life_between_rows(tmp_path):
 
 
 def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> bytes:
+    """Return a record of `define_metric`."""
     record = Record()
     setattr(record.metric, "glob_name" if "*" in name else "name", name)
     record.metric.step_metric, record.metric.goal = step, goal
@@ -193,7 +198,7 @@ def defined(name: str, step: str = "", summary: str = "", goal: int = 0) -> byte
     return record.SerializeToString()
 
 
-def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
+def test_definitions_of_keys_and_patterns_are_read(tmp_path):
     records = [
         defined("val/*", "epoch"),
         defined("val/loss/*", "pass"),
@@ -202,14 +207,14 @@ def test_what_define_metric_declares_of_a_key_or_a_pattern_is_read(tmp_path):
     ]
     run = written(tmp_path, [*records, row(loss="1")])
     keys = ("val/f1", "val/loss/a", "val/acc", "ppl", "x")
-    told = {key: definition_of(key, run.definitions) for key in keys}
-    assert [told[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
-    assert [told[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
-    assert [key for key, one in told.items() if one.is_best] == ["val/acc"]
+    definitions = {key: definition_of(key, run.definitions) for key in keys}
+    assert [definitions[key].step for key in keys] == ["epoch", "pass", "epoch", "", ""]
+    assert [definitions[key].goal for key in keys] == ["", "", "maximize", "minimize", ""]
+    assert [key for key, one in definitions.items() if one.is_best] == ["val/acc"]
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path, declared):
+def test_steps_come_from_log_or_define_metric(tmp_path, declared):
     for arm in "ab":
         rows = [row(_step=str(100 * n), epoch=str(n // 2), acc=str(n / 10), loss="1") for n in range(1, 7)]
         records = [defined("acc", "epoch")] if declared else []
@@ -223,7 +228,7 @@ def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b":W&", "ends inside a record"),
@@ -232,33 +237,34 @@ def test_the_steps_are_those_that_were_given_to_log_or_to_define_metric(tmp_path
         (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
     ],
 )
-def test_file_without_a_run_is_one_that_broke_off_beside_another_and_refused_alone(tmp_path, content, words):
+def test_a_file_without_a_run_is_a_failed_run_among_others_and_refused_alone(tmp_path, content, message):
     file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
     file.parent.mkdir()
     file.write_bytes(content)
     set_back(file, 1e6)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         read(tmp_path)
     write_runs(tmp_path, [plan("none")])
     run = next(run for run in load_runs([tmp_path]) if run.id == "abc")
-    assert words in " ".join(run.problems)
+    assert message in " ".join(run.problems)
     assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "failed", 0)
 
 
-def test_pipe_under_such_a_name_is_not_opened(tmp_path):
+def test_a_pipe_with_the_name_of_a_record_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "run-pipe.wandb")
     with pytest.raises(UserError, match="not a plain file"):
         read(tmp_path / "run-pipe.wandb")
 
 
 def row(**values: str) -> bytes:
+    """Return a record of one row."""
     record = Record()
     for name, text in values.items():
         record.history.item.add(value_json=text).nested_key.extend(name.split("__"))
     return record.SerializeToString()
 
 
-def test_a_value_that_is_no_number_costs_itself_alone_and_null_is_nothing(tmp_path):
+def test_an_invalid_value_is_skipped_alone_and_null_is_no_value(tmp_path):
     texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400, "1,2"]
     numbers = [repr(n / 7) for n in range(50)]
     payloads = [*(row(a=text, b='"x"') for text in texts), row(a__b="3"), *(row(c=n) for n in numbers)]
@@ -273,7 +279,7 @@ def test_a_value_that_is_no_number_costs_itself_alone_and_null_is_nothing(tmp_pa
     assert "3 values were not valid JSON" in " ".join(run.problems)
 
 
-def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
+def test_summary_updates_and_removals_apply_in_order(tmp_path):
     def summary(*writes: tuple[str, str | None]) -> bytes:
         record = Record()
         for path, text in writes:
@@ -294,7 +300,7 @@ def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
 
 
 def on_machine(folder: Path, gpus: int) -> RunRecord:
-    """The run of a file with a record of a machine that has so many GPUs."""
+    """Return the run in a file with a record of a machine that has so many GPUs."""
     machine = Record()
     environment = machine.environment
     environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
@@ -303,7 +309,7 @@ def on_machine(folder: Path, gpus: int) -> RunRecord:
     return written(folder, [row(a="1"), machine.SerializeToString()])
 
 
-def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):
+def test_the_machine_is_hashed_and_one_of_several_gpus_is_not_identified(tmp_path: Path):
     one, two = (on_machine(tmp_path, gpus).machine.facts for gpus in (1, 2))
     assert (one["device_name"], one["device_type"], one["cuda"]) == ("NVIDIA A100", "cuda", "13.0")
     assert set(one["machine"]) == {"host", "gpu_uuid"}
@@ -312,7 +318,7 @@ def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_p
 
 
 def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a machine of which W&B wrote these records one after the other."""
+    """Return the facts of a machine after W&B's client wrote these records one after the other."""
     records = []
     for change in changes:
         record = Record()
@@ -331,7 +337,7 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seen", "device", "kind"),
+    ("recorded", "device", "kind"),
     [
         ({"apple": {"name": "Apple M2 Pro"}}, "Apple M2 Pro", ""),
         ({"gpu_amd": [{"series": "Instinct MI300X", "unique_id": "0x1"}]}, "Instinct MI300X", ""),
@@ -340,9 +346,9 @@ def environment(folder: Path, *changes: dict[str, Any]) -> dict[str, Any]:
         ({}, "CPU with 8 cores", "cpu"),
     ],
 )
-def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, seen, device, kind):
+def test_a_machine_is_a_cpu_only_without_any_other_accelerator(tmp_path, recorded, device, kind):
     cpu = {"cpu_count": 8, "host": "box"}
-    for number, order in enumerate([(cpu, seen), (seen, cpu), (cpu | seen,)]):
+    for number, order in enumerate([(cpu, recorded), (recorded, cpu), (cpu | recorded,)]):
         facts = environment(tmp_path / str(number), *order)
         assert (facts["device_name"], facts["device_type"]) == (device, kind)
 
@@ -358,7 +364,7 @@ def test_a_machine_is_a_cpu_only_where_no_other_chip_was_seen(tmp_path, seen, de
         (["no mapping"], None),
     ],
 )
-def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, metadata, device):
+def test_older_clients_write_the_gpu_name_beside_the_record(tmp_path, metadata, device):
     folder = tmp_path / "wandb" / "offline-run-1-one"
     (folder / "files").mkdir(parents=True)
     (folder / "files" / "wandb-metadata.json").write_text(json.dumps(metadata))
@@ -367,12 +373,12 @@ def test_older_clients_have_the_name_of_the_gpu_beside_the_record(tmp_path, meta
 
 
 def as_text(value: Any) -> str:
-    """The value; one that is 0 has no sign."""
+    """Return the value as text; 0 has no sign."""
     return repr(value + 0 if isinstance(value, float) else value)
 
 
 def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
-    """The rows of these records, by protobuf and a dictionary for each; None where that cannot decode one."""
+    """Return the rows of these records, decoded by protobuf into dictionaries; None if one cannot be."""
     found: dict[str, dict[int, str]] = {}
     number = -1
     for record in map(Record.FromString, payloads):
@@ -389,17 +395,17 @@ def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
 
 
 @examples(60, 600)
-def test_records_of_any_form_say_what_protobuf_says(tmp_path, examples):
+def test_records_of_any_form_are_read_as_by_protobuf(tmp_path, examples):
     @settings(max_examples=examples)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
         values = data.draw(st.sampled_from([ODD, VALUES]))
         drawn = data.draw(st.lists(odd_records(values=values), max_size=40)) * data.draw(st.integers(1, 4))
         payloads = [row(first="1"), *drawn]
-        found = written(tmp_path, payloads)
+        run_read = written(tmp_path, payloads)
         cells = {
             key: [(n, as_text(value)) for n, value in zip(at.tolist(), values.tolist(), strict=True)]
-            for key, (at, values) in found.logged.items()
+            for key, (at, values) in run_read.logged.items()
         }
         assert {key: some for key, some in cells.items() if some} == plainly(payloads)
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import columns_of
-from ampcompare.runs.system_metrics import Machine
+from ampcompare.runs.run_record import build_columns
+from ampcompare.runs.system_metrics import MachineFacts
 
 FULL, MIXED = "32-true", "bf16-mixed"
 RATE = {FULL: 100.0, MIXED: 180.0}
@@ -24,7 +24,7 @@ def external(
     without: tuple[str, ...] = (),
     steps: int = 40,
     seconds: float = 0.5,
-    machine: Machine | None = None,
+    machine: MachineFacts | None = None,
     **given: Any,
 ) -> RunRecord:
     """One run of somebody's loop: a row every ten steps, an evaluation behind every second row. `logs` are
@@ -48,7 +48,7 @@ def external(
     for number, row in enumerate(rows):
         row |= {"_step": number, "_timestamp": begin.timestamp() + row["_runtime"]}
     rows = [{key: value for key, value in row.items() if key not in without} for row in rows]
-    count, logged = columns_of(rows)
+    count, logged = build_columns(rows)
     run = f"{precision}-{seed}"
     tree = {
         "trainer": {"precision": precision, "max_epochs": 3},
@@ -67,7 +67,7 @@ def external(
         "rows": count,
         "logged": logged,
     }
-    return RunRecord(**(made | {"machine": machine or Machine(dict(DEVICE))} | given))
+    return RunRecord(**(made | {"machine": machine or MachineFacts(dict(DEVICE))} | given))
 
 
 def several(seeds: int = 3, **options: Any) -> list[RunRecord]:

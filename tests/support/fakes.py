@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import columns_of
+from ampcompare.runs.run_record import build_columns
 
 Plan = dict[str, Any]
 SPEED = {"none": 40.0, "native": 76.0, "apex_o1": 71.0, "apex_o2": 80.0, "fp16": 83.0}
@@ -133,7 +133,7 @@ def make(
     made = plan(backend, seed, **options)
     if edit:
         edit(made)
-    rows, logged = columns_of(made["rows"])
+    rows, logged = build_columns(made["rows"])
     given = made["wandb"]
     return RunRecord(
         id=given["id"],
@@ -153,4 +153,4 @@ def make(
 def put(run: RunRecord, key: str, values: Any) -> None:
     """Log these values under a key, one for each row or one for all; NaN is nothing."""
     numbers = np.broadcast_to(np.asarray(values, float), run.rows)
-    run.logged[key] = run.adding({key: numbers}).logged[key]
+    run.logged[key] = run.with_columns({key: numbers}).logged[key]

@@ -1,4 +1,4 @@
-"""The analysis of a set of runs: every figure and every sentence that page, tables and terminal show."""
+"""Analyse a set of runs: every number and every sentence that page, tables and terminal show."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.groups import Group, group_runs
 from ampcompare.analysis.grouping.outcome import outcome_of
-from ampcompare.analysis.grouping.run_metrics import BY_COLUMN, CHANCE
+from ampcompare.analysis.grouping.run_metrics import CHANCE, METRICS_BY_COLUMN
 from ampcompare.analysis.grouping.run_table import GROUP, RUN, build_run_table
 from ampcompare.analysis.grouping.validity_checks import measure_resolution
 from ampcompare.analysis.numerics import describe_numerics
@@ -40,12 +40,21 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import between, capital, change, listed, plural, some
 
-CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
+CHARTS_JOB = "ampcompare-charts"  # job type of the W&B run that holds a report; it is no training
 
 
 @dataclass(eq=False, kw_only=True)
 class Analysis(Findings):
-    """The findings in words as well, as every output shows them; `required` is what is to be shown."""
+    """The findings, and the sentences that every output shows.
+
+    Attributes:
+        gates: The required gates of `--require`.
+        headline: The strongest finding in one line.
+        accent: The label that the headline is about, "" if it is about all groups.
+        basis: Setting, sample size, machine and margin or plan, in one line.
+        caption: What the intervals of the table are.
+        gate_results: Whether each gate is shown.
+    """
 
     gates: tuple[Gate, ...]
 
@@ -56,71 +65,92 @@ class Analysis(Findings):
         self.gate_results = check_gates(self, self.gates)
 
     def badge(self, group: Group) -> str:
-        found = self.comparison(group.label)
-        return verdict.badge(found) if found else "baseline" if group.value == self.baseline_value else ""
+        """Return the verdict on a group in a few words."""
+        comparison = self.comparison(group.label)
+        return (
+            verdict.badge(comparison)
+            if comparison
+            else "baseline"
+            if group.value == self.baseline_value
+            else ""
+        )
 
     def tone(self, group: Group) -> str:
-        found = self.comparison(group.label)
-        return verdict.tone(found) if found else verdict.BASE
+        """Return the tone of a group's badge: `good`, `bad`, `open` or `base`."""
+        comparison = self.comparison(group.label)
+        return verdict.tone(comparison) if comparison else verdict.BASE
 
     @cached_property
     def numerics(self) -> dict[str, str]:
-        """What happened to the numbers, by phenomenon; under "" what is said where nothing did."""
+        """What happened to the numbers, by phenomenon; under "" a sentence if nothing happened."""
         is_recorded = any(run.is_recorded for run in self.table[RUN])
-        looking = "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
-        return describe_numerics([g for g in self.groups if not g.is_control], looking)
+        diagnostics_option = (
+            "diagnostics.every" if self.is_own else "Recorder(diagnostics=N)" if is_recorded else ""
+        )
+        return describe_numerics([g for g in self.groups if not g.is_control], diagnostics_option)
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
-        """The reasons for doubt, gravest first, a sentence for each cause."""
+        """The reasons for doubt, gravest first, one sentence for each cause."""
         drifts = [c.drift for c in self.comparisons if c.drift and c.drift.side_of(1.0)]
         drifted = [f"From its first to its last runs the control changed by {_change(d)}." for d in drifts]
-        off = find_deviations(self)
-        differs = [f"Not as planned: {listed(off)}."] if off else []
+        from_plan = find_deviations(self)
+        differences = [f"Not as planned: {listed(from_plan)}."] if from_plan else []
         stale = self.bench.caveats(self.groups) if self.bench else []
-        return (*stale, *drifted[:1], *differs, *self.plan.doubts, *self.reading_doubts, *find_caveats(self))
+        return (
+            *stale,
+            *drifted[:1],
+            *differences,
+            *self.plan.doubts,
+            *self.reading_doubts,
+            *find_caveats(self),
+        )
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """How the runs were read, the best of each, what no change at all did."""
-        said = [f"{capital(what)}." for what in self.reading_notes]
-        said += [self.best.sentence] if self.best else []
+        """How the runs were read, the best value of each backend, and what the A/A control did."""
+        notes = [f"{capital(note)}." for note in self.reading_notes]
+        notes += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            found = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
-            parts = listed(f"{q} {_change(one)}" for q, one in found.items()) or "nothing to tell"
+            ratios = {q: control.estimates[q] for q in ("speed", "memory") if q in control.estimates}
+            parts = listed(f"{q} {_change(one)}" for q, one in ratios.items()) or "nothing to tell"
             drift = f"; from its first to its last runs {_change(control.drift)}" if control.drift else ""
-            said.append(f"No change at all ({control.group.label}): {parts}{drift}.")
-        return tuple(said)
+            notes.append(f"No change at all ({control.group.label}): {parts}{drift}.")
+        return tuple(notes)
 
     @property
     def advice(self) -> str:
-        """Return how many more seeds would decide what is inconclusive, "" where no number would.
+        """How many more seeds would decide what is inconclusive, "" if no number would.
 
-        Where the runs' plan allows fewer seeds than that, it says so instead.
+        If the plan of the runs allows fewer seeds, the sentence says so instead.
         """
         names, limit = {"speed": "speed", "quality": self.metric.noun}, self.plan.max_seeds
-        within, beyond = [], []
+        within_limit, beyond_limit = [], []
         for label, claim in self.undecided:
             if not claim.more_seeds or claim.estimate is None:
                 continue
-            what = f"the {names[claim.question]} of {label}"
+            quantity = f"the {names[claim.question]} of {label}"
             if limit is None or claim.estimate.n + claim.more_seeds <= limit:
-                within.append(f"about {claim.more_seeds:,} for {what}")
+                within_limit.append(f"about {claim.more_seeds:,} for {quantity}")
             else:
-                beyond.append(what)
-        told = []
-        if within and not self.is_own:  # which no sweep of ours has to have made
-            told.append(f"Inconclusive: more runs of each arm would decide, {some(within)}.")
-        elif within:
-            how = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
-            told.append(f"Inconclusive: more seeds per backend would decide, {some(within)}. {how}")
-        if beyond:
-            told.append(f"The plan's limit of {plural(limit or 0, 'seed')} would not decide {some(beyond)}.")
-        return " ".join(told)
+                beyond_limit.append(quantity)
+        sentences = []
+        if within_limit and not self.is_own:  # no sweep of ours can add runs
+            sentences.append(f"Inconclusive: more runs of each arm would decide, {some(within_limit)}.")
+        elif within_limit:
+            command = "`ampcompare sweep FILE --until-decided` adds them, and counts each look."
+            sentences.append(
+                f"Inconclusive: more seeds per backend would decide, {some(within_limit)}. {command}"
+            )
+        if beyond_limit:
+            sentences.append(
+                f"The plan's limit of {plural(limit or 0, 'seed')} would not decide {some(beyond_limit)}."
+            )
+        return " ".join(sentences)
 
 
-def _change(found: Estimate) -> str:
-    return f"{change(found.value)}{between(found.low, found.high, change)}"
+def _change(estimate: Estimate) -> str:
+    return f"{change(estimate.value)}{between(estimate.low, estimate.high, change)}"
 
 
 def analyse_runs(
@@ -143,37 +173,38 @@ def analyse_runs(
     require: Sequence[str] = (),
     bench: str | None = None,
 ) -> Analysis:
-    """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
+    """Compare runs with the baseline, grouped by the first key of `group_by`.
 
-    Runs of our own need nothing else: the backend is compared with `none` by the metric of their task. Of
-    other programs' runs `metric` with its direction has to be named, unless their format declares it, and
-    either arms (`load_runs(["fp32=logs/a", "bf16=logs/b"])`) or `group_by` and `baseline`.
+    Our own runs need no options: their backends are compared with the backend `none` by the metric of their
+    task. For runs of other programs, name the metric with its direction unless their format declares it. Also
+    name either the arms (`load_runs(["fp32=logs/a", "bf16=logs/b"])`) or `group_by` and `baseline`.
 
     Args:
-        runs: The runs, as `load_runs` returns them.
+        runs: The runs that `load_runs` returned.
         baseline: The value of the compared key that the others are compared with.
-        metric: `KEY:min` or `KEY:max`, with `:percent` or `:fraction` where it is an accuracy.
-        best: Whether each run's best value of the metric counts, and not its last.
-        margin: The difference that still counts as the same (0.5 points for accuracies).
-        group_by: Settings in the labels, of which the first is compared.
-        ignore: Settings that may differ within a group; `device` where none is recorded and it was one.
-        split_by: Settings that make groups of an arm's runs.
-        seed: The key of the seed by which runs are paired.
+        metric: `KEY:min` or `KEY:max`, with `:percent` or `:fraction` for an accuracy.
+        best: Whether to compare each run's best value of the metric instead of its last.
+        margin: The largest difference that counts as the same (0.5 points for accuracies). None takes the
+            margin of the runs' plan, if they have one.
+        group_by: Settings in the labels. The first is compared.
+        ignore: Settings that may differ within a group. `device` declares that all runs had one device
+            although no record has it.
+        split_by: Settings that split the runs of an arm into groups.
+        seed: The key of the seed that pairs runs.
         throughput: `KEY:per_second`.
-        time: `KEY:seconds` or `KEY:ms` of a step or an epoch; with `:cumulative` it counts from the start.
+        time: `KEY:seconds` or `KEY:ms` of a step or an epoch. With `:cumulative` the time counts from the
+            start.
         memory: `KEY:MiB`, `KEY:GiB` or `KEY:bytes`.
-        reproduce: A publication, by name or file, of which the runs tell whether it is reproduced.
-        within: The fraction by which a ratio may differ from a published one.
-        target: The value of the metric, as logged or as shown, up to which training is timed (by default what
-            the baseline reaches).
-        require: What is to be shown, such as `native: speedup >= 1.5`.
-        bench: A file of `ampcompare bench --json` that speed is taken from.
-
-    Margin and target that are not given are those of the runs' own plan, if they have one.
+        reproduce: Name or file of a publication. The analysis then tells whether the runs reproduce it.
+        within: The fraction by which a ratio may differ from a published ratio.
+        target: The value of the metric, as logged or as shown, up to which training is timed. None takes the
+            target of the runs' plan, or what the baseline reaches.
+        require: The gates, such as `native: speedup >= 1.5`.
+        bench: A file of `ampcompare bench --json` with the speed to use.
 
     Raises:
-        UserError: What an option names is not there; for other programs' runs a `MissingInput` lists what has
-            to be named, with candidates.
+        UserError: An option names something that no run has.
+        MissingInput: Runs of other programs need more options. The error lists them with candidates.
 
     >>> from ampcompare import analyse_runs, load_runs
     >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
@@ -209,24 +240,25 @@ def analyse_runs(
     rows = build_run_table(reading.runs, compared, grouping.seeds, grouping.settings)
     compared = replace(compared, resolution=measure_resolution(rows, compared))
     groups = group_runs(rows, compared, keys, ignored)
-    there = list(dict.fromkeys(group.value for group in groups if not group.is_control))
-    if baseline is not None and value not in (*there, BASELINE):  # which a sweep may not have come to
-        hint = did_you_mean(value, there, 0.5)
-        known = f"{hint and hint + ' '}there are {', '.join(there)}"
+    values_present = list(dict.fromkeys(group.value for group in groups if not group.is_control))
+    # A sweep may not have reached the baseline `none` yet.
+    if baseline is not None and value not in (*values_present, BASELINE):
+        hint = did_you_mean(value, values_present, 0.5)
+        known = f"{hint and hint + ' '}there are {', '.join(values_present)}"
         raise UserError(f"--baseline {value!r}: no run has it; {known}")
-    measured = read_bench(bench, groups) if bench else None
+    bench_results = read_bench(bench, groups) if bench else None
     bases = [group for group in groups if group.value == value and not group.is_control]
-    if measured and any(measured.ratios(base, base) for base in bases):
-        groups = [replace(group, bench_estimates=measured.group_estimates(group)) for group in groups]
-    # `bf16` of another program's precision need not be our backend of that name.
+    if bench_results and any(bench_results.ratios(base, base) for base in bases):
+        groups = [replace(group, bench_estimates=bench_results.group_estimates(group)) for group in groups]
+    # A precision `bf16` of another program need not be our backend `bf16`.
     of_backends = groups if keys[0] == BACKEND else []
     descriptions = {
         group.value: describe_backend(run) for group in of_backends for run in group.all_rows[RUN]
     }
     group_of = {place: group.label for group in groups for place in group.all_rows.index}
-    # Of each interval: of all groups that were asked for, comparable or not, times the looks.
-    others = sum(group.value != value and not group.is_control for group in groups)
-    level = joint_level(others, len(plan.looks) or 1)
+    # The level of each interval covers all requested groups, comparable or not, and all looks.
+    compared_count = sum(group.value != value and not group.is_control for group in groups)
+    level = joint_level(compared_count, len(plan.looks) or 1)
     reproduction = None
     if reproduce is not None:
         reproduction = assess_reproduction(load_publication(reproduce), rows, compared, ignored, within)
@@ -239,11 +271,11 @@ def analyse_runs(
         baseline_value=value,
         plan=plan,
         level=level,
-        comparisons=compare_all(groups, value, keys[0], level, measured),
+        comparisons=compare_all(groups, value, keys[0], level, bench_results),
         best=find_best_per_value(groups, keys[0], value, compared, level),
         backend_descriptions={group.label: descriptions.get(group.value, "") for group in groups},
         ignored=ignored,
-        bench=measured,
+        bench=bench_results,
         quantities=reading.quantities,
         reading_notes=tuple(reading.notes),
         is_own=reading.is_own,
@@ -254,26 +286,32 @@ def analyse_runs(
 
 
 def _target(
-    asked: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
+    requested: float | None, planned: float | None, bases: Sequence[RunRecord], metric: ComparedMetric
 ) -> float | None:
-    """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
-    finished run of the baseline reaches, rounded to the easier side, where that is no guessing.
+    """Return the value of the metric, as shown, up to which training is timed.
+
+    It is the value that was asked for or planned. Otherwise it is what every finished run of the baseline
+    reaches, rounded to the easier side; None if guessing would reach it, too.
     """
-    if (wanted := planned if asked is None else asked) is not None:
-        shown = metric.as_shown(wanted)
-        if asked is not None and metric.is_percentage and not 0 < shown <= 100:
-            raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
+    if (explicit := planned if requested is None else requested) is not None:
+        shown = metric.as_shown(explicit)
+        if requested is not None and metric.is_percentage and not 0 < shown <= 100:
+            raise UserError(
+                f"--target {requested:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93"
+            )
         return shown
     ended = [run for run in bases if outcome_of(run, metric.key)[0] is RunState.FINISHED]
     finished = [run for run in ended if not control_position(run)]
-    every = [run.values(metric.key) for run in finished]
-    known = [values[np.isfinite(values)] * metric.factor for values in every]
+    series = [run.values(metric.key) for run in finished]
+    shown_values = [values[np.isfinite(values)] * metric.factor for values in series]
     best = [
-        float(values.min() if metric.lower_is_better else values.max()) for values in known if len(values)
+        float(values.min() if metric.lower_is_better else values.max())
+        for values in shown_values
+        if len(values)
     ]
     worst = max(best, default=0.0) if metric.lower_is_better else min(best, default=0.0)
-    guessing = max((BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
-    if not best or (not metric.lower_is_better and worst <= 100 * guessing + 1):
+    chance = max((METRICS_BY_COLUMN[CHANCE].value_of(run, metric) for run in bases), default=0.0)
+    if not best or (not metric.lower_is_better and worst <= 100 * chance + 1):
         return None
     step = 1.0 if metric.factor > 1 and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
     rounded = (math.ceil if metric.lower_is_better else math.floor)(round(worst / step, 9)) * step

@@ -17,14 +17,14 @@ from ampcompare.runs.nested import as_text, lookup
 from ampcompare.runtime.formatting import listed, printable, short
 
 VERSION = "package_version"
-# Options of an arm that may differ from the runs'; the report says so. All others have to be equal.
+# An arm and the runs may differ in these options; the report says so. All others must be equal.
 TOLERATED = ("batch_size", "training.accumulate", "memory_format", "optimizer.name")
 NETWORK = ("model.name", "model.stem")
 NOT_VERIFIED = (
     "The benchmark is not verified: its file does not say which network, data and code it measured. "
     "Measure again with this version of `ampcompare bench`."
 )
-# Where a run's record has what the fingerprint names, other than under the same key of its environment.
+# The option that has a fact of the fingerprint, if its name is not that of the fact.
 OPTION_OF = {"model": "model.name", "data": "data.source"}
 
 
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 def identity_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[Difference]:
-    """Return the facts of network, data and code in which a benchmark is unlike a group's runs."""
+    """Return the facts of network, data and code that differ between a benchmark and the runs of a group."""
     facts = {key: value for key, value in fingerprint.items() if key != VERSION}
     facts |= {key: options[key] for key in NETWORK if key in options}
     return list(_differences(facts, group.all_rows["run"]))
@@ -51,13 +51,13 @@ def identity_differences(
 def tolerated_differences(
     fingerprint: Mapping[str, Any], options: Mapping[str, str], group: Group
 ) -> list[Difference]:
-    """Return in which settings a benchmark differs although its speed is still taken."""
+    """Return the settings that differ although the benchmark's speed is still used."""
     facts = {VERSION: fingerprint.get(VERSION)} | {key: options[key] for key in TOLERATED if key in options}
     return list(_differences(facts, group.all_rows["run"]))
 
 
 def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
-    """Whether an arm's remaining options, such as its execution, are those of a group's runs."""
+    """Return whether the other options of a bench arm, such as its execution, are those of a group's runs."""
     others = {k: v for k, v in options.items() if k not in (BACKEND, *TOLERATED, *NETWORK)}
     return not list(_differences(others, group.all_rows["run"]))
 
@@ -65,18 +65,22 @@ def is_same_execution(options: Mapping[str, str], group: Group) -> bool:
 def refuse_other_work(
     file: str, fingerprint: Mapping[str, Any], arms: Sequence[Mapping[str, str]], groups: Iterable[Group]
 ) -> None:
-    """Raise UserError where network, data or code are others than those of every group."""
-    found: list[Difference] = []
+    """Raise an error if the benchmark measured another network, other data or other code than every group.
+
+    Raises:
+        UserError: Network, data or code differ from those of every group.
+    """
+    fewest: list[Difference] = []
     for group in groups:
-        each = [identity_differences(fingerprint, options, group) for options in arms]
-        if not all(each):
+        per_arm = [identity_differences(fingerprint, options, group) for options in arms]
+        if not all(per_arm):
             return
-        found = found or min(each, key=len)
-    if found:
-        one = found[0]
-        why = f"it measured {one.key} {one.bench}, the runs have {listed(one.runs)}"
-        todo = "measure what the runs train with `ampcompare bench`"
-        raise UserError(f"--bench {file!r}: {_what(one.key)} than the runs': {why}; {todo}")
+        fewest = fewest or min(per_arm, key=len)
+    if fewest:
+        difference = fewest[0]
+        facts = f"it measured {difference.key} {difference.bench}, the runs have {listed(difference.runs)}"
+        action = "measure what the runs train with `ampcompare bench`"
+        raise UserError(f"--bench {file!r}: {_what(difference.key)} than the runs': {facts}; {action}")
 
 
 def _what(key: str) -> str:
@@ -86,39 +90,39 @@ def _what(key: str) -> str:
 
 
 def _differences(facts: Mapping[str, Any], runs: Iterable[RunRecord]) -> Iterator[Difference]:
-    every = list(runs)
+    records = list(runs)
     for key, value in facts.items():
         if value is None:
             continue
-        known = [one for run in every if (one := _recorded(run, key)) is not None]
-        if others := [one for one in known if not _is_same(key, as_text(value), one)]:
-            shown = dict.fromkeys(short(printable(one)) for one in others)
-            yield Difference(key, short(printable(as_text(value))), tuple(shown))
+        recorded = [text for run in records if (text := _recorded(run, key)) is not None]
+        if other_values := [text for text in recorded if not _is_same(key, as_text(value), text)]:
+            distinct = dict.fromkeys(short(printable(text)) for text in other_values)
+            yield Difference(key, short(printable(as_text(value))), tuple(distinct))
 
 
 def _recorded(run: RunRecord, key: str) -> str | None:
-    """Return what a run's record says of a fact, None where it says nothing."""
+    """Return what a run's record says about a fact, None if it says nothing."""
     if key == VERSION:
         value = lookup(run.environment, "packages.ampcompare", None)
     elif key == "test_set":
         value = lookup(run.summary, metrics.TEST_SET, None)
     elif key in OPTION_OF:
         value = run.option(OPTION_OF[key])
-    else:  # the environment has what `auto` came to
+    else:  # the environment has the resolved value of `auto`
         value = run.environment.get(key)
         value = run.option(key) if value is None else value
     return None if value is None or isinstance(value, Mapping | list) else as_text(value)
 
 
 def _is_same(key: str, bench: str, run: str) -> bool:
-    if key == "data_fingerprint":  # behind the dash are the limits on the number of samples
+    if key == "data_fingerprint":  # after the dash come the limits on the number of samples
         bench, run = bench.partition("-")[0], run.partition("-")[0]
     if bench == run:
         return True
-    # The same file by another path; whether its text is the same, its hash tells.
+    # The same file under another path. Its hash tells whether its text is the same.
     if key in ("model", "data", "model.name") and PurePath(bench).name == PurePath(run).name:
         return True
     if key == "data" and bench in SOURCES and SOURCES[bench].is_synthetic:
-        # `bench` takes synthetic images in place of a data set of ours whose shape is known.
+        # `bench` uses synthetic images in place of one of our data sets with a known shape.
         return run in SOURCES and bool(SOURCES[run].classes)
     return False

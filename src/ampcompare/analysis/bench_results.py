@@ -1,4 +1,4 @@
-"""Use speed and memory from `ampcompare bench` in place of those of whole runs, which are minutes apart."""
+"""Use speed and memory from `ampcompare bench` instead of those of whole runs, which are minutes apart."""
 
 import json
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.errors import UserError, reason
 from ampcompare.runtime import formatting
 
-# An A/A control whose whole interval is this far from 1 calls the machine uneven, as `bench` has it.
+# If the whole interval of the A/A control is this far from 1, the machine is uneven, as in `bench`.
 UNEVEN = 0.01
 
 
 class BenchArm(BaseModel):
-    """What `bench` writes of a training: `ratio` above 1 is faster than its baseline."""
+    """The result of one training in a benchmark; a `ratio` above 1 is faster than the baseline."""
 
     label: str
     options: dict[str, str]
@@ -42,24 +42,24 @@ class BenchArm(BaseModel):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Its options, and of a plug-in backend the hash of its file."""
+        """The options, and for a plug-in backend the hash of its file."""
         return self.options | ({"backend_source": self.backend_source} if self.backend_source else {})
 
 
 @dataclass
 class BenchEstimate(Estimate):
-    """A figure of `n` rounds in turns.
+    """An estimate from `n` interleaved rounds.
 
     Attributes:
-        is_known: Whether `seen` is an interval, from twelve rounds on.
-        resolution: How far from 1, as a fraction, a ratio may be between two identical trainings.
+        has_known_interval: Whether `observed_range` is an interval; from twelve rounds on.
+        resolution: How far from 1, as a fraction, the ratio of two identical trainings may be.
     """
 
     has_known_interval: bool = False
     resolution: float = 0.0
 
     def side_of(self, null: float) -> int:
-        """Return 1 where the interval lies above what two identical trainings differ by, -1 below, else 0."""
+        """Return 1 if the interval lies above what two identical trainings differ by, -1 if below, else 0."""
         low, high = self.ends
         if low is None or high is None:
             return 0
@@ -67,14 +67,28 @@ class BenchEstimate(Estimate):
 
     @cached_property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
+        """The ends of the interval, both None if there is none."""
         return self.observed_range if self.has_known_interval else (None, None)
 
     @property
     def basis(self) -> str:
+        """The number of rounds."""
         return f"{self.n} rounds in turns"
 
 
 class BenchResults(BaseModel):
+    """The file that `ampcompare bench --json` writes.
+
+    Attributes:
+        baseline: Label of the baseline.
+        level: Confidence level of the intervals, 0..1.
+        machine: The machine in words.
+        device: Name of the device.
+        control: The A/A control: the baseline once more.
+        arms: The trainings.
+        fingerprint: Hashes and names of network, data and code; None in files of older versions.
+    """
+
     baseline: str
     level: float
     machine: str
@@ -85,59 +99,68 @@ class BenchResults(BaseModel):
 
     @property
     def is_even(self) -> bool:
-        """Whether the control, the baseline once more, comes within 1% of it."""
+        """Whether the interval of the A/A control comes within 1% of the baseline."""
         low, high = self.control.low, self.control.high
         return low is None or high is None or (low <= 1 + UNEVEN and high >= 1 - UNEVEN)
 
     @property
     def resolution(self) -> float:
-        """How far from 1, as a fraction, the interval of the control reaches."""
+        """How far from 1, as a fraction, the interval of the A/A control reaches."""
         low, high = self.control.low, self.control.high
         return 0.0 if low is None or high is None or low <= 0 else max(high, 1 / low) - 1
 
     @property
     def text(self) -> str:
+        """A sentence that names the source of the speed."""
         rounds = max(arm.rounds for arm in self.arms)
-        said = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
-        control = formatting.ratio(self.control.ratio or 1.0)
+        source = f"Speed is from `ampcompare bench`: {rounds} interleaved rounds on {self.machine}"
+        control_ratio = formatting.ratio(self.control.ratio or 1.0)
         if not self.is_even:
-            why = f"the control, the baseline once more, is {control} as fast, so the machine is uneven"
-            return f"{said}. Speed has no intervals: {why}."
-        known = any(arm.low is not None for arm in self.arms[1:])
-        level = f", intervals at {formatting.level(self.level)}" if known else ""
-        least = f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
-        return f"{said}{level}. Its control is {control}{least}."
+            why = f"the control, the baseline once more, is {control_ratio} as fast, so the machine is uneven"
+            return f"{source}. Speed has no intervals: {why}."
+        has_intervals = any(arm.low is not None for arm in self.arms[1:])
+        level = f", intervals at {formatting.level(self.level)}" if has_intervals else ""
+        resolution_text = (
+            f" and resolves differences from {100 * self.resolution:.2g} % on" if self.resolution else ""
+        )
+        return f"{source}{level}. Its control is {control_ratio}{resolution_text}."
 
     def find_arm(self, group: Group) -> BenchArm | None:
-        """Return the arm that measured what the group's runs train, None where there is none.
+        """Return the arm that measured what the group's runs train, None if there is none.
 
-        Backend, device, execution, network, data and code have to be the same, as far as they were recorded.
-        Of several arms it is the one with the fewest other differences.
+        Backend, device, execution, network, data and code must be the same, as far as they were recorded. If
+        several arms match, it is the arm with the fewest other differences.
         """
         if not group.devices <= {self.device, ""}:
             return None
-        known = self.fingerprint or {}
+        fingerprint = self.fingerprint or {}
         arms = [
             arm
             for arm in self.arms
             if arm.ratio is not None
             and arm.options.get(BACKEND) == group.value
             and is_same_execution(arm.options, group)
-            and not identity_differences(known, arm.facts, group)
+            and not identity_differences(fingerprint, arm.facts, group)
         ]
-        return min(arms, key=lambda arm: len(tolerated_differences(known, arm.options, group)), default=None)
+        return min(
+            arms, key=lambda arm: len(tolerated_differences(fingerprint, arm.options, group)), default=None
+        )
 
     def caveats(self, groups: Sequence[Group]) -> list[str]:
-        """Return what a reader has to know of the benchmark beside these groups, a sentence each."""
-        found: dict[Difference, None] = {}
+        """Return what a reader must know about the benchmark of these groups, one sentence each."""
+        differences: dict[Difference, None] = {}
         for group in groups:
             if (arm := self.find_arm(group)) and not group.is_control:
-                found |= dict.fromkeys(tolerated_differences(self.fingerprint or {}, arm.options, group))
-        told = [f"The benchmark was measured with {'; '.join(map(str, found))}."] if found else []
-        return [NOT_VERIFIED, *told] if self.fingerprint is None else told
+                differences |= dict.fromkeys(
+                    tolerated_differences(self.fingerprint or {}, arm.options, group)
+                )
+        sentences = (
+            [f"The benchmark was measured with {'; '.join(map(str, differences))}."] if differences else []
+        )
+        return [NOT_VERIFIED, *sentences] if self.fingerprint is None else sentences
 
     def group_estimates(self, group: Group) -> dict[str, Estimate]:
-        """A group's own speed, and its memory where its runs have none."""
+        """Return a group's own speed, and its memory if its runs have none."""
         arm = self.find_arm(group)
         if arm is None:
             return {}
@@ -147,17 +170,17 @@ class BenchResults(BaseModel):
         return {key: _of(value, arm.rounds) for key, value in values.items() if value is not None}
 
     def ratios(self, group: Group, base: Group) -> dict[str, Estimate]:
-        """Those of a group to the baseline of the bench, by question."""
-        arm, other = self.find_arm(group), self.find_arm(base)
-        if arm is None or other is None or other.label != self.baseline or arm.ratio is None:
+        """Return the ratios of a group to the baseline of the benchmark, by question."""
+        arm, base_arm = self.find_arm(group), self.find_arm(base)
+        if arm is None or base_arm is None or base_arm.label != self.baseline or arm.ratio is None:
             return {}
         span = None
         if self.is_even and arm.low is not None and arm.high is not None:
             span = (arm.low, arm.high)
-        found = {SPEED: _of(arm.ratio, arm.rounds, span, self.level, self.resolution)}
-        if arm.peak_mib and other.peak_mib:
-            found[MEMORY] = _of(arm.peak_mib / other.peak_mib, 1)
-        return found
+        ratios = {SPEED: _of(arm.ratio, arm.rounds, span, self.level, self.resolution)}
+        if arm.peak_mib and base_arm.peak_mib:
+            ratios[MEMORY] = _of(arm.peak_mib / base_arm.peak_mib, 1)
+        return ratios
 
 
 def _of(
@@ -186,9 +209,9 @@ def read_bench(file: str | Path, groups: Sequence[Group]) -> BenchResults:
         UserError: The file is not such JSON, or it measured another network, other data or other code than
             the runs have.
     """
-    found = _read(file)
-    refuse_other_work(str(file), found.fingerprint or {}, [arm.facts for arm in found.arms], groups)
-    return found
+    results = _read(file)
+    refuse_other_work(str(file), results.fingerprint or {}, [arm.facts for arm in results.arms], groups)
+    return results
 
 
 def _read(file: str | Path) -> BenchResults:

@@ -1,4 +1,4 @@
-"""Why not to trust the figures too far: a sentence for each cause, only where it holds, gravest first."""
+"""Reasons not to trust the results too far: one sentence for each cause that applies, gravest first."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,8 +22,8 @@ from ampcompare.runtime import formatting
 from ampcompare.runtime.formatting import listed, plural, some
 
 MAX_NAMED = 4
-MAX_PROBLEMS = 3  # of records, each a sentence
-AGREE = 1e-6  # of the resolution: differences below it are those of rounding
+MAX_PROBLEMS = 3  # problems of records, one sentence each
+AGREE = 1e-6  # fraction of the resolution; smaller differences are rounding errors
 MIN_DRIFT = 0.01  # smaller drift is not worth a sentence
 SYNTHETIC = "Synthetic data: accuracies show that training works, not how good a model would be."
 CHOSEN = ": if for how they did, those that finished are the better ones"
@@ -39,11 +39,14 @@ ENDED = (RunState.FINISHED.value, RunState.FAILED.value)
 
 
 def find_caveats(findings: Findings) -> list[str]:
+    """Return the reasons for doubt, gravest first."""
     pairs = [(c.group, c.baseline) for c in findings.comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
-    # Of speeds that are compared, and that are the runs' own.
-    has_own_speed = [c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed]
-    timed = [(c.group, c.baseline) for c in has_own_speed if c.baseline is not None]
+    # Only speeds that are compared, and that are those of the runs.
+    with_own_speed = [
+        c for c in findings.comparisons if SPEED in c.estimates and not findings.has_bench_speed
+    ]
+    timed = [(c.group, c.baseline) for c in with_own_speed if c.baseline is not None]
     ignored = listed(sorted(findings.ignored))
     return [
         *_arithmetic(findings.table, compared),
@@ -53,17 +56,18 @@ def find_caveats(findings: Findings) -> list[str]:
         *_lengths(findings),
         *_machine(compared, has_own_times=not findings.has_bench_speed),
         *([SYNTHETIC] if findings.setting.is_synthetic else []),
-        *_apart(findings),
+        *_separate_groups(findings),
         *_speed(timed),
         *_records(findings.table),
         *([f"You asked to pool and compare runs whatever their {ignored}."] if ignored else []),
         *_reached(findings),
-        *_agreeing(findings),
+        *_seeds_that_agree(findings),
         *_test_set(compared, findings.metric),
     ]
 
 
 def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
+    """Yield that a CPU has no 16-bit instructions, or what CPU measurements mean."""
     on_cpu = rows[rows[run_table.ON_CPU]]
     slow = [(group.label, why) for group in compared if (why := no_native_arithmetic([group]))]
     for labels, why in formatting.group_by_reason(slow, MAX_NAMED):
@@ -77,7 +81,7 @@ def _arithmetic(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
 
 
 def _strict_fp32(baseline: Group | None) -> Iterator[str]:
-    """Say that a baseline in strict fp32 is not what PyTorch does by default on its GPU."""
+    """Yield that the baseline is strict fp32, which is not PyTorch's default on its GPU."""
     runs = [] if baseline is None or baseline.value != PLAIN else [*baseline.all_rows[RUN]]
     if runs and all(run.environment.get("tf32") is False and has_tf32(run) for run in runs):
         yield (
@@ -87,8 +91,9 @@ def _strict_fp32(baseline: Group | None) -> Iterator[str]:
 
 
 def _ended(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield how many runs did not finish, by outcome and reason."""
     for word, tail in TAILS.items():
-        found = []
+        counts = []
         for group in groups:
             rows = group.all_rows[group.all_rows[OUTCOME] == word]
             reasons = formatting.group_by_reason(
@@ -96,73 +101,83 @@ def _ended(groups: Sequence[Group]) -> Iterator[str]:
             )
             if reasons:
                 why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
-                found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
-        if found:
-            yield f"{formatting.capital(word)}: {some(found, MAX_NAMED)}{tail}."
+                counts.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
+        if counts:
+            yield f"{formatting.capital(word)}: {some(counts, MAX_NAMED)}{tail}."
     if only := some([g.label for g in groups if g.is_unfinished]):
         yield f"No run of {only} finished: its figures are as far as its runs came."
 
 
 def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    known = [
+    """Yield the groups whose metric says nothing: at chance, or constant."""
+    reasons = [
         (g.label, why)
         for g in compared
         if not g.is_unfinished and (why := validity_checks.explain_degenerate(g))
     ]
-    for labels, why in formatting.group_by_reason(known, MAX_NAMED):
+    for labels, why in formatting.group_by_reason(reasons, MAX_NAMED):
         yield f"{metric.title} says nothing about {labels}: {why}."
 
 
 def _lengths(findings: Findings) -> Iterator[str]:
-    """Say how far groups came that did not come equally far, and what that means for their quality."""
+    """Yield which groups trained for different lengths, and what that means for their quality."""
     for comparison in (c for c in findings.comparisons if not c.is_control):
         base = comparison.baseline
-        if base is not None and (told := unequal_lengths((base, comparison.group))):
+        if base is not None and (lengths := unequal_lengths((base, comparison.group))):
             if findings.metric.is_best:
-                yield f"Runs of different length: {told}. The best value of each run is compared."
+                yield f"Runs of different length: {lengths}. The best value of each run is compared."
             elif has_early_stopping((base, comparison.group)):
-                yield f"Runs of different length: {told}. Early stopping is recorded: quality is compared."
+                yield f"Runs of different length: {lengths}. Early stopping is recorded: quality is compared."
             else:
-                yield f"No verdict on quality: {told}. --best compares the best value of each run."
+                yield f"No verdict on quality: {lengths}. --best compares the best value of each run."
 
 
 def _machine(compared: Sequence[Group], *, has_own_times: bool) -> Iterator[str]:
-    """Yield what makes times of these runs incomparable. Drift does not matter to speeds from a benchmark."""
+    """Yield what makes the times of these runs incomparable.
+
+    Args:
+        compared: The compared groups.
+        has_own_times: Whether speeds are those of the runs. Drift does not affect speeds from a benchmark.
+    """
     counts = {g.label: (int(is_machine_shared(g.rows).sum()), g.n) for g in compared}
     if counts and all(k == n for k, n in counts.values()):
         yield "All runs shared the machine with others of these: their times do not count."
     elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
-        who = some(shared, MAX_NAMED)
-        yield f"Runs shared the machine with others of these ({who}): their times do not count."
+        groups = some(shared, MAX_NAMED)
+        yield f"Runs shared the machine with others of these ({groups}): their times do not count."
     if not has_own_times:
         return
-    if apart := listed(validity_checks.find_sequential_groups(compared)):
-        yield f"{apart} ran one after the other: drift of the machine counts as difference."
-    if apart := listed(validity_checks.find_groups_on_other_cards(compared)):
-        yield f"{apart} ran on different cards: what differs between these counts as difference."
+    if labels := listed(validity_checks.find_sequential_groups(compared)):
+        yield f"{labels} ran one after the other: drift of the machine counts as difference."
+    if labels := listed(validity_checks.find_groups_on_other_cards(compared)):
+        yield f"{labels} ran on different cards: what differs between these counts as difference."
     drift = validity_checks.estimate_drift(compared)
     if drift and drift.side_of(1.0) and abs(drift.value - 1) >= MIN_DRIFT:
         change = formatting.change(drift.value) + formatting.between(drift.low, drift.high, formatting.change)
         yield f"Throughput changed by {change} from the first run to the last, whatever the group."
 
 
-def _apart(findings: Findings) -> Iterator[str]:
+def _separate_groups(findings: Findings) -> Iterator[str]:
+    """Yield why runs of one value are in several groups, and what differs between compared groups."""
     for value in dict.fromkeys(g.value for g in findings.groups):
-        alike = [g for g in findings.groups if g.value == value]
-        keys = [
-            key for key, _ in alike[0].distinguishing_settings if key not in findings.keys
-        ]  # none where one group has them all
+        same_value = [g for g in findings.groups if g.value == value]
+        # A single group has no distinguishing settings.
+        keys = [key for key, _ in same_value[0].distinguishing_settings if key not in findings.keys]
         values = {
-            key: [formatting.short(dict(g.distinguishing_settings)[key]) for g in alike] for key in keys
+            key: [formatting.short(dict(g.distinguishing_settings)[key]) for g in same_value] for key in keys
         }
         shown = [f"{key} ({some([*dict.fromkeys(those)], MAX_NAMED)})" for key, those in values.items()]
         if shown:
-            yield f"Runs of {value} are in {len(alike)} groups: they differ in {some(shown, MAX_KEYS)}."
-    if loose := list(dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)):
-        yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
+            yield f"Runs of {value} are in {len(same_value)} groups: they differ in {some(shown, MAX_KEYS)}."
+    if uncontrolled := list(
+        dict.fromkeys(key for c in findings.comparisons for key in c.uncontrolled_differences)
+    ):
+        differing = some(uncontrolled, MAX_KEYS)
+        yield f"Groups are compared although they differ in {differing}: it may come from that."
 
 
 def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+    """Yield the groups with another speed-up by their whole training time."""
     gaps = [
         f"{group.label} {formatting.ratio(gap[1])} instead of {formatting.ratio(gap[0])}"
         for group, base in pairs
@@ -176,84 +191,97 @@ def _speed(pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
 
 
 def _records(rows: pd.DataFrame) -> Iterator[str]:
-    every = [row for _, row in rows.iterrows()]
-    # What a run that failed or has no history lacks is said of its end.
-    whole = [row for row in every if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
-    odd = [(_who(row), problem) for row in whole for problem in row[run_table.PROBLEMS]]
-    odd += [(_who(row), problem) for row in every for problem in row[RUN].problems]
-    reasons = formatting.group_by_reason(dict.fromkeys(odd), MAX_NAMED)
+    """Yield problems of the records, and that the runs are of several states of the code."""
+    rows_of_table = [row for _, row in rows.iterrows()]
+    # The reason of a failure already says what a run without history lacks.
+    complete = [row for row in rows_of_table if row[run_table.ROWS] and row[OUTCOME] != RunState.FAILED]
+    problems = [(_run_label(row), problem) for row in complete for problem in row[run_table.PROBLEMS]]
+    problems += [(_run_label(row), problem) for row in rows_of_table for problem in row[RUN].problems]
+    reasons = formatting.group_by_reason(dict.fromkeys(problems), MAX_NAMED)
     for names, problem in reasons[:MAX_PROBLEMS]:
         yield f"The record of {names}: {problem}"
-    if (more := len(reasons) - MAX_PROBLEMS) > 0:
-        yield f"{plural(more, 'further problem')} of records: the page's table of runs has them."
-    said = (run.environment.get("git_commit") for run in rows[RUN])
-    heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
+    if (hidden := len(reasons) - MAX_PROBLEMS) > 0:
+        yield f"{plural(hidden, 'further problem')} of records: the page's table of runs has them."
+    recorded = (run.environment.get("git_commit") for run in rows[RUN])
+    heads = [str(one).partition("-") for one in recorded if isinstance(one, str) and one]
     commits = list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))
     if len(commits) > 1:
-        own = any(run.is_recorded for run in rows[RUN])
-        code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
+        is_recorded = any(run.is_recorded for run in rows[RUN])
+        # The recorder does not record the code of a user's loop.
+        code = "AMP Compare's own code" if is_recorded else "the code"
         yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
 def _reached(findings: Findings) -> Iterator[str]:
+    """Yield how many runs reached the target."""
     if findings.metric.target is None:
         return
     name = f"The target of {findings.metric.show_value(findings.metric.target)} was reached by"
-    counted = [g for g in findings.groups if g.rows[SCORE].notna().any() and not g.is_control]
-    counts = [(g, sum(len(rows_at_target(run, findings.metric)) > 0 for run in g.records)) for g in counted]
-    if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
-        yield f"{name} {some(some_do, MAX_NAMED)}: the time to it is that of these."
-    if none_do := [g.label for g, k in counts if not k]:
-        yield f"{name} no run of {some(none_do, MAX_NAMED)}."
+    with_metric = [g for g in findings.groups if g.rows[SCORE].notna().any() and not g.is_control]
+    counts = [
+        (g, sum(len(rows_at_target(run, findings.metric)) > 0 for run in g.records)) for g in with_metric
+    ]
+    if some_reached := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
+        yield f"{name} {some(some_reached, MAX_NAMED)}: the time to it is that of these."
+    if none_reached := [g.label for g, k in counts if not k]:
+        yield f"{name} no run of {some(none_reached, MAX_NAMED)}."
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
-    """Say how exactly one run's test set tells its accuracy, of the group of which it does so worst."""
-    found = []
+    """Yield the Wilson interval of one run's accuracy, for the group with the widest."""
+    intervals = []
     for group in compared if metric.is_accuracy else ():
-        known, mean = group.rows[IMAGES].dropna(), group.estimates.get(SCORE)
-        if len(known) and mean and group.rows[CLASSES].notna().all():
-            images = int(known.min())
+        image_counts, mean = group.rows[IMAGES].dropna(), group.estimates.get(SCORE)
+        if len(image_counts) and mean and group.rows[CLASSES].notna().all():
+            images = int(image_counts.min())
             low, high = wilson_interval(min(1.0, max(0.0, mean.value / 100)), images)
-            found.append((high - low, 100 * low, 100 * high, images, mean.value, group.label))
-    if found:
-        _, low, high, images, value, label = max(found)
+            intervals.append((high - low, 100 * low, 100 * high, images, mean.value, group.label))
+    if intervals:
+        _, low, high, images, value, label = max(intervals)
         yield (
             f"One run's test set of {images:,} images leaves an accuracy of {formatting.in_percent(value)} "
             f"({label}) between {low:.2f} and {formatting.in_percent(high)} (95% Wilson interval of one run)."
         )
 
 
-def _agreeing(findings: Findings) -> Iterator[str]:
-    """Say which spread is assumed where seeds agree exactly."""
+def _seeds_that_agree(findings: Findings) -> Iterator[str]:
+    """Yield which standard deviation is assumed for groups with identical results for all seeds."""
     metric, labels = findings.metric, []
     for comparison in findings.comparisons:
-        found = comparison.estimates.get(QUALITY)
-        if found is None or comparison.baseline is None or not found.has_interval or not metric.resolution:
+        estimate = comparison.estimates.get(QUALITY)
+        if (
+            estimate is None
+            or comparison.baseline is None
+            or not estimate.has_interval
+            or not metric.resolution
+        ):
             continue
         sides = (comparison.group.sample(SCORE), comparison.baseline.sample(SCORE))
-        every = [sides[0] - sides[1]] if found.is_paired else sides
-        if any(np.ptp(values.dropna()) <= AGREE * metric.resolution for values in every):
+        samples = [sides[0] - sides[1]] if estimate.is_paired else sides
+        if any(np.ptp(values.dropna()) <= AGREE * metric.resolution for values in samples):
             labels.append(comparison.group.label)
     if not labels:
         return
     images = findings.table[IMAGES].dropna()
-    by = f"one answer of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
+    source = (
+        f"one answer of {int(images.min()):,} test images" if metric.is_percentage and len(images) else ""
+    )
     size = metric.with_unit(f"{metric.resolution:.3g}")
     yield (
         f"{metric.title} of {some(labels, MAX_NAMED)}: the seeds agree exactly, which is no "
         f"evidence of a spread of zero. The interval assumes a standard deviation of {size}, "
-        f"{by or 'the last decimal that was logged'}."
+        f"{source or 'the last decimal that was logged'}."
     )
 
 
-def _who(row: pd.Series) -> str:
+def _run_label(row: pd.Series) -> str:
+    """Return the name of a run, with its id if the two differ."""
     name, own = row[run_table.NAME], row[RUN].id
     return name if name == own else f"{name} ({own})"
 
 
 def find_deviations(findings: Findings) -> list[str]:
-    """In what the comparison is not as it was planned."""
+    """Return how the comparison deviates from its plan."""
     plan, metric, target, comparisons = (
         findings.plan,
         findings.metric,
@@ -264,17 +292,17 @@ def find_deviations(findings: Findings) -> list[str]:
     seeds = min(
         (side.all_rows[SEED][side.all_rows[OUTCOME].isin(ENDED)].nunique() for side in sides), default=0
     )
-    found = []
+    deviations = []
     if plan.margin is not None and metric.margin != plan.margin:
-        found.append(f"the margin is {metric.tolerance}")
+        deviations.append(f"the margin is {metric.tolerance}")
     if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
-        found.append(f"the target is {metric.show_value(target)}")
+        deviations.append(f"the target is {metric.show_value(target)}")
     if plan.looks and seeds and seeds not in plan.looks:
-        found.append(f"{plural(seeds, 'seed')} so far is no planned look")
+        deviations.append(f"{plural(seeds, 'seed')} so far is no planned look")
     if plan.max_seeds is not None and seeds < plan.max_seeds and findings.undecided:
-        found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
+        deviations.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
     if plan.max_seeds is not None and seeds > plan.max_seeds:
-        found.append(f"{seeds} seeds were run")
+        deviations.append(f"{seeds} seeds were run")
     if plan.has_control and not any(c.is_control for c in comparisons):
-        found.append("there is no control")
-    return found
+        deviations.append("there is no control")
+    return deviations

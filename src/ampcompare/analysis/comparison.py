@@ -1,9 +1,9 @@
-"""One group against the baseline, like with like, and what is claimed of it: one interval a figure.
+"""Compare one group with the baseline, and state what the intervals show.
 
-For each question (speed, memory, quality) the intervals of all groups that were asked for hold together in
-95 %, over all looks that were planned. What an interval shows can be seen: on one side of "no change" is
-faster, slower, smaller, larger, better or worse; inside the margin is equivalent. That is stricter than two
-one-sided tests at 5 %, and one interval to look at.
+For each question (speed, memory, quality) the intervals of all requested groups hold together in 95%, over
+all planned looks. An interval on one side of "no change" shows faster, slower, smaller, larger, better or
+worse. An interval inside the margin shows equivalence. That is stricter than two one-sided tests at 5%, and
+it is a single interval to look at.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
     differing_keys,
 )
 from ampcompare.analysis.grouping.groups import Group, control_value
-from ampcompare.analysis.grouping.run_metrics import COMPARED, MEMORY, QUALITY, SPEED, TIME, RunMetric
+from ampcompare.analysis.grouping.run_metrics import COMPARED_METRICS, MEMORY, QUALITY, SPEED, TIME, RunMetric
 from ampcompare.analysis.grouping.run_table import is_machine_shared
 from ampcompare.analysis.grouping.training_length import has_early_stopping, unequal_lengths
 from ampcompare.analysis.grouping.validity_checks import estimate_control_drift, explain_degenerate
@@ -31,14 +31,14 @@ from ampcompare.runs.migrations import TF32
 from ampcompare.runtime.formatting import listed, some
 
 EQUIVALENT = "equivalent"
-GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
+GAINS = ("faster", "smaller")  # must hold relative to the control, too
 ENVIRONMENT = "environment."
 DEVICE_KEYS = f"{ENVIRONMENT}device_"
 MAX_KEYS = 6
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
 INCONCLUSIVE, CANNOT_TELL, NOT_COMPARED = "inconclusive", "cannot tell", "not compared"
-TIMED = (SPEED, TIME)  # questions that a CPU without instructions for the dtype leaves without an answer
+TIMED = (SPEED, TIME)  # not compared on a CPU without instructions for the dtype
 NOT_NATIVE = {
     COMPUTED_IN_FP32: "this CPU computes {} in fp32",
     EMULATED: "this CPU has no instructions for {}",
@@ -47,9 +47,15 @@ NOT_NATIVE = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What is shown of one question, by the interval of `estimate`: `sides` of its figure, and EQUIVALENT;
-    or, where nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds`: how many,
-    None where no number is known that would.
+    """What the interval of one question shows.
+
+    Attributes:
+        question: The question: speed, memory or quality.
+        estimate: The estimate, None if nothing was compared.
+        shown: The words of its metric for what is shown, and EQUIVALENT.
+        why: Why nothing is shown, "" if something is.
+        more_seeds: How many more seeds may show something, None if no such number is known.
+        is_open: Whether more seeds may show something.
     """
 
     question: str
@@ -61,7 +67,7 @@ class Claim:
 
     @property
     def answer(self) -> str:
-        """What is shown, or in a word that nothing is."""
+        """What is shown, or one word that nothing is."""
         if self.estimate is None:
             return NOT_COMPARED
         nothing = INCONCLUSIVE if self.is_open and self.estimate.has_interval else CANNOT_TELL
@@ -70,14 +76,29 @@ class Claim:
 
 @dataclass(eq=False)
 class Comparison:
-    """A group against its `baseline`; None, with the reason as `refusal`, where none is like it.
+    """A group relative to its baseline.
 
-    `estimates` are ratios to the baseline (speed above 1: faster, memory below 1: less, energy, time to the
-    target), and of quality the difference in its shown unit; `beside_control` the same against the A/A
-    control's runs, if it `has_control`. `loose` names what differs in machine or software. `drift`, of a
-    control alone, is the throughput of its last runs to that of its first. `silence` is why nothing is
-    claimed of quality, `stuck` why the group's own says nothing while the baseline's does: it lost, be the
-    loss shown or not. `is_missing_in_bench`: a benchmark gives the speed of others, and has no arm of this.
+    Attributes:
+        group: The compared group.
+        baseline: The baseline group. None if no baseline matches the group.
+        not_compared_reason: Why no baseline matches.
+        uncontrolled_differences: Settings of machine and software that differ.
+        estimates: By question: ratios to the baseline (speed above 1 is faster, memory below 1 is less), and
+            the difference in quality in its shown unit.
+        relative_to_control: The same estimates relative to the runs of the A/A control.
+        has_control: Whether there is an A/A control.
+        drift: For a control, the throughput of its last runs relative to its first.
+        no_claim_reason: Why nothing is claimed about quality.
+        degenerate_reason: Why the group's metric is uninformative although the baseline's is not. The group
+            then lost quality, whether the interval shows it or not.
+        is_missing_in_bench: Whether a benchmark has the speed of other groups and no arm for this one.
+        claims: The claims by question.
+        speedup: The ratio of speeds, None if speeds are not compared.
+        shown: Every word that is shown.
+        is_faster: Whether the group is shown to be faster.
+        keeps_quality: Whether quality is shown to be equivalent or better. Never with a failed run.
+        is_quality_lost: Whether quality is shown to be worse beyond the margin, or nothing was learned.
+        is_control: Whether the group is the A/A control: the baseline once more.
     """
 
     group: Group
@@ -93,22 +114,22 @@ class Comparison:
     is_missing_in_bench: bool = False
 
     def __post_init__(self) -> None:
-        self.is_control = self.group.is_control  # the baseline once more: what no change at all does
+        self.is_control = self.group.is_control  # the baseline once more
         base, self.claims = self.baseline, dict[str, Claim]()
         if base and not (self.is_control or self.group.is_unfinished or base.is_unfinished):
-            claimed = [figure for figure in COMPARED.values() if figure.sides]
-            self.claims = {figure.question: _claim(self, base, figure) for figure in claimed}
+            claimed = [run_metric for run_metric in COMPARED_METRICS.values() if run_metric.sides]
+            self.claims = {run_metric.question: _claim(self, base, run_metric) for run_metric in claimed}
         self.speedup = self.estimates[SPEED].value if SPEED in self.estimates else None
         shown = frozenset(word for claim in self.claims.values() for word in claim.shown)
         self.shown, self.is_faster = shown, "faster" in shown
-        # Equivalent within the margin, or better; never with a failed run.
+
         self.keeps_quality = bool({EQUIVALENT, "better"} & shown)
-        # Shown to be worse by more than the margin allows, or nothing was learned.
+
         self.is_quality_lost = bool(self.degenerate_reason) or ("worse" in shown and EQUIVALENT not in shown)
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
-        """What is not decided, of speed and quality: more seeds may tell."""
+        """The claims on speed and quality that more seeds may decide."""
         if (
             not self.claims
             and not self.is_control
@@ -122,15 +143,24 @@ class Comparison:
 def compare_all(
     groups: Sequence[Group], baseline: str, key: str, level: float, bench: BenchResults | None = None
 ) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it, each interval at this level;
-    nothing without a baseline.
+    """Compare every group except the baselines with the baseline that matches it.
+
+    Args:
+        groups: All groups.
+        baseline: The value of the baseline.
+        key: The compared key.
+        level: Level of each interval, 0..1.
+        bench: Speeds of a benchmark.
+
+    Returns:
+        The comparisons; none without a baseline.
     """
     bases = [g for g in groups if g.value == baseline and not g.is_control]
-    found = []
+    comparisons = []
     for group in (g for g in groups if bases and g.value != baseline):
         base, not_compared_reason = _baseline_of(group, bases, key)
         if base is None:
-            found.append(Comparison(group, None, not_compared_reason))
+            comparisons.append(Comparison(group, None, not_compared_reason))
             continue
         repeats = [
             g
@@ -139,13 +169,16 @@ def compare_all(
         ]
         controls = [] if group.is_control else sorted(repeats, key=lambda g: not g.outcomes.finished)
         control = next(iter(controls), None)
-        found.append(compare(group, base, level, control, uncontrolled_settings(group, base, key), bench))
-    return found
+        comparisons.append(
+            compare(group, base, level, control, uncontrolled_settings(group, base, key), bench)
+        )
+    return comparisons
 
 
 def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group | None, str]:
-    """The one baseline that is like a group but for what is compared, or why there is none. Other software is
-    no reason: of several the nearest is taken.
+    """Return the one baseline that differs from a group only in what is compared, or why there is none.
+
+    Software may differ: the nearest of several baselines is taken.
     """
 
     def rank(base: Group) -> tuple[bool, bool, int]:
@@ -155,23 +188,25 @@ def _baseline_of(group: Group, bases: Sequence[Group], key: str) -> tuple[Group 
     nearest = min(bases, key=rank)
     if rank(nearest)[0]:
         options = [k for k in uncontrolled_settings(group, nearest, key) if not k.startswith(ENVIRONMENT)]
-        ours, theirs = group.settings, nearest.settings
-        told = [f"{k} ({ours.get(k, NOT_SET)} against {theirs.get(k, NOT_SET)})" for k in options]
-        return None, f"it differs from {nearest.label} in {some(told, MAX_KEYS)}"
-    found = [base for base in bases if rank(base) == rank(nearest)]
-    if len(found) == 1:
+        settings, base_settings = group.settings, nearest.settings
+        differences = [
+            f"{k} ({settings.get(k, NOT_SET)} against {base_settings.get(k, NOT_SET)})" for k in options
+        ]
+        return None, f"it differs from {nearest.label} in {some(differences, MAX_KEYS)}"
+    candidates = [base for base in bases if rank(base) == rank(nearest)]
+    if len(candidates) == 1:
         return nearest, ""
-    varied = listed(differing_keys([base.settings for base in found])[:MAX_KEYS])
-    return None, f"{listed(base.label for base in found)} would both do; they differ in {varied}"
+    varied = listed(differing_keys([base.settings for base in candidates])[:MAX_KEYS])
+    return None, f"{listed(base.label for base in candidates)} would both do; they differ in {varied}"
 
 
 def uncontrolled_settings(group: Group, base: Group, key: str) -> list[str]:
-    """Return the settings in which two groups differ although the comparison is not about them."""
+    """Return the settings that differ between two groups and are not what is compared."""
     keys = differing_keys([group.settings, base.settings])
-    # What the backend `tf32` is: the switch that it sets is no other difference.
+    # The backend `tf32` sets this switch, so the switch is no other difference.
     is_tf32 = key == BACKEND and TF32 in (group.settings.get(key), base.settings.get(key))
-    own = (*dependent_prefixes(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
-    return [k for k in keys if k != key and not k.startswith(own)]
+    dependent = (*dependent_prefixes(key), *(("tf32", "environment.tf32") if is_tf32 else ()))
+    return [k for k in keys if k != key and not k.startswith(dependent)]
 
 
 def compare(
@@ -182,13 +217,23 @@ def compare(
     uncontrolled_differences: Sequence[str] = (),
     bench: BenchResults | None = None,
 ) -> Comparison:
-    """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
-    energy only of runs that had it to themselves.
+    """Compare a group with a baseline.
+
+    Speed, memory and energy are compared on one device only. Times and energy count only for runs that had
+    the machine to themselves.
+
+    Args:
+        group: The group.
+        base: The baseline.
+        level: Level of each interval, 0..1.
+        control: The A/A control of the baseline.
+        uncontrolled_differences: Settings that differ besides the compared key.
+        bench: Speeds of a benchmark.
     """
-    ends = [(g.label, g.outcomes) for g in (group, base)]
-    no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in ends if o.failed)
-    if not no_claim_reason and (nothing := explain_degenerate(base)):
-        no_claim_reason = f"{base.label} is {nothing}"
+    sides = [(g.label, g.outcomes) for g in (group, base)]
+    no_claim_reason = listed(f"{o.failed} of {o.ended} {label} runs failed" for label, o in sides if o.failed)
+    if not no_claim_reason and (reason := explain_degenerate(base)):
+        no_claim_reason = f"{base.label} is {reason}"
     if not no_claim_reason and not group.metric.is_best and not has_early_stopping((base, group)):
         no_claim_reason = unequal_lengths((base, group))
     return Comparison(
@@ -210,80 +255,106 @@ def compare(
 
 
 def is_missing_in_bench(group: Group, base: Group, bench: BenchResults | None) -> bool:
-    """Whether a benchmark has the speed of the baseline and not that of the group."""
+    """Return whether a benchmark has the speed of the baseline but not that of the group."""
     return bench is not None and bool(bench.ratios(base, base)) and not bench.ratios(group, base)
 
 
 def _estimates(group: Group, base: Group, level: float, bench: BenchResults | None) -> dict[str, Estimate]:
-    measured = bench.ratios(group, base) if bench else {}
+    """Return the estimates of a group relative to a baseline, by question."""
+    bench_ratios = bench.ratios(group, base) if bench else {}
     is_one_device = len(group.devices | base.devices) <= 1 and "" not in group.devices | base.devices
-    # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
+    # The runs of a control are at the ends of a sweep, so they are not paired with other runs.
     paired_by = "" if group.is_control or base.is_control else "seed"
-    found = {}
+    estimates = {}
     is_slow, is_missing = no_native_arithmetic((group, base)), is_missing_in_bench(group, base, bench)
-    for question, figure in COMPARED.items():
+    for question, run_metric in COMPARED_METRICS.items():
         if (is_slow or is_missing) and question in TIMED:
             continue
-        ours, theirs = group.sample(figure.column), base.sample(figure.column)
-        if question in measured and (question == SPEED or theirs.empty):
-            found[question] = measured[question]
+        values, base_values = group.sample(run_metric.column), base.sample(run_metric.column)
+        if question in bench_ratios and (question == SPEED or base_values.empty):
+            estimates[question] = bench_ratios[question]
             continue
-        # Unfinished runs are not as far; a machine's figures are of this machine.
-        if (group.is_unfinished or base.is_unfinished) if figure.is_of_seed else not is_one_device:
+        # Quality needs finished runs. Metrics of the machine need one device.
+        if (group.is_unfinished or base.is_unfinished) if run_metric.is_of_seed else not is_one_device:
             continue
         floor = group.metric.resolution if question == QUALITY else 0.0
-        if one := difference(ours, theirs, log=figure.is_ratio, paired_by=paired_by, resolution=floor):
-            if question == QUALITY and not one.error:  # seeds that agree are no evidence of a spread of zero
-                one = replace(one, error=None)
-            bounds = (-100.0, 100.0) if question == QUALITY and group.metric.is_percentage else one.bounds
-            found[question] = replace(one, level=level, bounds=bounds)
-    return found
+        if estimate := difference(
+            values, base_values, log=run_metric.is_ratio, paired_by=paired_by, resolution=floor
+        ):
+            # Seeds that agree are no evidence of a spread of zero.
+            if question == QUALITY and not estimate.error:
+                estimate = replace(estimate, error=None)
+            bounds = (
+                (-100.0, 100.0) if question == QUALITY and group.metric.is_percentage else estimate.bounds
+            )
+            estimates[question] = replace(estimate, level=level, bounds=bounds)
+    return estimates
 
 
-def _claim(comparison: Comparison, base: Group, figure: RunMetric) -> Claim:
-    """What the interval of a question shows, or why it shows nothing."""
-    question = figure.question
-    found, beside, metric = (
+def _claim(comparison: Comparison, base: Group, run_metric: RunMetric) -> Claim:
+    """Return what the interval of a question shows, or why it shows nothing."""
+    question = run_metric.question
+    estimate, control_estimate, metric = (
         comparison.estimates.get(question),
         comparison.relative_to_control.get(question),
         comparison.group.metric,
     )
-    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, figure)
-    if found is None or why:
-        return Claim(question, found, (), why)
-    low, high = found.ends
+    is_quality, why = question == QUALITY, _no_claim_reason(comparison, base, run_metric)
+    if estimate is None or why:
+        return Claim(question, estimate, (), why)
+    low, high = estimate.ends
     if low is None or high is None:
-        if isinstance(found, BenchEstimate):
-            return Claim(question, found, (), found.basis, is_open=True)
-        return Claim(question, found, (), f"n = {found.n}", max(1, MIN_RUNS - found.n), is_open=True)
-    shown = _sides(figure, found, metric)
-    if is_quality and comparison.degenerate_reason:  # what it lost may be said; equal it can never be
+        if isinstance(estimate, BenchEstimate):
+            return Claim(question, estimate, (), estimate.basis, is_open=True)
+        return Claim(question, estimate, (), f"n = {estimate.n}", max(1, MIN_RUNS - estimate.n), is_open=True)
+    shown = _sides(run_metric, estimate, metric)
+    if is_quality and comparison.degenerate_reason:  # it may be shown to be worse, never to be equal
         worse = tuple(word for word in shown if word == "worse")
-        return Claim(question, found, worse, "" if worse else comparison.degenerate_reason)
-    # A bench has a control of its own.
-    has_control = comparison.has_control and not isinstance(found, BenchEstimate)
-    if has_control and {*shown} & {*GAINS} and (not beside or shown != _sides(figure, beside, metric)):
-        few = f"the control has n = {beside.n if beside else 0}"
+        return Claim(question, estimate, worse, "" if worse else comparison.degenerate_reason)
+    # A benchmark has its own control.
+    has_control = comparison.has_control and not isinstance(estimate, BenchEstimate)
+    if (
+        has_control
+        and {*shown} & {*GAINS}
+        and (not control_estimate or shown != _sides(run_metric, control_estimate, metric))
+    ):
+        control_size = f"the control has n = {control_estimate.n if control_estimate else 0}"
         why = "no more than the control, nothing changed, shows here"
-        return Claim(question, found, (), why if beside and beside.has_interval else few, is_open=True)
+        return Claim(
+            question,
+            estimate,
+            (),
+            why if control_estimate and control_estimate.has_interval else control_size,
+            is_open=True,
+        )
     margin, why = metric.margin if is_quality else None, HOLDS_NO_CHANGE
     if margin is not None and -margin < low and high < margin:
         shown = (*shown, EQUIVALENT)
     if shown:
-        return Claim(question, found, shown)
-    ways = [more_seeds(found, null=figure.null)]
+        return Claim(question, estimate, shown)
+    seed_counts = [more_seeds(estimate, null=run_metric.null)]
     if margin is not None:
-        ways, why = [*ways, more_seeds(found, margin=margin)], f"{HOLDS_NO_CHANGE} and leaves the margin"
+        seed_counts, why = (
+            [*seed_counts, more_seeds(estimate, margin=margin)],
+            f"{HOLDS_NO_CHANGE} and leaves the margin",
+        )
     elif is_quality:
         why = "no margin is set within which it would count as the same (--margin)"
-    return Claim(question, found, (), why, min((way for way in ways if way), default=None), is_open=True)
+    return Claim(
+        question,
+        estimate,
+        (),
+        why,
+        min((count for count in seed_counts if count), default=None),
+        is_open=True,
+    )
 
 
-def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> str:
-    """Why nothing is claimed of a question, however many runs there are; nothing where something may be."""
-    question, sides = figure.question, (comparison.group, base)
-    found = comparison.estimates.get(question)
-    if found is None:
+def _no_claim_reason(comparison: Comparison, base: Group, run_metric: RunMetric) -> str:
+    """Return why nothing can be claimed about a question with any number of runs, "" otherwise."""
+    question, sides = run_metric.question, (comparison.group, base)
+    estimate = comparison.estimates.get(question)
+    if estimate is None:
         if question != QUALITY and len(comparison.group.devices | base.devices) > 1:
             return "they ran on different devices"
         if question != QUALITY and "" in comparison.group.devices | base.devices:
@@ -294,35 +365,42 @@ def _no_claim_reason(comparison: Comparison, base: Group, figure: RunMetric) -> 
             return "not in the benchmark"
         if question == SPEED and any(side.n and is_machine_shared(side.rows).all() for side in sides):
             return "their runs shared the machine"
-        return f"not recorded for {some([s.label for s in sides if s.sample(figure.column).empty], 2)}"
+        return f"not recorded for {some([s.label for s in sides if s.sample(run_metric.column).empty], 2)}"
     if question != QUALITY:
         return ""
     name = comparison.group.metric.name
-    never = (
-        "" if found.error or found.n < MIN_RUNS else f"{name} never varied, and its resolution is not known"
+    constant = (
+        ""
+        if estimate.error or estimate.n < MIN_RUNS
+        else f"{name} never varied, and its resolution is not known"
     )
-    return comparison.no_claim_reason or never or ("" if found.has_interval else comparison.degenerate_reason)
+    return (
+        comparison.no_claim_reason
+        or constant
+        or ("" if estimate.has_interval else comparison.degenerate_reason)
+    )
 
 
-def _sides(figure: RunMetric, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
-    """On which side of no change the interval lies, in the question's word for it."""
-    above, below = figure.sides or ("", "")
-    if figure.question == QUALITY and metric.lower_is_better:
+def _sides(run_metric: RunMetric, estimate: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+    """Return the word for the side of no change on which the interval lies."""
+    above, below = run_metric.sides or ("", "")
+    if run_metric.question == QUALITY and metric.lower_is_better:
         above, below = below, above
-    side = found.side_of(figure.null)
+    side = estimate.side_of(run_metric.null)
     return ((above,) if side > 0 else (below,)) if side else ()
 
 
 def no_native_arithmetic(groups: Sequence[Group]) -> str:
-    """Return that a CPU has no instructions for the 16-bit dtype of a run of these groups, "" where it has.
+    """Return that a CPU has no instructions for the 16-bit dtype of a run, "" if none lacks them.
 
-    The speed of such a run says nothing of machines that have them, so it is not compared. What the CPU did
-    instead is said as it was recorded: our training computes in fp32, others leave the dtype to PyTorch.
+    The speed of such a run says nothing about machines that have the instructions, so it is not compared. The
+    reason says what the CPU did instead, as recorded: our training computes in fp32, others leave the dtype
+    to PyTorch.
     """
     for group in groups:
-        for on_cpu, dtype, how in group.rows[
+        for on_cpu, dtype, arithmetic in group.rows[
             [run_table.ON_CPU, run_table.DTYPE, run_table.ARITHMETIC]
         ].itertuples(index=False):
-            if on_cpu and dtype and how in NOT_NATIVE:
-                return NOT_NATIVE[how].format(dtype)
+            if on_cpu and dtype and arithmetic in NOT_NATIVE:
+                return NOT_NATIVE[arithmetic].format(dtype)
     return ""

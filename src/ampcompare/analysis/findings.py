@@ -1,4 +1,4 @@
-"""The figures of an analysis, from which its sentences are made."""
+"""The results of an analysis as values. `verdict`, `caveats` and `gates` make sentences of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,31 @@ from ampcompare.analysis.reproduction import ReproductionResult
 
 @dataclass(eq=False, kw_only=True)
 class Findings:
-    """The runs and their comparison, in figures.
+    """The runs and their comparisons.
 
-    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with margin and target.
-    `level` is that of every interval, `comparisons` are of every group but the baselines.
-    `said` are sentences on how other programs' runs were read, `warned` doubts about that. `is_own`: all were
-    trained by this program. `meanings` has what is known of the backend of each label, else an empty text.
-    `published` is what the runs say of a publication.
+    Attributes:
+        table: One row per run (`grouping.run_table`).
+        setting: The setting that the runs have in common.
+        groups: The groups that pool the rows of the table.
+        metric: The compared quality, with margin and target.
+        keys: The keys of `--group-by`. The first is compared.
+        baseline_value: The value of the first key that the others are compared with.
+        plan: The plan of the runs.
+        level: The level of every interval, 0..1.
+        comparisons: A comparison for each group except the baselines.
+        best: The best group of each value, if another setting was tuned.
+        backend_descriptions: The description of the backend by label, "" if none is known.
+        ignored: The settings that may differ within a group.
+        bench: The results of `ampcompare bench` that speed is taken from.
+        quantities: The units of throughput and memory.
+        reading_notes: How runs of other programs were read.
+        is_own: Whether this program trained all of the runs.
+        reading_doubts: Doubts about how the runs were read.
+        reproduction: Whether the runs reproduce a publication.
+        baseline: The first group of the baseline, None without one.
+        undecided: The open claims on speed and quality, each with its label. If there is none, more seeds
+            change no answer.
+        is_decided: Whether something was compared and no claim is open.
     """
 
     table: pd.DataFrame
@@ -49,15 +66,14 @@ class Findings:
 
     def __post_init__(self) -> None:
         self.baseline = next((g for g in self.groups if g.value == self.baseline_value), None)
-        # The claims of speed and quality that are open still, by label. With none, more seeds would change no
-        # answer.
+
         self.undecided = [(c.group.label, claim) for c in self.comparisons for claim in c.open_claims]
         has_answers = any(c.estimates and not c.is_control for c in self.comparisons)
         self.is_decided = has_answers and not self.undecided
 
     @property
     def has_bench_speed(self) -> bool:
-        """Whether any speed is from a benchmark, beside which no time of a run may stand."""
+        """Whether a speed is from a benchmark. Times of the runs must not stand beside it."""
         return any(THROUGHPUT in group.bench_estimates for group in self.groups)
 
     @property
@@ -66,5 +82,5 @@ class Findings:
         return self.metric.target
 
     def comparison(self, label: str) -> Comparison | None:
-        """The comparison of one group, None for a baseline or without one."""
+        """Return the comparison of a group; None for a baseline, or if nothing was compared."""
         return next((c for c in self.comparisons if c.group.label == label), None)

@@ -1,4 +1,4 @@
-"""The plan of an experiment, as its sweep file wrote it into every run's config before any of them began."""
+"""The plan of an experiment, which its sweep file wrote into every run's config before the first run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,20 @@ from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import listed, printable, short, some
 
 FIELDS = ("margin", "target", "looks", "max_seeds", "control")
-MAX_COUNT = 10_000  # seeds, and looks: more is a slip of the keyboard
+MAX_COUNT = 10_000  # largest number of seeds and looks; more is a typing error
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was laid down beforehand; None or empty is not planned.
+    """What was fixed beforehand; None or empty if it was not planned.
 
-    `margin` is in the metric's shown unit and `target` in the logged one, as in the options; `looks` the
-    numbers of seeds at which the runs are looked at. `doubts` are sentences: what of it cannot be used.
+    Attributes:
+        margin: Equivalence margin, in the shown unit of the metric.
+        target: Target value of the metric, as logged.
+        looks: Numbers of seeds at which the runs are analysed.
+        max_seeds: The largest number of seeds.
+        control: The A/A control.
+        doubts: One sentence for each part of the plan that cannot be used.
     """
 
     margin: float | None = None
@@ -32,66 +37,71 @@ class Plan:
 
     @property
     def has_control(self) -> bool:
+        """Whether an A/A control was planned."""
         return self.control not in ("", "none")
 
     @property
     def is_planned(self) -> bool:
+        """Whether anything was planned."""
         return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
 
 
 def read_plan(runs: Sequence[RunRecord]) -> Plan:
-    """The plan that the runs share. Used is only what is such a value, and the same in all that have it; of
-    looks all that any run has.
+    """Return the plan that the runs share.
+
+    A value counts if it is valid and the same in all runs that have it. All looks of all runs count.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     doubts: list[str] = []
     for name in FIELDS:
-        said = {run.id: value for run in runs if (value := run.option(f"plan.{name}")) is not None}
-        read = {_read(name, value) for value in said.values()}
-        if len(read) > 1 or None in read:
-            shown = dict.fromkeys(short(printable(as_text(value)), 24) for value in said.values())
-            use = "none of these is used"
-            if name == "looks" and (looks := {look for one in read for look in one or ()}):
-                # As of a plan that was extended: with fewer looks the intervals would be too narrow.
-                found[name], use = tuple(sorted(looks)), "every look of these counts"
-            doubts.append(f"The runs' plan.{name} is {some(list(shown))}: {use}.")
-        elif read:
-            found[name] = read.pop()
-            if without := [printable(run.name) for run in runs if run.id not in said]:
-                doubts.append(f"plan.{name} is not in the config of {some(without)}.")
-    return Plan(**found, doubts=tuple(doubts))
+        recorded = {run.id: value for run in runs if (value := run.option(f"plan.{name}")) is not None}
+        parsed = {_read(name, value) for value in recorded.values()}
+        if len(parsed) > 1 or None in parsed:
+            texts = dict.fromkeys(short(printable(as_text(value)), 24) for value in recorded.values())
+            consequence = "none of these is used"
+            if name == "looks" and (
+                looks := {look for parsed_looks in parsed for look in parsed_looks or ()}
+            ):
+                # The plan may have been extended. With fewer looks the intervals would be too narrow.
+                values[name], consequence = tuple(sorted(looks)), "every look of these counts"
+            doubts.append(f"The runs' plan.{name} is {some(list(texts))}: {consequence}.")
+        elif parsed:
+            values[name] = parsed.pop()
+            if missing := [printable(run.name) for run in runs if run.id not in recorded]:
+                doubts.append(f"plan.{name} is not in the config of {some(missing)}.")
+    return Plan(**values, doubts=tuple(doubts))
 
 
 def describe_plan(plan: Plan, metric: ComparedMetric) -> str:
-    """`planned: margin 0.5 points, looks at 3, 6 and 10 seeds`; nothing where nothing was."""
-    said = []
+    """Return the plan in words, such as `planned: margin 0.5 points, looks at 3, 6 and 10 seeds`, or ""."""
+    parts = []
     if plan.margin is not None:
-        said.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
+        parts.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
     if plan.target is not None:
-        said.append(f"target {metric.show_value(metric.as_shown(plan.target))}")
+        parts.append(f"target {metric.show_value(metric.as_shown(plan.target))}")
     if plan.looks:
-        said.append(f"looks at {listed(plan.looks)} seeds")
+        parts.append(f"looks at {listed(plan.looks)} seeds")
     if plan.max_seeds is not None:
-        said.append(f"{plan.max_seeds} seeds at most")
+        parts.append(f"{plan.max_seeds} seeds at most")
     if plan.has_control:
-        said.append(f"the baseline once more as a control ({plan.control})")
-    return f"planned: {', '.join(said)}" if said else ""
+        parts.append(f"the baseline once more as a control ({plan.control})")
+    return f"planned: {', '.join(parts)}" if parts else ""
 
 
 def _read(name: str, value: Any) -> Any:
-    """The value as the option takes it; None where it can be none of that name."""
+    """Convert a value as its option does; None if the option does not allow it."""
     spec = OPTIONS[f"plan.{name}"]
     try:
-        read = spec.convert(value)
-        spec.check(read, value)
+        converted = spec.convert(value)
+        spec.check(converted, value)
     except UserError:
         return None
-    if read is None:  # an empty text
+    if converted is None:  # an empty text
         return None
     kind: Any = int if name == "looks" else spec.type
-    parts: list[Any] = read if name == "looks" else [read]
+    parts: list[Any] = converted if name == "looks" else [converted]
     if not 0 < len(parts) <= MAX_COUNT or any(
         type(p) is not kind or (kind is int and p > MAX_COUNT) for p in parts
     ):
         return None
-    return tuple(sorted({*parts})) if name == "looks" else read
+    return tuple(sorted({*parts})) if name == "looks" else converted

@@ -1,9 +1,9 @@
-"""A publication beside one's own runs: which are of its arms, each figure related to the baseline's on both
-sides, and what becomes of it: reproduced, not reproduced, or not to be told, with the reason.
+"""Assess whether one's own runs reproduce a publication.
 
-Figures are compared as ratios to the baseline (accuracies as differences in points, that of the baseline as
-it is). Tested is whether the published figure can be one more run like ours (a prediction interval,
-Bonferroni over all figures of the publication), and whether ours is equal to it within a margin (TOST).
+Runs are assigned to the arms of the publication. Values are compared as ratios to the baseline; accuracies as
+differences in points, and the baseline's accuracy as it is. Two tests decide: whether the published value can
+be one more run like the measured ones (a prediction interval, with Bonferroni's correction over all values of
+the publication), and whether the measured value is equivalent to it within a margin (TOST).
 """
 
 import math
@@ -30,18 +30,22 @@ from ampcompare.publications.publication import Publication, PublishedMetric
 from ampcompare.runtime import formatting
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
-WITHIN = 0.1  # of a ratio: what still counts as the same
-POINTS = 0.5  # the same of an accuracy, beyond its own rounding
+WITHIN = 0.1  # margin of ratios, as a fraction
+POINTS = 0.5  # margin of accuracies in points, beyond their rounding
 MEASURED_ON = "measured on"
 RESIDENT = "here it is the process's resident memory, on a CPU"
-BY_MACHINE = (MEASURED_ON, RESIDENT)  # why a figure is another machine's question
+BY_MACHINE = (MEASURED_ON, RESIDENT)  # reasons that concern the machine
 COUNTED = {v: v for v in (REPRODUCED, REFUTED)} | {ELSEWHERE: "on other hardware", OPEN: "not to be told"}
 
 
 @dataclass(frozen=True)
 class Relation:
-    """How a figure of an arm is related to that of the baseline: in words, how it is shown, whether as a
-    ratio.
+    """How a value of an arm is related to that of the baseline.
+
+    Attributes:
+        label: The relation in words.
+        show: How a number is written.
+        is_ratio: Whether it is a ratio.
     """
 
     label: str
@@ -51,13 +55,23 @@ class Relation:
 
 @dataclass
 class AssessedValue:
-    """A published figure of an arm, ours beside it, and the verdict with its reason.
+    """A published value of an arm, the measured value, and the verdict with its reason.
 
-    `theirs` and `ours` are as `relation` says; either is None where it cannot be had. `printed` is what was
-    printed, `more_runs` how many of each would tell.
+    Attributes:
+        figure: The published metric.
+        arm: Name of the arm.
+        relation: How the values are related to the baseline.
+        printed: The text as it was printed.
+        published: The published value. None if it cannot be related to the baseline.
+        measured: The measured value. None if it is not recorded.
+        verdict: REPRODUCED, REFUTED, OPEN or ELSEWHERE.
+        why: The reason of the verdict.
+        more_runs: How many more runs per arm would decide.
+        sentence: The verdict as a sentence.
+        between: The published interval in brackets, "" if it is narrower than what is shown.
     """
 
-    figure: PublishedMetric
+    published_metric: PublishedMetric
     arm: str
     relation: Relation
     printed: str
@@ -69,7 +83,7 @@ class AssessedValue:
 
     def __post_init__(self) -> None:
         self.sentence = f"{self.relation.label} of {self.arm}: {self.verdict}{self.why and ': '}{self.why}"
-        # Between what theirs lies, in brackets; nothing where that is less than is shown.
+
         ends = dict.fromkeys(
             map(self.relation.show, (self.published.low, self.published.high) if self.published else ())
         )
@@ -77,8 +91,14 @@ class AssessedValue:
 
 
 def assess_values(rows: Sequence[AssessedValue], within: float, points: float) -> list[AssessedValue]:
-    """The rows with their verdicts, ratios `within` 0.1 (10 %), others within `points`; a row that says why
-    it cannot be told keeps that. All that can be tested are one family.
+    """Return the rows with their verdicts; a row that has a reason keeps it.
+
+    All values that can be tested are one family.
+
+    Args:
+        rows: The values without verdicts.
+        within: Margin of ratios, as a fraction.
+        points: Margin of accuracies, in percentage points.
     """
     count = sum(
         bool(row.measured and row.measured.has_interval and row.published and not row.why) for row in rows
@@ -94,6 +114,7 @@ def _assess(
     within: float,
     points: float,
 ) -> AssessedValue:
+    """Return one value with its verdict; `count` is the size of the family."""
     if measured is None or published is None or row.why:
         return row
     if not measured.has_interval:
@@ -101,28 +122,42 @@ def _assess(
         why = f"{runs} of each is no measure of how runs vary; three are the least"
         return replace(row, why=why, more_runs=3 - measured.n)
     margin, level, show = math.log1p(within) if measured.log else points, 1 - ALPHA / count, row.relation.show
-    own = f"{show(measured.value)}{formatting.between(measured.low, measured.high, show)}"
-    beside = f"here {own}, published {show(published.value)}{row.between}"
+    own_text = f"{show(measured.value)}{formatting.between(measured.low, measured.high, show)}"
+    both_texts = f"here {own_text}, published {show(published.value)}{row.between}"
     if is_equivalent(measured, published, margin):
-        same = f"{within * 100:g} %" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
-        return replace(row, verdict=REPRODUCED, why=f"{beside}, the same within {same}")
+        margin_text = (
+            f"{within * 100:g} %" if measured.log else f"{points:g} point{'s' if points != 1 else ''}"
+        )
+        return replace(row, verdict=REPRODUCED, why=f"{both_texts}, the same within {margin_text}")
     if is_different(measured, published, level):
-        off = (
+        deviation = (
             (measured.value / published.value - 1) * 100 if measured.log else measured.value - published.value
         )
-        size = f"{formatting.number(abs(off), 2)} {'%' if measured.log else 'points'}"
-        side = "above" if off > 0 else "below"
-        return replace(row, verdict=REFUTED, why=f"{beside}, {size} {side} it")
-    more = count_further_runs(measured, published, margin, 1 - level)
+        size = f"{formatting.number(abs(deviation), 2)} {'%' if measured.log else 'points'}"
+        side = "above" if deviation > 0 else "below"
+        return replace(row, verdict=REFUTED, why=f"{both_texts}, {size} {side} it")
+    further_runs = count_further_runs(measured, published, margin, 1 - level)
     needed = "no number of further runs would tell: what was published varies too much or ours do"
-    if more is not None:
-        needed = f"{formatting.plural(more, 'further run')} of each would tell, should ours come out as now"
-    return replace(row, more_runs=more, why=f"{beside}; {needed}")
+    if further_runs is not None:
+        runs = formatting.plural(further_runs, "further run")
+        needed = f"{runs} of each would tell, should ours come out as now"
+    return replace(row, more_runs=further_runs, why=f"{both_texts}; {needed}")
 
 
 @dataclass
 class ReproductionResult:
-    """A publication, the runs of its arms, and a verdict on each of its figures."""
+    """A publication, the runs of its arms, and a verdict on each of its values.
+
+    Attributes:
+        publication: The publication.
+        match: The runs of its arms.
+        rows: The values with their verdicts.
+        differences: Differences in settings, hardware and software.
+        refuted: One sentence for each value that is not reproduced, with the differences.
+        is_refuted: Whether a value is not reproduced.
+        note: The note of the publication's file.
+        headline: The verdicts in one line.
+    """
 
     publication: Publication
     match: PublicationMatch
@@ -131,15 +166,15 @@ class ReproductionResult:
 
     def __post_init__(self) -> None:
         tail = f" What differs: {formatting.listed(self.differences)}." if self.differences else ""
-        # A sentence for each figure that is not reproduced, with what differs.
+
         self.refuted = tuple(f"{row.sentence}.{tail}" for row in self.rows if row.verdict == REFUTED)
         self.is_refuted = bool(self.refuted)
-        self.note = self.publication.note.rstrip(".")  # what its file says of it
+        self.note = self.publication.note.rstrip(".")
         verdicts = [row.verdict for row in self.rows]
-        told = [f"{n} {said}" for verdict, said in COUNTED.items() if (n := verdicts.count(verdict))]
-        found = f"of {formatting.plural(len(self.rows), 'figure')} {formatting.listed(told)}"
-        found = found if told else "published as charts alone, no figure to be judged"
-        self.headline = f"{f'{self.publication.name} {self.match.scaled}'.rstrip()}: {found}"
+        counts = [f"{n} {word}" for verdict, word in COUNTED.items() if (n := verdicts.count(verdict))]
+        summary = f"of {formatting.plural(len(self.rows), 'figure')} {formatting.listed(counts)}"
+        summary = summary if counts else "published as charts alone, no figure to be judged"
+        self.headline = f"{f'{self.publication.name} {self.match.scaled}'.rstrip()}: {summary}"
 
 
 def assess_reproduction(
@@ -149,63 +184,82 @@ def assess_reproduction(
     ignored: frozenset[str],
     within: float,
 ) -> ReproductionResult:
-    """The table of runs beside the publication. `within` is the margin of ratios (0.1: 10 %); that of
-    accuracies is the metric's. Raises UserError where no run is of its model, its data and one of its arms.
+    """Assess whether the runs reproduce a publication.
+
+    Args:
+        publication: The publication.
+        runs: The table of runs.
+        metric: The compared metric. Its margin is that of accuracies.
+        ignored: Settings that may differ within a group.
+        within: The margin of ratios, as a fraction.
+
+    Raises:
+        UserError: No run has the model, the data and an arm of the publication.
     """
     match = match_runs(publication, runs, metric, ignored)
-    rows = [row for figure in publication.figures for row in _rows(publication, figure, match)]
+    rows = [
+        row for published_metric in publication.figures for row in _rows(publication, published_metric, match)
+    ]
     points = metric.margin if metric.is_percentage and metric.margin else POINTS
-    judged = assess_values(rows, within, points)
-    return ReproductionResult(publication, match, tuple(judged), tuple(_differences(publication, match)))
+    assessed = assess_values(rows, within, points)
+    return ReproductionResult(publication, match, tuple(assessed), tuple(_differences(publication, match)))
 
 
 def _rows(
-    publication: Publication, figure: PublishedMetric, match: PublicationMatch
+    publication: Publication, published_metric: PublishedMetric, match: PublicationMatch
 ) -> Iterator[AssessedValue]:
-    """A row for each printed figure; of the baseline only where it is an accuracy, or stands alone."""
-    base, kind = publication.baseline, figure.kind
-    for arm, printed in figure.values.items():
-        if not kind.is_percentage and arm == base and len(figure.values) > 1:
+    """Yield a row for each published value; for the baseline only accuracies, and values that stand alone."""
+    base, kind = publication.baseline, published_metric.kind
+    for arm, printed in published_metric.values.items():
+        if not kind.is_percentage and arm == base and len(published_metric.values) > 1:
             continue
-        other = None if arm == base else figure.values.get(base)
-        shown = [
-            one.text if one.is_rounding else formatting.number(one.value / figure.factor, 4)
-            for one in (printed, other)
+        base_printed = None if arm == base else published_metric.values.get(base)
+        texts = [
+            one.text if one.is_rounding else formatting.number(one.value / published_metric.factor, 4)
+            for one in (printed, base_printed)
             if one
         ]
-        unit = "" if figure.unit == "fraction" else f" {figure.unit}"
+        unit = "" if published_metric.unit == "fraction" else f" {published_metric.unit}"
         published = (
-            _published_estimate(figure, printed, other, publication.runs)
-            if kind.is_percentage or other
+            _published_estimate(published_metric, printed, base_printed, publication.runs)
+            if kind.is_percentage or base_printed
             else None
         )
-        names = [arm] if other is None else [arm, base]
+        names = [arm] if base_printed is None else [arm, base]
         groups = [match.arms[name] for name in names if name in match.arms]
-        measured = _measured_estimate(figure, *groups) if published and len(groups) == len(names) else None
+        measured = (
+            _measured_estimate(published_metric, *groups) if published and len(groups) == len(names) else None
+        )
         if len(groups) < len(names):
             why = f"no run of {formatting.listed(name for name in names if name not in match.arms)} here"
         elif published is None:
-            reaches_0 = "its published interval reaches 0, so that there is no ratio"
-            why = reaches_0 if other else "no other arm was printed to relate it to"
+            no_ratio = "its published interval reaches 0, so that there is no ratio"
+            why = no_ratio if base_printed else "no other arm was printed to relate it to"
         else:
-            why = _unfit(figure, measured, match, groups)
+            why = _unfit(published_metric, measured, match, groups)
         verdict = ELSEWHERE if why.startswith(BY_MACHINE) else OPEN
-        told = f"speed-up in {kind.label}" if kind.is_time else kind.label
-        relation = Relation(told, formatting.ratio, is_ratio=True)
-        if kind.is_percentage and other is None:
+        label = f"speed-up in {kind.label}" if kind.is_time else kind.label
+        relation = Relation(label, formatting.ratio, is_ratio=True)
+        if kind.is_percentage and base_printed is None:
             relation = Relation(kind.label, formatting.in_percent)
         elif kind.is_percentage:
             relation = Relation(f"difference in {kind.label}", formatting.signed)
         yield AssessedValue(
-            figure, arm, relation, " against ".join(shown) + unit, published, measured, verdict, why
+            published_metric, arm, relation, " against ".join(texts) + unit, published, measured, verdict, why
         )
 
 
 def _unfit(
-    figure: PublishedMetric, measured: Estimate | None, match: PublicationMatch, groups: Sequence[Group]
+    published_metric: PublishedMetric,
+    measured: Estimate | None,
+    match: PublicationMatch,
+    groups: Sequence[Group],
 ) -> str:
-    """Why ours are no evidence for a figure; nothing where they are."""
-    kind, lengths = figure.kind, [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")]
+    """Return why the measured value is no evidence about the published one, "" if it is."""
+    kind, lengths = (
+        published_metric.kind,
+        [v for k, v in match.deviations.items() if k in ("epochs", "max_steps")],
+    )
     if measured is None:
         return f"{kind.label} is not recorded"
     if match.scaled:
@@ -218,56 +272,67 @@ def _unfit(
         devices = formatting.some(match.devices, 2)
         return f"{MEASURED_ON} {devices}; how fast an arm is there is another question"
     on_cpu = any(group.rows[ON_CPU].any() for group in groups)
-    is_resident = figure.measured == "peak_memory" and not match.same_card and on_cpu
+    is_resident = published_metric.measured == "peak_memory" and not match.same_card and on_cpu
     return RESIDENT if is_resident else ""
 
 
 def _published_estimate(
-    figure: PublishedMetric, printed: PrintedValue, base: PrintedValue | None, runs: int
+    published_metric: PublishedMetric, printed: PrintedValue, base: PrintedValue | None, runs: int
 ) -> PublishedEstimate | None:
-    """The published figure related to that of the baseline: from end to end of what both may be, or, where
-    both have intervals of their own, with its error, on the logarithm's scale for a ratio.
+    """Return the published value relative to the baseline.
+
+    Without intervals, it ranges over all values that round to the printed digits. If both values have an
+    interval, it has a standard error, on the logarithmic scale for a ratio.
     """
     parts = [one for one in (printed, base) if one]
-    is_ratio = base is not None and not figure.kind.is_percentage
+    is_ratio = base is not None and not published_metric.kind.is_percentage
     if is_ratio and min(one.low for one in parts) <= 0:
         return None
-    scale, back = (math.log, math.exp) if is_ratio else (float, float)
-    value, low, high = (scale(end) for end in (printed.value, printed.low, printed.high))
+    to_scale, from_scale = (math.log, math.exp) if is_ratio else (float, float)
+    value, low, high = (to_scale(end) for end in (printed.value, printed.low, printed.high))
     if base is not None:
-        other = [scale(end) for end in (base.value, base.low, base.high)]
-        value, low, high = value - other[0], low - other[2], high - other[1]
-        if figure.kind.is_time and figure.kind.lower_is_better:
+        base_ends = [to_scale(end) for end in (base.value, base.low, base.high)]
+        value, low, high = value - base_ends[0], low - base_ends[2], high - base_ends[1]
+        if published_metric.kind.is_time and published_metric.kind.lower_is_better:
             value, low, high = -value, -high, -low
     error, df = None, math.inf
     if not any(part.is_rounding for part in parts):
-        error, df = reduce(combine_errors, [_error(scale(one.high) - scale(one.low), one) for one in parts])
-        half = quantile(1 - ALPHA / 2, df) * error
-        low, high = value - half, value + half
-    return PublishedEstimate(back(value), back(low), back(high), parts[0].n or runs, error, df)
+        error, df = reduce(
+            combine_errors, [_error(to_scale(one.high) - to_scale(one.low), one) for one in parts]
+        )
+        half_width = quantile(1 - ALPHA / 2, df) * error
+        low, high = value - half_width, value + half_width
+    return PublishedEstimate(
+        from_scale(value), from_scale(low), from_scale(high), parts[0].n or runs, error, df
+    )
 
 
 def _error(width: float, one: PrintedValue) -> tuple[float, float]:
-    """The standard error of a figure whose printed interval is so wide, and its degrees of freedom."""
+    """Return the standard error of a value with an interval of this width, and its degrees of freedom."""
     df = one.n - 1.0 if one.n else math.inf
     return width / 2 / quantile((1 + (one.confidence or 0.0)) / 2, df), df
 
 
-def _measured_estimate(figure: PublishedMetric, group: Group, base: Group | None = None) -> Estimate | None:
-    """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
-    kind, values = figure.kind, sample_measurement(group, figure.measured)
-    floor = group.metric.resolution if kind.is_percentage else 0.0
+def _measured_estimate(
+    published_metric: PublishedMetric, group: Group, base: Group | None = None
+) -> Estimate | None:
+    """Return the measured value in the form of the relation.
+
+    It is not paired by seed, because a publication shares no seeds with the own runs.
+    """
+    kind, values = published_metric.kind, sample_measurement(group, published_metric.measured)
+    resolution = group.metric.resolution if kind.is_percentage else 0.0
     if base is None:
-        found = mean(values, resolution=floor)
-        return found and replace(found, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
-    other = sample_measurement(base, figure.measured)
+        estimate = mean(values, resolution=resolution)
+        return estimate and replace(estimate, bounds=(0.0, 100.0) if kind.is_percentage else (0.0, math.inf))
+    base_values = sample_measurement(base, published_metric.measured)
     if kind.is_time and kind.lower_is_better:
-        values, other = other, values
-    return difference(values, other, log=not kind.is_percentage, resolution=floor, paired_by="")
+        values, base_values = base_values, values
+    return difference(values, base_values, log=not kind.is_percentage, resolution=resolution, paired_by="")
 
 
 def _differences(publication: Publication, match: PublicationMatch) -> Iterator[str]:
-    """In what setting, hardware and software are others than the published."""
+    """Yield the settings, hardware and software that differ from the publication."""
     yield from match.deviations.values()
     if not match.same_card:
         hardware = publication.hardware or "not said"

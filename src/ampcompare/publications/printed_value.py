@@ -1,4 +1,4 @@
-"""A figure as somebody printed it: its value, and between what it lies by the digits that it was given."""
+"""A value as it was printed, with the interval that its digits or its source give."""
 
 import re
 from collections.abc import Mapping
@@ -15,11 +15,19 @@ MAX_CHARS = 40  # characters
 
 
 class PrintedValue(StrictModel):
-    """A published figure: `text` as it stands there, `value` and the interval that it may be of. In a file it
-    is a text ("0.240": quoted, so that its last zero counts), a number, or a mapping of `value` and the rest.
+    """A published value.
 
-    Of a number alone the interval is its rounding: "0.24" is 0.235 to 0.245, "6h54min" half a minute either
-    way (in seconds). Of a figure with an interval of its own (`confidence`, from `n` runs) it is that one.
+    In a file it is a text ("0.240" in quotes, so that its last zero counts), a number, or a mapping of
+    `value` and the other fields. For a number alone, the interval is that of rounding: "0.24" is 0.235 to
+    0.245, and "6h54min" is half a minute either way (in seconds).
+
+    Attributes:
+        text: The value as it was printed.
+        value: The value.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        n: Number of runs behind a value with its own confidence interval.
+        confidence: Level of its own interval, 0..1. None if the interval is that of rounding.
     """
 
     text: str
@@ -31,22 +39,26 @@ class PrintedValue(StrictModel):
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the interval is of the printed digits alone."""
+        """Whether the interval is only that of the printed digits."""
         return self.confidence is None
 
     @model_validator(mode="before")
     @classmethod
-    def _read(cls, what: Any) -> Any:
-        if isinstance(what, Mapping):
-            return {"text": f"{what.get('value')}", "confidence": 0.95, **what}
-        text = "" if isinstance(what, bool) or not isinstance(what, int | float | str) else str(what).strip()
+    def _read(cls, content: Any) -> Any:
+        if isinstance(content, Mapping):
+            return {"text": f"{content.get('value')}", "confidence": 0.95, **content}
+        text = (
+            ""
+            if isinstance(content, bool) or not isinstance(content, int | float | str)
+            else str(content).strip()
+        )
         if len(text) <= MAX_CHARS:
             if match := _NUMBER.fullmatch(text):
                 return _rounded(text, float(text.replace(",", "")), match["decimals"])
             if (match := _DURATION.fullmatch(text)) and match.lastgroup:
-                given = {unit: number for unit, number in match.groupdict().items() if number is not None}
-                value = sum(float(number) * SECONDS[unit] for unit, number in given.items())
-                last = given[match.lastgroup].partition(".")[2]
+                parts = {unit: number for unit, number in match.groupdict().items() if number is not None}
+                value = sum(float(number) * SECONDS[unit] for unit, number in parts.items())
+                last = parts[match.lastgroup].partition(".")[2]
                 return _rounded(text, value, last, SECONDS[match.lastgroup])
         raise validation_error(
             'is no figure; expected it as it was printed, such as "0.240", "1,803" or "6h54min"'
@@ -62,5 +74,5 @@ class PrintedValue(StrictModel):
 
 
 def _rounded(text: str, value: float, decimals: str | None, unit: float = 1.0) -> dict[str, Any]:
-    half = 0.5 * unit * 10.0 ** -len(decimals or "")
-    return {"text": text, "value": value, "low": value - half, "high": value + half}
+    half_unit = 0.5 * unit * 10.0 ** -len(decimals or "")
+    return {"text": text, "value": value, "low": value - half_unit, "high": value + half_unit}

@@ -1,19 +1,19 @@
-"""A publication: what somebody compared, in our own keys, and what came out of it, as it was printed.
+"""A publication: what somebody compared, in our option names, and the results as they were printed.
 
 title: ...            # what was compared
 source: ...           # who printed it, and where; also url, date, hardware (by its driver), software, note
-runs: 1               # of each arm, there
-setting: {model.name: ..., data.source: ..., epochs: 20}       # what all arms share, in our own keys
-tiny: {model.kwargs.width: 64}  # of --network tiny, instead of our network of that name; of data, beside it
-images: 50000         # of an epoch there: what `scale` shrinks (left out: what the source has)
+runs: 1               # per arm
+setting: {model.name: ..., data.source: ..., epochs: 20}       # what all arms share, in our option names
+tiny: {model.kwargs.width: 64}  # for --network tiny, instead of our tiny network; also data options
+images: 50000         # per epoch: what `scale` shrinks (default: what the source has)
 baseline: fp32        # one of the arms
-arms:                 # by their names there
+arms:                 # by their published names
   fp32: {backend: none}
   O3: {backend: fp16, precision.loss_scale: 1}
-figures:              # by names of its own; `unit` is that of the texts, where it is not MEASURED's
+figures:              # by names of your choice; `unit` is that of the texts, if not that of MEASUREMENTS
   epoch_seconds: {measured: seconds_per_epoch, unit: s, what: ..., values: {fp32: "17.84", O3: "10.30"}}
-curves: [eval/accuracy]  # metrics of which a curve alone was drawn
-gflop: 7.78           # counted work of forward and backward, an image
+curves: [eval/accuracy]  # metrics that were published as a curve only
+gflop: 7.78           # counted work of forward and backward per image
 """
 
 from contextlib import suppress
@@ -45,15 +45,22 @@ MAX_NAME_CHARS = 60
 
 @dataclass(frozen=True)
 class MeasurementKind:
-    """A measurement that publications give: how ours is named, its unit, whether less of it is better, and
-    whether it is one of time, which other hardware has otherwise.
+    """A kind of measurement that publications report.
+
+    Attributes:
+        label: Its name.
+        unit: Its unit.
+        lower_is_better: Whether less is better.
+        is_time: Whether it is a time, which differs between machines.
+        is_percentage: Whether it is shown in percent. `unit` in a file says whether it was printed as a
+            fraction.
     """
 
     label: str
     unit: str
     lower_is_better: bool
     is_time: bool = False
-    is_percentage: bool = False  # in the file as a fraction or in percent, which `unit` of the figure says
+    is_percentage: bool = False
 
 
 MEASUREMENTS = {
@@ -67,7 +74,7 @@ MEASUREMENTS = {
     ),
     "best_accuracy": MeasurementKind("best accuracy", "%", lower_is_better=False, is_percentage=True),
 }
-# Units of a file by the one that they come to.
+# Factors from units in files to the unit of a measurement.
 UNITS: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "min": 60.0, "h": 3600.0},
     "images/s": {"images/s": 1.0},
@@ -83,7 +90,7 @@ def _read_text(value: Any) -> str:
 
 
 def _name(name: str) -> str:
-    """It stands in tables, and an arm's on command lines."""
+    """Check a name: it stands in tables, and the name of an arm on command lines."""
     if name != one_line(name) or not 0 < len(name) <= MAX_NAME_CHARS:
         raise validation_error(f"expected a name of 1 to {MAX_NAME_CHARS} characters, in one line")
     return name
@@ -91,7 +98,7 @@ def _name(name: str) -> str:
 
 Text = Annotated[str, PlainValidator(_read_text)]
 Name = Annotated[str, AfterValidator(_name)]
-# Options of a run by dotted key, of a nested or flatten tree; whether there are such is for who runs it.
+# Options of a run by dotted key, from a nested or flatten mapping. Whoever uses them checks their names.
 RunOptions = Annotated[
     dict[str, Any],
     BeforeValidator(lambda tree: {} if tree is None else tree),
@@ -101,24 +108,30 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class PublishedMetric(StrictModel):
-    """What was printed of each arm: `values` by arm, in the unit of `measured` (s, images/s, MiB, %). `unit`
-    is the one that their texts are in.
+    """The printed values of one measurement.
+
+    Attributes:
+        measured: A key of MEASUREMENTS.
+        unit: The unit of the printed texts.
+        values: The value of each arm, in the unit of `measured`.
+        what: A description.
+        name: Its name in the file.
     """
 
     measured: Literal[*MEASUREMENTS]  # type: ignore[valid-type]
     unit: str = ""
     values: Annotated[dict[str, PrintedValue], Field(min_length=1)]
     what: Text = ""
-    name: str = ""  # by which the file calls it
+    name: str = ""  # its name in the file
 
     @property
     def kind(self) -> MeasurementKind:
-        """What is measured."""
+        """The kind of measurement."""
         return MEASUREMENTS[self.measured]
 
     @property
     def factor(self) -> float:
-        """From the unit of their texts to that of `values`: 60 of minutes."""
+        """Factor from the unit of the texts to the unit of `values`: 60 for minutes."""
         return UNITS[self.kind.unit][self.unit or self.kind.unit]
 
     @field_validator("unit")
@@ -130,11 +143,11 @@ class PublishedMetric(StrictModel):
         return unit
 
     def as_named(self, name: str) -> Self:
-        """The same under this name, its values in the unit of `measured`."""
+        """Return the same under this name, with values in the unit of `measured`."""
         ends = ("value", "low", "high")
         values = {
-            arm: one.model_copy(update={end: getattr(one, end) * self.factor for end in ends})
-            for arm, one in self.values.items()
+            arm: printed.model_copy(update={end: getattr(printed, end) * self.factor for end in ends})
+            for arm, printed in self.values.items()
         }
         unit = self.unit or self.kind.unit
         return self.model_copy(update={"name": name, "unit": unit, "values": values})
@@ -144,11 +157,11 @@ _FIGURES = TypeAdapter(dict[Name, PublishedMetric])
 
 
 def _figures(content: Any) -> tuple[PublishedMetric, ...]:
-    return tuple(figure.as_named(name) for name, figure in _FIGURES.validate_python(content).items())
+    return tuple(metric.as_named(name) for name, metric in _FIGURES.validate_python(content).items())
 
 
 class Publication(StrictModel):
-    """See the module."""
+    """A publication; the module's docstring describes the fields."""
 
     title: Text
     source: Text
@@ -166,7 +179,7 @@ class Publication(StrictModel):
     arms: Annotated[dict[Name, RunOptions], Field(min_length=1, max_length=MAX_ARMS)]
     figures: Annotated[tuple[PublishedMetric, ...], BeforeValidator(_figures)] = ()
     curves: list[str] = Field(default_factory=list)
-    name: str = ""  # that of its file
+    name: str = ""  # the name of its file
     path: Path = Path()
 
     @property
@@ -179,27 +192,31 @@ class Publication(StrictModel):
         arms = ", ".join(self.arms)
         if self.baseline not in self.arms:
             raise validation_error(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
-        for figure in self.figures:
-            for arm in figure.values.keys() - self.arms.keys():
-                raise validation_error(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
+        for metric in self.figures:
+            for arm in metric.values.keys() - self.arms.keys():
+                raise validation_error(f"figures.{metric.name}.values.{arm}: no such arm; there are {arms}")
         return self
 
 
 def list_publications() -> list[str]:
-    """The publications that come with the tool."""
+    """Return the names of the shipped publications."""
     return list_shipped(FOLDER)
 
 
 def load_publication(name: str) -> Publication:
-    """The publication of that name, or of the YAML file. Raises UserError with a line for each mistake."""
+    """Return the publication of that name, or the one in that YAML file.
+
+    Raises:
+        UserError: There is no such publication, or its file has mistakes; one line for each.
+    """
     path = None
-    with suppress(OSError, ValueError):  # a name too long, a NUL in it, no right to look
+    with suppress(OSError, ValueError):  # too long, contains NUL, or not permitted
         path = find_shipped(name, FOLDER)
     if path is None:
-        near = (
+        hint = (
             did_you_mean(name, list_publications())
             or f"expected a file or one of {', '.join(list_publications())}"
         )
-        raise UserError(f"{name!r}: no such publication; {near}")
-    found = parse_model(Publication, read_yaml(path), path)
-    return found.model_copy(update={"name": path.stem, "path": path})
+        raise UserError(f"{name!r}: no such publication; {hint}")
+    publication = parse_model(Publication, read_yaml(path), path)
+    return publication.model_copy(update={"name": path.stem, "path": path})

@@ -86,7 +86,7 @@ class Column:
 
     @property
     def figure(self) -> run_metrics.RunMetric:
-        return run_metrics.COMPARED[self.key]
+        return run_metrics.COMPARED_METRICS[self.key]
 
     def text(self, value: float) -> str:
         form, number = self.form, self.form.shown(value)
@@ -135,7 +135,7 @@ def _columns(analysis: Analysis) -> list[Column]:
         Column(run_metrics.ENERGY, f"energy per {units.item}", formatting.number, "J"),
         Column(run_metrics.TIME, f"time to {target}", formatting.duration, ""),
     )
-    claimed = [question for question, figure in run_metrics.COMPARED.items() if figure.sides]
+    claimed = [question for question, figure in run_metrics.COMPARED_METRICS.items() if figure.sides]
     told = {*claimed}.union(*(found.estimates for found in analysis.comparisons))
     if analysis.has_bench_speed:  # the runs' own times are not to be compared with it
         told -= {run_metrics.TIME}
@@ -184,7 +184,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
     if claim is None:  # of energy, time and the control nothing is claimed
         is_unknown = bool(found.claims) and not estimate.has_interval
         answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_unknown else ("", "")
-        is_open = bool(found.claims) and not estimate.side_of(run_metrics.COMPARED[column.key].null)
+        is_open = bool(found.claims) and not estimate.side_of(run_metrics.COMPARED_METRICS[column.key].null)
     else:
         answer, why, is_open = claim.answer, claim.why, not claim.shown
     shown, own = column.text(estimate.value), f"{text} {unit}".strip()

@@ -21,7 +21,7 @@ FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
 # Questions by the names that they have in files: speedup, memory_ratio, quality_difference; ratios first.
 COMPARED = {
     f"{q}up" if q == run_metrics.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
-    for q, figure in sorted(run_metrics.COMPARED.items(), key=lambda item: not item[1].is_ratio)
+    for q, figure in sorted(run_metrics.COMPARED_METRICS.items(), key=lambda item: not item[1].is_ratio)
 }
 OF_A_RUN = (
     run_table.DEVICE,
@@ -193,8 +193,8 @@ def _published(beside: ReproductionResult) -> dict[str, Any]:
 
 def _judged(row: AssessedValue, group: Group | None) -> dict[str, Any]:
     return {
-        "figure": row.figure.name,
-        "measured": row.figure.measured,
+        "figure": row.published_metric.name,
+        "measured": row.published_metric.measured,
         "relation": row.relation.label,
         "arm": row.arm,
         "group": group and group.label,

@@ -1,4 +1,4 @@
-"""Runs read back from what Weights & Biases kept of them: `.wandb` files, or its server."""
+"""Read runs back: from `.wandb` files, from W&B's server, and from the logs of other programs."""
 
 from ampcompare.runs.loader import load_runs
 from ampcompare.runs.run_record import RunRecord

@@ -1,4 +1,4 @@
-"""The cache on the disk: what was read of runs, pictures that were drawn. It is safe to delete."""
+"""The cache on disk: records that were read, pictures that were drawn. It is safe to delete."""
 
 import logging
 import warnings
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 def open_cache(name: str) -> Any:
     """Return one part of the cache, a folder of this name, as a `joblib.Memory`.
 
-    Where no folder can be had, a line says so once for this part, and nothing is kept.
+    If no folder can be created, a warning says so and nothing is cached.
     """
     import joblib
 
-    # What joblib says of a broken entry, which is made again, is a traceback.
+    # joblib logs a traceback for a damaged entry, which is recreated anyway.
     logging.getLogger("joblib").setLevel(logging.ERROR)
     try:
         return joblib.Memory(cache_folder() / name, verbose=0)
@@ -27,7 +27,7 @@ def open_cache(name: str) -> Any:
 
 
 def trim_cache(memory: Any, limit: str) -> None:
-    """Delete the entries of a part that were not used for longest, down to a limit such as `1G`."""
+    """Delete the least recently used entries of a part, down to a limit such as `1G`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         memory.reduce_size(limit)

@@ -1,8 +1,8 @@
 """Find the logs in a file or folder that the user names, recognised by their content.
 
-A file's first bytes say what it is, so a log keeps its kind under any name (`trainer_state (1).json`). Files
-that look like logs and hold none (a Git LFS pointer, a copy, a table without a step) are left out, each with
-its reason.
+The first bytes of a file say what it is, so a log keeps its kind under any name (`trainer_state (1).json`).
+Files that look like logs and contain none (a Git LFS pointer, a copy, a table without a step) are left out,
+each with its reason.
 """
 
 import csv
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ampcompare.errors import UserError, reason
-from ampcompare.runs.trainer_logs import KNOWN, STATE, json_step, read_head, step_column
+from ampcompare.runs.trainer_logs import KNOWN_NAMES, STATE_FILE, json_step, read_head, step_column
 from ampcompare.wandb_client.framing import FILE_HEADER
 
-# What is read as runs, in order of preference where a folder holds several.
+# The kinds of logs, in order of preference if a folder has several.
 WANDB, EVENTS, TABLES = ".wandb files", "TensorBoard event files", "CSV files with a step column"
-STATES, LINES = STATE, "JSON lines files with a step"
+STATES, LINES = STATE_FILE, "JSON lines files with a step"
 KINDS = (WANDB, EVENTS, TABLES, STATES, LINES)
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 OWN_HIDDEN = ".wandb"  # W&B's folder, where one of that name exists
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 JSON_LINES = (".jsonl", ".ndjson")
 TEXTS = (".csv", ".json", *JSON_LINES, ".txt", ".log")
-SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of other programs' tables
+SEPARATORS = {";": "semicolons", "\t": "tabs"}  # separators of other programs' tables
 HEAD_BYTES = 65_536
 MAX_SUFFIXES, MAX_LEFT_OUT = 4, 5
 COPY_OF = r"(?:copy of )?{}(?: ?\(\d+\)|[ _-]*copy[ _-]*\d*(?: ?\(\d+\))?|-checkpoint)?"
@@ -41,9 +41,9 @@ class Discovery:
     Attributes:
         files: The files of each kind, sorted.
         left_out: Files that look like logs and are not read, with the reason.
-        tables: CSV and JSON lines files without a step, which may be data; named only where nothing else is
-            read.
-        others: How many files of each suffix are no log, for the message where nothing is read.
+        tables: CSV and JSON lines files without a step, which may be data. They are named only if nothing
+            else is read.
+        others: The number of files that are no logs, by suffix. They are named only if nothing is read.
     """
 
     files: dict[str, list[Path]] = field(default_factory=dict)
@@ -53,58 +53,58 @@ class Discovery:
 
 
 def discover(source: str, step: str | None) -> Discovery:
-    """Return the logs in a folder, at any depth, or a single file as the kind that its content says.
+    """Return the logs in a folder at any depth, or a single file with the kind that its content has.
 
     Args:
-        source: A path. Hidden folders below it are not searched; linked ones are, each real folder once.
+        source: A path. Hidden folders in it are not searched; linked folders are, each real folder once.
         step: The step column of tables, None for the usual names.
 
     Raises:
         UserError: The path does not exist, cannot be read, or is a file that is no log.
     """
-    top, found = Path(source), Discovery()
+    top, discovery = Path(source), Discovery()
     try:
         if top.is_dir():
-            os.scandir(top).close()  # os.walk passes over what it may not read
+            os.scandir(top).close()  # os.walk silently skips unreadable folders
             for path in _walk(top):
-                _classify(path, step, found)
-            _set_copies_aside(found)
+                _classify(path, step, discovery)
+            _set_copies_aside(discovery)
         elif top.exists():
-            _classify_named(top, step, found)
+            _classify_named(top, step, discovery)
         else:
-            what = "file" if top.suffix and "\0" not in source else "folder"
+            kind = "file" if top.suffix and "\0" not in source else "folder"
             raise UserError(
-                f"{source}: no such {what}; name a log, or the output_dir of a run (runs by default)"
+                f"{source}: no such {kind}; name a log, or the output_dir of a run (runs by default)"
             )
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
         raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
-    for paths in found.files.values():
+    for paths in discovery.files.values():
         paths.sort()
-    return found
+    return discovery
 
 
-def nothing_found(source: str, found: Discovery) -> UserError:
-    """Return the error for a source without a run: what was left out and why, and what would be read."""
+def nothing_found(source: str, discovery: Discovery) -> UserError:
+    """Return the error for a source without a run: what was left out and why, and what can be read."""
     if Path(source).is_file():
-        why = "; ".join(dict.fromkeys(why for _, why in found.left_out)) or "it is no log that is read"
+        why = "; ".join(dict.fromkeys(why for _, why in discovery.left_out)) or "it is no log that is read"
         return UserError(f"{source}: no run can be read from it: {why}")
-    known = [*found.left_out, *found.tables]
-    details = [f"{path}: {why}" for path, why in known[:MAX_LEFT_OUT]]
-    others = [f"{count:,} {suffix}" for suffix, count in found.others.most_common(MAX_SUFFIXES)]
-    there = f"; not read: {', '.join(others)}" if others and not details else ""
-    looked = f"looked for {', '.join(KINDS)}, at any depth"
-    todo = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
-    return UserError(f"{source}: no runs in this folder ({looked}{there}); {todo}", details)
+    candidates = [*discovery.left_out, *discovery.tables]
+    details = [f"{path}: {why}" for path, why in candidates[:MAX_LEFT_OUT]]
+    others = [f"{count:,} {suffix}" for suffix, count in discovery.others.most_common(MAX_SUFFIXES)]
+    not_read = f"; not read: {', '.join(others)}" if others and not details else ""
+    expected = f"looked for {', '.join(KINDS)}, at any depth"
+    action = "name the output_dir of a run (wandb.mode=offline or online), or a folder of logs"
+    return UserError(f"{source}: no runs in this folder ({expected}{not_read}); {action}", details)
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    seen: set[str] = set()
+    visited: set[str] = set()
     for folder, inner, files in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)
-        if real in seen:
+        if real in visited:
             inner.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         inner[:] = sorted(name for name in inner if _is_searched(name))
         yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
 
@@ -113,24 +113,24 @@ def _is_searched(folder: str) -> bool:
     return folder == OWN_HIDDEN or not (folder.startswith(".") or folder in SKIPPED_FOLDERS)
 
 
-def _classify(path: Path, step: str | None, found: Discovery) -> None:
-    """Put a file of a folder where it belongs; what is no log is counted by its suffix."""
+def _classify(path: Path, step: str | None, discovery: Discovery) -> None:
+    """Add a file of a folder to its kind. Files that are no logs are counted by their suffix."""
     kind, why = _kind_in_folder(path, step)
     if kind:
-        found.files.setdefault(kind, []).append(path)
+        discovery.files.setdefault(kind, []).append(path)
     elif why:
-        is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN
+        is_table = path.suffix.lower() in (".csv", *JSON_LINES) and path.name not in KNOWN_NAMES
         is_data = is_table and ("--step" in why or "separated" in why)
-        (found.tables if is_data else found.left_out).append((path, why))
+        (discovery.tables if is_data else discovery.left_out).append((path, why))
     else:
-        found.others[path.suffix or "without a suffix"] += 1
+        discovery.others[path.suffix or "without a suffix"] += 1
 
 
 def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
-    """Return the kind of a file, or "" and why a file that looks like a log is none."""
+    """Return the kind of a file, or "" and the reason why a file that looks like a log is not read."""
     name, suffix = path.name, path.suffix.lower()
     is_event = is_event_file(name)
-    if not (is_event or suffix == ".wandb" or suffix in TEXTS or name == STATE):
+    if not (is_event or suffix == ".wandb" or suffix in TEXTS or name == STATE_FILE):
         return "", ""
     head = read_head(path, HEAD_BYTES)
     if head.startswith(LFS_POINTER):
@@ -148,21 +148,21 @@ def _kind_in_folder(path: Path, step: str | None) -> tuple[str, str]:
     if suffix in JSON_LINES and kind not in (STATES, LINES):
         row = f"a JSON object with {step or 'a step'} and a value"
         return "", f"none of its first lines is {row}; --step KEY names the step"
-    return (STATES, "") if name == STATE else (kind if kind in (STATES, LINES) else "", "")
+    return (STATES, "") if name == STATE_FILE else (kind if kind in (STATES, LINES) else "", "")
 
 
-def _classify_named(path: Path, step: str | None, found: Discovery) -> None:
-    """Take a file that was named itself, whatever it is called."""
+def _classify_named(path: Path, step: str | None, discovery: Discovery) -> None:
+    """Add a file that the user named, whatever its name is."""
     kind, why = _kind_in_folder(path, step)
     if not kind and not why and path.is_file():
         kind = kind_of_content(read_head(path, HEAD_BYTES), step)
         why = "" if kind else f"{path.suffix or 'such'} files are not read; what is: {', '.join(KINDS)}"
     if not kind and not path.is_file():
-        kind, why = WANDB, ""  # its reader says what is wrong with a pipe
+        kind, why = WANDB, ""  # the reader reports a pipe
     if kind:
-        found.files[kind] = [path]
+        discovery.files[kind] = [path]
     else:
-        found.left_out.append((path, why))
+        discovery.left_out.append((path, why))
 
 
 def is_event_file(name: str) -> bool:
@@ -184,12 +184,12 @@ def kind_of_content(head: bytes, step: str | None) -> str:
 
 
 def _is_record_file(head: bytes) -> bool:
-    """Return whether this is TensorFlow's record file: a length and a masked checksum, then `brain.Event`."""
+    """Return whether this is a TFRecord file: a length and a masked checksum, then `brain.Event`."""
     return len(head) >= 24 and b"brain.Event:" in head[:64] and struct.unpack_from("<Q", head)[0] < 2**20
 
 
 def table_problem(head: bytes, step: str | None) -> str:
-    """Return why a CSV file with this beginning holds no run, "" where it may hold one."""
+    """Return why a CSV file with this beginning contains no run, "" if it may contain one."""
     if b"\0" in head:
         return "it is no text"
     lines = head.decode("utf-8-sig", "replace").splitlines()
@@ -199,11 +199,13 @@ def table_problem(head: bytes, step: str | None) -> str:
         return "it is empty" if not lines else "its first line is no row of a table"
     if names and all(map(_is_number, names)):
         return "it has no header: its first line is all numbers; write the names of the columns above them"
-    if other := next((word for sign, word in SEPARATORS.items() if len(names) == 1 and sign in lines[0]), ""):
-        return f"its columns are separated by {other}; only commas are read"
+    if separator := next(
+        (word for sign, word in SEPARATORS.items() if len(names) == 1 and sign in lines[0]), ""
+    ):
+        return f"its columns are separated by {separator}; only commas are read"
     if step_column(names, step) is None:
-        wanted = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
-        return f"{wanted}; --step COLUMN names it (columns: {', '.join(names[:8])})"
+        problem = f"none of its columns is called {step!r}" if step else "none of its columns is a step"
+        return f"{problem}; --step COLUMN names it (columns: {', '.join(names[:8])})"
     if not any(line.strip(" ,;\t") for line in lines[1:]) and len(head) < HEAD_BYTES:
         return "it has a header and no row"
     return ""
@@ -217,22 +219,24 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _set_copies_aside(found: Discovery) -> None:
-    """Leave out copies: the same bytes under a copy's name beside it, or in another folder under the unique
-    name that W&B and TensorBoard give a file.
+def _set_copies_aside(discovery: Discovery) -> None:
+    """Leave out copies.
+
+    A copy has the same bytes and a copy's name in the same folder. In another folder it has the same bytes
+    and the unique name that W&B and TensorBoard give to a file.
     """
-    for kind, paths in found.files.items():
+    for kind, paths in discovery.files.items():
         groups: dict[tuple[str, int], list[Path]] = {}
         for path in paths:
             if kind == WANDB and _size(path) <= len(FILE_HEADER):
-                continue  # parts of one run that were killed before their first row are alike, and no copies
-            place = path.name if kind in (WANDB, EVENTS) else str(path.parent)
-            groups.setdefault((place, _size(path)), []).append(path)
+                continue  # parts that were killed before their first row are equal, but no copies
+            key = path.name if kind in (WANDB, EVENTS) else str(path.parent)
+            groups.setdefault((key, _size(path)), []).append(path)
         copies: dict[Path, Path] = {}
         for group in groups.values():
             copies |= _copies_in(sorted(group, key=lambda path: (len(path.name), str(path))), kind)
-        found.files[kind] = [path for path in paths if path not in copies]
-        found.left_out += [(copy, f"it is a copy of {original}") for copy, original in copies.items()]
+        discovery.files[kind] = [path for path in paths if path not in copies]
+        discovery.left_out += [(copy, f"it is a copy of {original}") for copy, original in copies.items()]
 
 
 def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
@@ -240,11 +244,18 @@ def _copies_in(paths: Sequence[Path], kind: str) -> dict[Path, Path]:
     copies: dict[Path, Path] = {}
     paths = [path for path in paths if path.is_file()]  # a pipe would block for ever
     for path in paths if len(paths) > 1 else ():
-        known = originals.setdefault(_digest(path), [])
+        originals_of_digest = originals.setdefault(_digest(path), [])
         is_unique = kind in (WANDB, EVENTS)
-        original = next((one for one in known if is_unique or _is_copys_name(path.stem, one.stem)), None)
+        original = next(
+            (
+                candidate
+                for candidate in originals_of_digest
+                if is_unique or _is_copys_name(path.stem, candidate.stem)
+            ),
+            None,
+        )
         if original is None:
-            known.append(path)
+            originals_of_digest.append(path)
         elif os.path.realpath(original) != os.path.realpath(path):
             copies[path] = original
     return copies

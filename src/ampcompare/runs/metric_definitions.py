@@ -1,7 +1,7 @@
-"""What a program declared of the keys that it logs: W&B's `define_metric`.
+"""What a program declared about the keys that it logs, with W&B's `define_metric`.
 
 A `.wandb` file has a protobuf MetricRecord for each definition. On the server, the definitions are a list in
-the run's config (`_wandb`, there `m`): each is the same record as a mapping from the numbers of its fields.
+the run's config (`_wandb`, there `m`): each is the same record as a mapping from field numbers.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 GOALS = {1: "minimize", 2: "maximize"}  # W&B's enum; 0 is not set
-# The numbers of the fields of a MetricRecord, and of the members of its summary.
+# Field numbers of a MetricRecord, and of its summary.
 NAME, GLOB_NAME, STEP, STEP_INDEX, SUMMARY, GOAL = "1", "2", "4", "5", "7", "8"
 MIN, MAX, BEST = 1, 2, 4
 
@@ -33,28 +33,28 @@ class MetricDefinition:
     def from_record(cls, record: Any) -> "MetricDefinition":
         """Return what a protobuf MetricRecord declares."""
         summary = record.summary
-        kept = {MIN: summary.min, MAX: summary.max, BEST: summary.best}
-        return cls._of(record.step_metric, record.goal, [number for number in kept if kept[number]])
+        summaries = {MIN: summary.min, MAX: summary.max, BEST: summary.best}
+        return cls._of(record.step_metric, record.goal, [number for number in summaries if summaries[number]])
 
     @classmethod
-    def _of(cls, step: str, goal: Any, kept: list[Any]) -> "MetricDefinition":
+    def _of(cls, step: str, goal: Any, summaries: list[Any]) -> "MetricDefinition":
         """Return the definition; a summary of the largest or smallest value declares a goal, too."""
-        by_summary = "maximize" if MAX in kept else "minimize" if MIN in kept else ""
-        known = GOALS.get(goal, "") if isinstance(goal, int) else ""
-        return cls(step, known or by_summary, any(one in kept for one in (MIN, MAX, BEST)))
+        by_summary = "maximize" if MAX in summaries else "minimize" if MIN in summaries else ""
+        declared = GOALS.get(goal, "") if isinstance(goal, int) else ""
+        return cls(step, declared or by_summary, any(number in summaries for number in (MIN, MAX, BEST)))
 
     @classmethod
     def from_config(cls, config: Any) -> "dict[str, MetricDefinition]":
         """Return the definitions in `_wandb` of a config from the server, which may hold anything."""
-        listed = config.get("m") if isinstance(config, Mapping) else None
-        records = listed if isinstance(listed, list) else []
-        found = {}
+        entries = config.get("m") if isinstance(config, Mapping) else None
+        records = entries if isinstance(entries, list) else []
+        definitions = {}
         for record in records:
             if name := _text(record, NAME) or _text(record, GLOB_NAME):
                 summary = record.get(SUMMARY)
-                kept = summary if isinstance(summary, list) else []
-                found[name] = cls._of(_step(record, records), record.get(GOAL), kept)
-        return found
+                summaries = summary if isinstance(summary, list) else []
+                definitions[name] = cls._of(_step(record, records), record.get(GOAL), summaries)
+        return definitions
 
 
 def _text(record: Any, field: str) -> str:
@@ -63,11 +63,11 @@ def _text(record: Any, field: str) -> str:
 
 
 def _step(record: Mapping[str, Any], records: list[Any]) -> str:
-    """Return the key of the steps, which is written as the place of its own definition, counted from 1."""
+    """Return the key that counts the steps. The record has the index of its definition, counted from 1."""
     if step := _text(record, STEP):
         return step
-    place = record.get(STEP_INDEX)
-    return _text(records[place - 1], NAME) if isinstance(place, int) and 0 < place <= len(records) else ""
+    index = record.get(STEP_INDEX)
+    return _text(records[index - 1], NAME) if isinstance(index, int) and 0 < index <= len(records) else ""
 
 
 def definition_of(key: str, definitions: dict[str, MetricDefinition]) -> MetricDefinition:

@@ -1,4 +1,4 @@
-"""Nested settings: their values read from JSON, put at paths as W&B logs config and summary, looked up."""
+"""Nested settings: read from JSON, stored at paths as W&B logs config and summary, and looked up."""
 
 import json
 import math
@@ -6,25 +6,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
+MAX_DEPTH = 100  # nesting depth; below Python's recursion limit
 Path = tuple[str, ...]
 
 _ABSENT = object()
 
 
-def parse_json(text: str | bytes, **how: Any) -> Any:
-    """A value as W&B writes it; its texts for NaN and infinity become floats, nested ones too.
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Parse a value as W&B writes it. Texts for NaN and infinity become floats at any depth.
 
-    Raises ValueError for what is no JSON, or is nested deeper than can be read.
+    Raises:
+        ValueError: The text is no JSON, or is nested too deeply.
     """
     try:
-        return with_floats(json.loads(text if isinstance(text, str) else text.decode(), **how))
+        return with_floats(json.loads(text if isinstance(text, str) else text.decode(), **options))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def with_floats(value: Any) -> Any:
-    """The value with W&B's texts for NaN and infinity as floats, at any depth."""
+    """Replace W&B's texts for NaN and infinity by floats, at any depth."""
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
     if isinstance(value, dict):
@@ -35,12 +36,12 @@ def with_floats(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number, as JSON has them."""
+    """Return whether a value is a number in JSON."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_float(number: float) -> float:
-    """The number as a float; infinite for a whole one beyond 1e308."""
+    """Return the number as a float, infinite for an integer beyond 1e308."""
     try:
         return float(number)
     except OverflowError:
@@ -48,12 +49,12 @@ def as_float(number: float) -> float:
 
 
 def path_of(item: Any) -> Path:
-    """The key of a protobuf item: its parts, of which most keys have one. Those beyond MAX_DEPTH go."""
+    """Return the parts of a protobuf item's key, at most MAX_DEPTH. Most keys have one part."""
     return tuple(item.nested_key[:MAX_DEPTH]) or (item.key,)
 
 
 def write(tree: dict[str, Any], path: Path, value: Any) -> None:
-    """Put a value at a path; what is no group above it becomes one."""
+    """Store a value at a path. Values on the way that are no groups become groups."""
     for part in path[:-1]:
         inner = tree.get(part)
         if not isinstance(inner, dict):
@@ -63,7 +64,7 @@ def write(tree: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def remove(tree: dict[str, Any], path: Path) -> None:
-    """Take away what is at a path, if anything."""
+    """Remove what is at a path, if anything."""
     for part in path[:-1]:
         inner = tree.get(part)
         if not isinstance(inner, dict):
@@ -73,7 +74,7 @@ def remove(tree: dict[str, Any], path: Path) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a nested dictionary, depth first; what is deeper is one value."""
+    """Yield dotted keys and values of a nested dictionary, depth first. What is deeper is one value."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and depth:
             yield from flatten(value, f"{prefix}{as_text(key)}.", depth - 1)
@@ -82,7 +83,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -
 
 
 def as_text(value: Any) -> str:
-    """Any value of a record as text: Python has none for deep nesting."""
+    """Return any value of a record as text.
+
+    Python cannot convert deeply nested values; they give their type.
+    """
     try:
         return "null" if value is None else str(value)
     except RecursionError:
@@ -90,15 +94,17 @@ def as_text(value: Any) -> str:
 
 
 def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value at a dotted key; a key that was logged flat (`optimizer.lr` by a sweep) is found too, and so
-    are names with dots in them (`a.b` and within it `c`).
+    """Return the value at a dotted key.
+
+    A key that was logged flat (`optimizer.lr` by a sweep) is found, and so are names that contain dots (`a.b`
+    with `c` in it).
     """
     if key in tree:
         return tree[key]
     end = key.find(".")
     while end >= 0:
         inner = tree.get(key[:end])
-        if isinstance(inner, Mapping) and (found := lookup(inner, key[end + 1 :], _ABSENT)) is not _ABSENT:
-            return found
+        if isinstance(inner, Mapping) and (value := lookup(inner, key[end + 1 :], _ABSENT)) is not _ABSENT:
+            return value
         end = key.find(".", end + 1)
     return default

@@ -1,4 +1,4 @@
-"""RunRecord: what is known of one run or of a part of it, wherever it was read; how parts become a run."""
+"""`RunRecord`: what is known of a run, or of a part of it, from any source. `merge_parts` joins parts."""
 
 from __future__ import annotations
 
@@ -14,39 +14,50 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.migrations import config_now
+from ampcompare.runs.migrations import migrate_config
 from ampcompare.runs.nested import as_float, flatten, is_number, lookup, with_floats
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.system_metrics import Machine, joined
+from ampcompare.runs.system_metrics import MachineFacts, merge_machines
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_KEYS_TOLD = 5
-STAMP = "_timestamp"  # W&B's column of the seconds since 1970
-# The optimizer's step, as we, Lightning and Hugging Face's Trainer log it. W&B's own `_step` begins again in
-# each part of a run that is recorded offline.
+MAX_KEYS_SHOWN = 5
+TIMESTAMP = "_timestamp"  # W&B's column of seconds since 1970
+# The optimizer step, as our training, Lightning and Hugging Face's Trainer log it. W&B's own `_step`
+# restarts in each part of a run that is recorded offline.
 STEPS = (metrics.STEP, "trainer/global_step", "train/global_step")
 NAMELESS = "It holds no run record: its name and config are not known."
-Column = tuple[np.ndarray, np.ndarray]  # the numbers of rows, ascending, and the value in each
+Column = tuple[np.ndarray, np.ndarray]  # row numbers, ascending, and the value in each row
 
 
 @dataclass(kw_only=True)
 class RunRecord:
-    """One run, or its part between two resumes.
+    """One run, or its part between two resumes. Names and units are those of `ampcompare.metrics`.
 
-    `logged` has, for each key in the order of logging, the numbers of the rows (of `rows`) in which it was
-    logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
-    objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is a RunState;
-    `ended_as` is W&B's own word where that is another one: `crashed` (the record breaks off without an exit
-    code), `killed`, `pending`. `problems` says in plain sentences what was wrong with the record.
-
-    `units` has the unit of a key where the file writes it with the values (`percent` for `85.3%`),
-    `definitions` what W&B's `define_metric` declares of a key or a pattern. `objective` is the metric of its
-    sweep and the goal (`maximize`, or nothing), `swept` the values of the settings that its sweep varies,
-    where these are known. `last_write` is when it last logged, else when its file was written. `machine` is
-    what W&B's client saw of the machine. `is_named` says whether its file has the run's name and config,
-    `is_early_stopped` whether it trained with early stopping.
+    Attributes:
+        id: The run id of W&B, or a path.
+        state: How the run ended.
+        name: Its name.
+        ended_as: W&B's own word if it says more than `state`: `crashed` (the record ends without an exit
+            code), `killed`, `pending`.
+        exit_code: The recorded exit code, None without one.
+        started_at: When it started.
+        config: The config, nested or flat.
+        summary: The summary: the last or best value of each key.
+        rows: Number of logged rows.
+        logged: For each key, in the order of logging, the row numbers in which it was logged and its values
+            there. Values are float64 if all are numbers (a NaN was logged as NaN), else objects.
+        problems: One sentence for each problem of the record.
+        units: The unit of a key, if the file writes it with the values (`percent` for `85.3%`).
+        definitions: What W&B's `define_metric` declares about a key or a pattern.
+        objective: The metric of its sweep and the goal (`maximize`, or "").
+        swept: The values of the settings that its sweep varies, if known.
+        paths: The files that it was read from.
+        last_write: When it last logged, else when its file was written.
+        is_named: Whether its file has the run's name and config.
+        is_early_stopped: Whether it trained with early stopping.
+        machine: What W&B's client recorded about the machine.
     """
 
     id: str
@@ -75,43 +86,48 @@ class RunRecord:
     last_write: datetime | None = None
     is_named: bool = True
     is_early_stopped: bool = False
-    machine: Machine = field(default_factory=Machine, repr=False, compare=False)
+    machine: MachineFacts = field(default_factory=MachineFacts, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.config = config_now(self.config)
+        self.config = migrate_config(self.config)
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """The machine and software: from its summary, or its config for a run that did not end."""
-        told = (of.get(metrics.ENVIRONMENT) for of in (self.summary, self.config))
-        return next((found for found in told if isinstance(found, Mapping) and found), {})
+        """Machine and software: from the summary, or from the config if the run did not end."""
+        candidates = (values.get(metrics.ENVIRONMENT) for values in (self.summary, self.config))
+        return next(
+            (environment for environment in candidates if isinstance(environment, Mapping) and environment),
+            {},
+        )
 
     @property
     def is_recorded(self) -> bool:
-        """Whether a loop of somebody's own logged it, under our recorder."""
+        """Whether a user's own loop logged it with our recorder."""
         return self.option("recorder") is not None
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """One row per logged row and one column per key: float64 where all values are numbers, with NaN where
-        a row has none; objects with None otherwise.
+        """One row per logged row and one column per key.
+
+        Columns are float64 with NaN for missing values if all values are numbers, else objects with None.
         """
-        import pandas as pd  # here: who only reads files starts in a third of the time, with 40 MB less
+        # imported here: reading files alone then starts three times as fast, with 40 MB less
+        import pandas as pd
 
         columns = {}
         for key, (rows, values) in self.logged.items():
             cells = np.full(self.rows, None if values.dtype == object else np.nan, values.dtype)
             cells[rows] = values
-            # As a Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
+            # As a Series: pandas 3 would convert an object array of texts to a text dtype.
             columns[key] = pd.Series(cells, dtype=values.dtype, copy=False)
         return pd.DataFrame(columns, index=range(self.rows), copy=False)
 
     def option(self, key: str, default: Any = None) -> Any:
-        """The config value at a dotted key."""
+        """Return the config value at a dotted key."""
         return lookup(self.config, key, default)
 
     def summary_number(self, key: str) -> float | None:
-        """A number of the summary, or None. W&B keeps `{"max": ...}` for some metrics."""
+        """Return a number of the summary, None without one. W&B keeps `{"max": ...}` for some metrics."""
         value = lookup(self.summary, key)
         if isinstance(value, dict):
             kinds = ("last", "max", "min", "mean", "best")
@@ -119,63 +135,76 @@ class RunRecord:
         return as_float(value) if is_number(value) else None
 
     def logged_numbers(self, key: str) -> Column:
-        """The rows in which a number was logged under a key, and the numbers as float64."""
+        """Return the rows in which a number was logged under a key, and the numbers as float64."""
         rows, values = self.logged.get(key, (np.empty(0, np.int64), np.empty(0)))
         if values.dtype == object:
-            kept = [n for n, value in enumerate(values) if is_number(value)]
-            rows, values = rows[kept], np.array([as_float(values[n]) for n in kept], np.float64)
+            numeric = [n for n, value in enumerate(values) if is_number(value)]
+            rows, values = rows[numeric], np.array([as_float(values[n]) for n in numeric], np.float64)
         return rows, values
 
     def numbers(self, key: str) -> np.ndarray:
-        """The numbers of a key as float64, one value a row; NaN where it has none."""
-        found = np.full(self.rows, np.nan)
+        """Return the numbers of a key as float64, one value per row; NaN if the row has none."""
+        numbers = np.full(self.rows, np.nan)
         rows, values = self.logged_numbers(key)
-        found[rows] = values
-        return found
+        numbers[rows] = values
+        return numbers
 
     def values(self, key: str) -> np.ndarray:
-        """The numbers logged under a key, in order; logged NaNs are left out."""
+        """Return the numbers logged under a key, in order, without NaN."""
         _, values = self.logged_numbers(key)
         return values[~np.isnan(values)]
 
     def nonfinite(self, key: str) -> np.ndarray:
-        """The numbers of the rows in which NaN or an infinity was logged under a key."""
+        """Return the numbers of the rows in which NaN or infinity was logged under a key."""
         rows, values = self.logged_numbers(key)
         return rows[~np.isfinite(values)]
 
-    def adding(self, columns: Mapping[str, np.ndarray]) -> RunRecord:
-        """The run with these columns, one value a row and NaN where there is none, in place of its own."""
-        made = {
-            key: (at := np.flatnonzero(~np.isnan(numbers)), numbers[at]) for key, numbers in columns.items()
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> RunRecord:
+        """Return the run with these columns in place of its own.
+
+        Args:
+            columns: One value per row, NaN for none.
+        """
+        columns_logged = {
+            key: (indices := np.flatnonzero(~np.isnan(numbers)), numbers[indices])
+            for key, numbers in columns.items()
         }
-        return replace(self, logged=self.logged | made)
+        return replace(self, logged=self.logged | columns_logged)
 
 
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> tuple[int, dict[str, Column]]:
-    """How many rows these are, and what was logged in them. None is nothing; W&B's text for NaN is one."""
-    found: dict[str, tuple[list[int], list[Any]]] = {}
+def build_columns(rows: Iterable[Mapping[str, Any]]) -> tuple[int, dict[str, Column]]:
+    """Return the number of rows, and the values of each key with their row numbers.
+
+    None is no value. W&B's text for NaN is a value.
+    """
+    by_key: dict[str, tuple[list[int], list[Any]]] = {}
     number = -1
     for number, row in enumerate(rows):
         for key, value in row.items():
             if value is not None:
-                at, values = found.setdefault(key, ([], []))
-                at.append(number)
+                row_numbers, values = by_key.setdefault(key, ([], []))
+                row_numbers.append(number)
                 values.append(with_floats(value))
-    return number + 1, {key: (np.array(at), as_array(values)) for key, (at, values) in found.items()}
+    return number + 1, {
+        key: (np.array(row_numbers), as_array(values)) for key, (row_numbers, values) in by_key.items()
+    }
 
 
 def as_array(values: Sequence[Any]) -> np.ndarray:
-    """Values as float64 where all are numbers, as objects otherwise."""
+    """Return values as float64 if all are numbers, else as objects."""
     if all(map(is_number, values)):
         return np.array([as_float(value) for value in values], np.float64)
     return np.fromiter(values, object, len(values))
 
 
-def merge(parts: Sequence[RunRecord]) -> RunRecord:
-    """One run from its parts. The later one, by start time, wins from its first `global_step` on."""
+def merge_parts(parts: Sequence[RunRecord]) -> RunRecord:
+    """Join the parts of one run.
+
+    A part that started later replaces the rows of earlier parts from its first `global_step` on.
+    """
     ordered = sorted(parts, key=_age)
     last = ordered[-1]
-    # A part that was killed before its first write lacks nothing that another part does not say.
+    # A part that was killed before its first write lacks nothing if another part is complete.
     is_named = any(part.is_named for part in ordered)
     problems: list[str] = []
     config: dict[str, Any] = {}
@@ -189,8 +218,8 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         config, summary = config | part.config, summary | part.summary
     rows, logged, replaced = _stacked(ordered)
     if replaced:
-        again = "rows were logged again by a later part of the run; the later ones count."
-        problems.append(f"{replaced:,} {again}")
+        replaced_text = "rows were logged again by a later part of the run; the later ones count."
+        problems.append(f"{replaced:,} {replaced_text}")
     names = ("name", "group", "project", "entity", "job_type", "sweep_id", "notes", "tags")
     newest: dict[str, Any] = {
         name: next((v for part in reversed(ordered) if (v := getattr(part, name))), getattr(last, name))
@@ -203,13 +232,13 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         config=config,
         summary=summary,
         rows=rows,
-        logged=sharing_rows(logged),
+        logged=share_row_arrays(logged),
         problems=problems,
         definitions={key: one for part in ordered for key, one in part.definitions.items()},
         units={key: unit for part in ordered for key, unit in part.units.items()},
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
-        machine=joined(part.machine for part in ordered),
+        machine=merge_machines(part.machine for part in ordered),
     )
 
 
@@ -223,38 +252,43 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
     if not (before and after and changed):
         return []
-    told = ", ".join(changed[:MAX_KEYS_TOLD]) + (", ..." if len(changed) > MAX_KEYS_TOLD else "")
-    return [f"Its parts differ in config: {told}; the later values are shown."]
+    keys = ", ".join(changed[:MAX_KEYS_SHOWN]) + (", ..." if len(changed) > MAX_KEYS_SHOWN else "")
+    return [f"Its parts differ in config: {keys}; the later values are shown."]
 
 
 def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
-    """The rows of all parts that no later one logged again, and how many fell out."""
+    """Return the rows of all parts that no later part logged again, and how many were dropped."""
     if len(ordered) == 1:
         return ordered[0].rows, ordered[0].logged, 0
-    import pandas as pd  # not of a run in one part
+    import pandas as pd  # only for runs with several parts
 
     masks = []
-    begin = math.inf  # the lowest first step of the parts after this one
+    begin = math.inf  # lowest first step of the parts after this one
     for part in reversed(ordered):
         steps = pd.Series(part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP)))
-        # A row without a step belongs to the step before it, the first ones to the beginning.
+        # A row without a step belongs to the step before it, or to the beginning.
         masks.append((steps.ffill().fillna(-math.inf) < begin).to_numpy() | (begin == math.inf))
         begin = min([begin, *steps.dropna()[:1]])
-    found: dict[str, list[Column]] = {}
+    columns: dict[str, list[Column]] = {}
     rows = 0
     for part, mask in zip(ordered, reversed(masks), strict=True):
-        place = (np.cumsum(mask) - 1 + rows).astype(np.int32)
+        new_rows = (np.cumsum(mask) - 1 + rows).astype(np.int32)
         rows += int(mask.sum())
-        for key, (at, values) in part.logged.items():
-            found.setdefault(key, []).append((place[at[mask[at]]], values[mask[at]]))
+        for key, (row_numbers, values) in part.logged.items():
+            columns.setdefault(key, []).append(
+                (new_rows[row_numbers[mask[row_numbers]]], values[mask[row_numbers]])
+            )
     logged = {
-        key: (np.concatenate([at for at, _ in some]), np.concatenate([values for _, values in some]))
-        for key, some in found.items()
+        key: (
+            np.concatenate([row_numbers for row_numbers, _ in column_parts]),
+            np.concatenate([values for _, values in column_parts]),
+        )
+        for key, column_parts in columns.items()
     }
     return rows, logged, sum(part.rows for part in ordered) - rows
 
 
-def sharing_rows(logged: Mapping[str, Column]) -> dict[str, Column]:
-    """The same in less memory: most keys are logged in the same rows, and one array of them is enough."""
-    same: dict[bytes, np.ndarray] = {}
-    return {key: (same.setdefault(rows.tobytes(), rows), values) for key, (rows, values) in logged.items()}
+def share_row_arrays(logged: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the same columns in less memory: keys that were logged in the same rows share one array."""
+    shared: dict[bytes, np.ndarray] = {}
+    return {key: (shared.setdefault(rows.tobytes(), rows), values) for key, (rows, values) in logged.items()}

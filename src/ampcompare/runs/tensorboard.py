@@ -1,7 +1,7 @@
-"""TensorBoard event files: one run a folder, its tags as columns, a row a step.
+"""TensorBoard event files: one run per folder, its tags as columns, one row per step.
 
-Written by torch.utils.tensorboard, TensorFlow, Lightning's and Hugging Face's loggers. They are read by
-tensorboard's own reader, an optional extra.
+They are written by torch.utils.tensorboard, TensorFlow, and the loggers of Lightning and Hugging Face.
+TensorBoard's own reader, an optional extra, reads them.
 """
 
 import json
@@ -17,51 +17,56 @@ from google.protobuf.message import DecodeError
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
-from ampcompare.runs.run_record import STAMP, RunRecord
+from ampcompare.runs.run_record import TIMESTAMP, RunRecord
 from ampcompare.runs.run_state import RunState
-from ampcompare.runs.trainer_logs import settings_beside
+from ampcompare.runs.trainer_logs import read_settings_in
 
 INSTALL = 'they need tensorboard: pip install "ampcompare[tensorboard]"'
-ARGUMENTS = "args/text_summary"  # the tag of Hugging Face's settings
-PLACEHOLDER = "hp_metric"  # of Lightning's logger, -1 from the beginning
+ARGUMENTS = "args/text_summary"  # tag of Hugging Face's settings
+PLACEHOLDER = "hp_metric"  # Lightning's logger writes it as -1 at the start
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1e6
-STAMPED = re.compile(r"\d+\.\d+")  # the folder of `add_hparams`, named by the time
-Points = dict[str, list[tuple[int, float, float]]]  # of each tag: step, seconds since 1970, value
+TIMESTAMP_FOLDER = re.compile(r"\d+\.\d+")  # folder of `add_hparams`, named by the time
+Points = dict[str, list[tuple[int, float, float]]]  # by tag: step, seconds since 1970, value
 
 
 def read_event_files(paths: Iterable[Path]) -> list[RunRecord]:
-    """A run for each folder; what `add_hparams` and `add_scalars` of PyTorch's writer leave in folders below
-    it is its own. Raises UserError where tensorboard is not installed; what is wrong with a file becomes a
-    sentence in `problems`.
+    """Return a run for each folder.
+
+    Subfolders that `add_hparams` and `add_scalars` of PyTorch's writer create belong to the run above them.
+    What is wrong with a file becomes a sentence in `problems`.
+
+    Raises:
+        UserError: TensorBoard is not installed.
     """
     files: dict[Path, list[Path]] = {}
     for path in sorted(paths):
         files.setdefault(path.parent, []).append(path)
-    found = {folder: _read_folder(folder, some) for folder, some in files.items()}
-    stamped = Counter(folder.parent for folder in files if STAMPED.fullmatch(folder.name))
+    by_folder = {folder: _read_folder(folder, files_of_folder) for folder, files_of_folder in files.items()}
+    trial_counts = Counter(folder.parent for folder in files if TIMESTAMP_FOLDER.fullmatch(folder.name))
     for folder in [folder for folder in files if folder.parent in files]:
-        (run, points), (whole, its_points) = found[folder], found[folder.parent]
+        (run, points), (parent_run, parent_points) = by_folder[folder], by_folder[folder.parent]
         tag = next(iter(points), "")
         series = folder.name.removeprefix(f"{tag.replace('/', '_')}_")
-        # Settings that were written several times are trials, runs of their own.
-        if run.config and STAMPED.fullmatch(folder.name) and stamped[folder.parent] == 1:
-            whole.config = run.config | whole.config
-            whole.summary |= {tag: own[-1][2] for tag, own in points.items()}
+        # Several folders with settings are trials, and runs of their own.
+        if run.config and TIMESTAMP_FOLDER.fullmatch(folder.name) and trial_counts[folder.parent] == 1:
+            parent_run.config = run.config | parent_run.config
+            parent_run.summary |= {tag: tag_points[-1][2] for tag, tag_points in points.items()}
         elif len(points) == 1 and series != folder.name:
-            its_points[f"{tag}/{series}"] = points[tag]
+            parent_points[f"{tag}/{series}"] = points[tag]
         else:
             continue
-        whole.problems += found.pop(folder)[0].problems
-    for run, points in found.values():
+        parent_run.problems += by_folder.pop(folder)[0].problems
+    for run, points in by_folder.values():
         _fill(run, points)
-    return [run for run, _ in found.values()]
+    return [run for run, _ in by_folder.values()]
 
 
 def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
-    """Read the event files of a folder, the oldest first. Whether a run came to its end is not in them.
+    """Read the event files of a folder, oldest first. They do not say whether a run ended.
 
-    A later file that logs a tag several times goes on from a checkpoint: from its first step on its values
-    count. One that logs a tag once (a test after the fit) replaces the value at that step alone.
+    A later file that logs a tag several times continues from a checkpoint: its values replace earlier ones
+    from its first step on. A file that logs a tag once (a test after the fit) replaces only the value at that
+    step.
     """
     name, points = folder.as_posix(), Points()
     run = RunRecord(id=name, name=name, state=RunState.FINISHED, paths=(files[0],))
@@ -69,13 +74,13 @@ def _read_folder(folder: Path, files: list[Path]) -> tuple[RunRecord, Points]:
         for tag, new in later.items():
             steps = {step for step, _, _ in new}
             end = float("inf") if len(steps) > 1 else max(steps)
-            kept = [point for point in points.get(tag, []) if not min(steps) <= point[0] <= end]
-            points[tag] = kept + new
+            earlier = [point for point in points.get(tag, []) if not min(steps) <= point[0] <= end]
+            points[tag] = earlier + new
     return run, points
 
 
 def _read_file(path: Path, run: RunRecord) -> Points:
-    """The points of one file; what else it says goes into the run."""
+    """Return the points of one file; other content is stored in the run."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
     except ImportError:
@@ -88,13 +93,13 @@ def _read_file(path: Path, run: RunRecord) -> Points:
         for event in LegacyEventFileLoader(str(path)).Load():
             count += 1
             for value in event.summary.value:
-                about = value.metadata.plugin_data  # of the first value of a tag alone
-                plugin = plugins.setdefault(value.tag, about.plugin_name)
+                plugin_data = value.metadata.plugin_data  # only set for the first value of a tag
+                plugin = plugins.setdefault(value.tag, plugin_data.plugin_name)
                 if plugin == "hparams":
-                    _take_settings(run, about.content)
+                    _take_settings(run, plugin_data.content)
                 elif (number := _number(run, value, plugin)) is not None:
                     points.setdefault(value.tag, []).append((event.step, event.wall_time, number))
-    except Exception as problem:  # the reader's own kinds, protobuf's, and those of hostile content
+    except Exception as problem:  # errors of the reader and of protobuf, and those of hostile content
         run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
     if not count:
         run.problems.append(f"{path.name} holds no event.")
@@ -102,8 +107,9 @@ def _read_file(path: Path, run: RunRecord) -> Points:
 
 
 def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
-    """The scalar of a value, in the form of PyTorch's writer or TensorFlow 2's. Hugging Face's settings, a
-    text, go into the config.
+    """Return the scalar of a value, as PyTorch's writer or TensorFlow 2 stores it; None if it is no scalar.
+
+    Hugging Face's settings, a text, are added to the config.
     """
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -122,7 +128,7 @@ def _number(run: RunRecord, value: Any, plugin: str) -> float | None:
 
 
 def _take_settings(run: RunRecord, content: bytes) -> None:
-    """What PyTorch's `add_hparams` and TensorBoard's own HParams write."""
+    """Store the hyperparameters that PyTorch's `add_hparams` and TensorBoard's HParams write."""
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     try:
@@ -138,19 +144,20 @@ def _take_settings(run: RunRecord, content: bytes) -> None:
 
 
 def _begin(points: Points) -> float:
-    walls = (wall for found in points.values() for _, wall, _ in found if wall > 0)
+    walls = (wall for values in points.values() for _, wall, _ in values if wall > 0)
     return min(walls, default=float("inf"))
 
 
 def _fill(run: RunRecord, points: Points) -> None:
-    """Make a row for each step, and for each further value of a tag at the same step (a writer may be given
-    no step), in the order of time. A row's time is that of its first value: an evaluation's may come much
-    later than the step.
-    """
-    import pandas as pd  # of other programs' runs alone
+    """Make a row for each step, in the order of time.
 
-    beside, problems = settings_beside(run.paths[0].parent)
-    run.config, run.problems = beside | run.config, run.problems + problems
+    Several values of a tag at one step give several rows, because a writer may be called without a step. The
+    time of a row is that of its first value; an evaluation may come much later than its step.
+    """
+    import pandas as pd  # only for event files
+
+    settings, problems = read_settings_in(run.paths[0].parent)
+    run.config, run.problems = settings | run.config, run.problems + problems
     if (begin := _begin(points)) < LATEST:
         run.started_at = datetime.fromtimestamp(begin, UTC)
     if points.keys() <= {PLACEHOLDER}:
@@ -160,16 +167,19 @@ def _fill(run: RunRecord, points: Points) -> None:
             )
         return
     columns = ["step", "wall", "value"]
-    every = pd.concat(
-        {tag: pd.DataFrame(found, columns=columns) for tag, found in points.items()}, names=["tag"]
+    points_frame = pd.concat(
+        {tag: pd.DataFrame(values, columns=columns) for tag, values in points.items()}, names=["tag"]
     )
-    every["again"] = every.groupby(["tag", "step"], sort=False).cumcount()
-    rows = every.groupby(["step", "again"])
-    every["first"] = rows["wall"].transform("min")
-    rows = every.groupby(["first", "step", "again"])
-    every["row"] = rows.ngroup()
-    steps, stamps = rows["step"].first().to_numpy(float), rows["wall"].min().to_numpy(float)
-    at = np.arange(len(steps))
-    run.rows, run.logged = len(steps), {metrics.STEP: (at, steps), STAMP: (at, stamps)}
-    for tag, own in every.sort_values("row").groupby("tag", sort=False):
-        run.logged.setdefault(str(tag), (own["row"].to_numpy(), own["value"].to_numpy(float)))
+    points_frame["again"] = points_frame.groupby(["tag", "step"], sort=False).cumcount()
+    rows = points_frame.groupby(["step", "again"])
+    points_frame["first"] = rows["wall"].transform("min")
+    rows = points_frame.groupby(["first", "step", "again"])
+    points_frame["row"] = rows.ngroup()
+    steps, timestamps = rows["step"].first().to_numpy(float), rows["wall"].min().to_numpy(float)
+    row_numbers = np.arange(len(steps))
+    run.rows, run.logged = (
+        len(steps),
+        {metrics.STEP: (row_numbers, steps), TIMESTAMP: (row_numbers, timestamps)},
+    )
+    for tag, tag_rows in points_frame.sort_values("row").groupby("tag", sort=False):
+        run.logged.setdefault(str(tag), (tag_rows["row"].to_numpy(), tag_rows["value"].to_numpy(float)))

@@ -1,4 +1,4 @@
-"""Runs read from W&B's server by its public API; `wandb` is imported when a source asks for it."""
+"""Read runs from W&B's server through its public API. `wandb` is imported when a source needs it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.runs.metric_definitions import MetricDefinition
 from ampcompare.runs.nested import flatten, with_floats
-from ampcompare.runs.run_record import RunRecord, columns_of
+from ampcompare.runs.run_record import RunRecord, build_columns
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.system_metrics import facts_of
 from ampcompare.runtime.paths import shell_command
@@ -18,11 +18,11 @@ from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 API_PREFIX = "wandb:"
 SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
 FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
-MANY_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
-OWN_CONFIG = "_wandb"  # what W&B's client keeps for itself, in config and summary
+OWN_CONFIG = "_wandb"  # the client's own part of config and summary
 
-# W&B's states; what W&B calls otherwise stays known as the run's `ended_as`.
+# W&B's states. A word that differs from ours is kept in the run's `ended_as`.
 STATES = {
     "finished": RunState.FINISHED,
     "failed": RunState.FAILED,
@@ -36,24 +36,29 @@ STATES = {
 
 
 def read_server(source: str) -> list[RunRecord]:
-    """The runs of a project or of one sweep, read whole.
+    """Return the runs of a project or of one sweep with their whole history.
 
-    Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and
-    where the server cannot be asked.
+    Raises:
+        UserError: The source has another form, the project or sweep does not exist or is empty, or the server
+            cannot be reached.
     """
     _, runs = _read(source)
     if not runs:
-        what = "sweep" if parse_source(source)[2] else "project"
-        raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
+        kind = "sweep" if parse_source(source)[2] else "project"
+        raise UserError(f"{source}: no runs in this {kind}; name another {kind}, or a folder of runs")
     return runs
 
 
 def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
-    """The configuration of a sweep on the server (empty where it tells none), and its runs, of which there
-    may be none.
+    """Return the configuration of a sweep on the server (empty if it has none) and its runs, if any.
 
-    `brief` runs have one row, the last values: enough to say how they ended, and read in a moment. Raises
-    UserError as `read_server`, and for a source that names no sweep.
+    Args:
+        source: `wandb:ENTITY/PROJECT/SWEEP`.
+        brief: Whether to read only the last values of each run, as one row. That is fast, and enough to know
+            how a run ended.
+
+    Raises:
+        UserError: As for `read_server`, and if the source names no sweep.
     """
     if not parse_source(source)[2]:
         raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
@@ -61,7 +66,11 @@ def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, An
 
 
 def parse_source(source: str) -> tuple[str, str, str]:
-    """Entity, project and sweep (or an empty text) of `wandb:entity/project[/sweep]`. Raises UserError."""
+    """Return entity, project and sweep (or "") of `wandb:entity/project[/sweep]`.
+
+    Raises:
+        UserError: The source has another form.
+    """
     parts = source.removeprefix(API_PREFIX).split("/")
     if len(parts) not in (2, 3) or not all(part.strip() == part != "" for part in parts):
         raise UserError(f"{source}: not a source of runs on W&B's server; expected {FORMS}")
@@ -69,12 +78,12 @@ def parse_source(source: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def _asking(source: str) -> Iterator[None]:
-    """Errors of W&B's client as a UserError: for its calls alone, so that our own are not put down to it."""
+def _user_errors(source: str) -> Iterator[None]:
+    """Convert errors of W&B's client to UserError. It encloses only calls of the client."""
     import wandb
 
-    # ValueError: what is not there, and an answer that is no JSON.
-    known: tuple[type[Exception], ...] = (*api_errors(), ValueError)
+    # ValueError: an entity that does not exist, and an answer that is no JSON.
+    client_errors: tuple[type[Exception], ...] = (*api_errors(), ValueError)
     try:
         yield
     except wandb.errors.UsageError as problem:
@@ -82,40 +91,42 @@ def _asking(source: str) -> Iterator[None]:
             f"{source}: {reason(problem)}, or name a folder of runs (wandb.mode=offline)"
         ) from None
     except wandb.errors.AuthenticationError as problem:
-        todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
-        raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {todo}") from None
-    except known as problem:
+        action = f"see WANDB_BASE_URL, WANDB_API_KEY and `{shell_command('wandb', 'login')}`"
+        raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {action}") from None
+    except client_errors as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
 
 
 def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
-    """The process is left as it was: the client holds a service and what it read of settings."""
+    """Return the configuration of a sweep and its runs, and end the client's service afterwards."""
     import wandb
 
     entity, project, sweep = parse_source(source)
     runs = []
     try:
-        with _asking(source):
-            if wandb.run is None:  # a run of the caller's keeps its settings; W&B's words are no report's
+        with _user_errors(source):
+            if wandb.run is None:  # keep the settings of the caller's run; hide messages of W&B's client
                 wandb.setup(wandb.Settings(silent=True))
             api = wandb.Api()
-            of_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
-            config = getattr(of_sweep, "config", None)
-            filters = {"$and": [{"sweep": of_sweep.id}]} if of_sweep else None
-            found = list(api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False))
+            server_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
+            config = getattr(server_sweep, "config", None)
+            filters = {"$and": [{"sweep": server_sweep.id}]} if server_sweep else None
+            server_runs = list(
+                api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False)
+            )
         config = dict(config) if isinstance(config, Mapping) else {}
-        for run in found:
-            if of_sweep and (_text(run, "sweep_name") or of_sweep.id) != of_sweep.id:
-                continue  # a server may not know the filter
+        for run in server_runs:
+            if server_sweep and (_text(run, "sweep_name") or server_sweep.id) != server_sweep.id:
+                continue  # a server may ignore the filter
             problems: list[str] = []
-            with _asking(source):
+            with _user_errors(source):
                 rows = _last_row(run) if brief else _rows(run, problems)
                 definitions = {} if brief else _definitions(run)
             record = _record_of(run, rows, problems)
             record.definitions = definitions
-            if of_sweep:
+            if server_sweep:
                 record.objective, record.swept = _objective(config), _swept(config)
-            if not brief and record.option(metrics.ENVIRONMENT) is None:  # ours say what they ran on
+            if not brief and record.option(metrics.ENVIRONMENT) is None:  # our runs record the machine
                 _take_machine(run, record)
             runs.append(record)
     finally:
@@ -125,41 +136,43 @@ def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[Run
 
 
 def _objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The metric of a sweep's configuration, which may hold anything, and maximize, minimize or nothing."""
+    """Return the metric of a sweep's configuration and its goal ("" if left out), None without a metric."""
     metric = config.get("metric")
     name, goal = (metric.get("name"), metric.get("goal")) if isinstance(metric, Mapping) else (None, None)
     if not isinstance(name, str) or not name:
         return None
-    # Where it is left out, the name of the metric says it better than W&B's default, minimize.
+    # Without a goal, the name of the metric is a better guide than W&B's default, minimize.
     return name, goal if goal in ("maximize", "minimize") else ""
 
 
 def _swept(config: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The parameters of a sweep's configuration that have several listed values."""
+    """Return the parameters of a sweep's configuration that have several listed values."""
     parameters = config.get("parameters")
-    every = parameters.items() if isinstance(parameters, Mapping) else ()
-    found = {key: spec.get("values") for key, spec in every if isinstance(spec, Mapping)}
-    return {key: values for key, values in found.items() if isinstance(values, list) and len(values) > 1}
+    items = parameters.items() if isinstance(parameters, Mapping) else ()
+    lists = {key: spec.get("values") for key, spec in items if isinstance(spec, Mapping)}
+    return {key: values for key, values in lists.items() if isinstance(values, list) and len(values) > 1}
 
 
 def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
-    """Every row of the history in order, each once."""
+    """Return every row of the history in order, each once."""
     rows = list(run.scan_history(use_cache=False))
-    logged = getattr(run, "history_line_count", None)
-    if not rows and logged != 0:
-        # `scan_history` reads nothing where the server tells no last step; this does, but may be a sample.
-        rows = run.history(samples=logged or MANY_ROWS, pandas=False)
-    found: dict[Any, dict[str, Any]] = {}
+    row_count = getattr(run, "history_line_count", None)
+    if not rows and row_count != 0:
+        # `scan_history` returns nothing if the server has no last step. `history` does, but may sample.
+        rows = run.history(samples=row_count or MAX_ROWS, pandas=False)
+    by_step: dict[Any, dict[str, Any]] = {}
     for number, row in enumerate(rows):
-        found.setdefault(row.get("_step", f"row {number}"), row)
-    if logged and len(found) < logged:
-        problems.append(f"W&B's server has {logged:,} rows of it and gave {len(found):,}.")
-    return list(found.values())
+        by_step.setdefault(row.get("_step", f"row {number}"), row)
+    if row_count and len(by_step) < row_count:
+        problems.append(f"W&B's server has {row_count:,} rows of it and gave {len(by_step):,}.")
+    return list(by_step.values())
 
 
 def _definitions(run: Any) -> dict[str, MetricDefinition]:
-    """What `define_metric` declared. Where several runs are asked for at once, W&B's client (0.31) drops this
-    part of the config, so that the run is asked for again.
+    """Return what `define_metric` declared.
+
+    W&B's client (0.31) drops this part of the config if several runs are requested at once, so the run is
+    requested again.
     """
     if OWN_CONFIG not in run.rawconfig:
         run.load(force=True)
@@ -167,24 +180,24 @@ def _definitions(run: Any) -> dict[str, MetricDefinition]:
 
 
 def _last_row(run: Any) -> list[dict[str, Any]]:
-    """The last values of a run that logged any."""
+    """Return the last values of a run that logged any."""
     summary = _plain(run, "summary_metrics")
-    logged = getattr(run, "history_line_count", None)
-    return [summary] if (logged or (logged is None and "_step" in summary)) else []
+    row_count = getattr(run, "history_line_count", None)
+    return [summary] if (row_count or (row_count is None and "_step" in summary)) else []
 
 
 def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> RunRecord:
-    count, logged = columns_of(dict(flatten(row)) for row in rows)
-    said = _text(run, "state")
+    count, logged = build_columns(dict(flatten(row)) for row in rows)
+    state = _text(run, "state")
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
-        state=STATES.get(said, RunState.FAILED),
-        ended_as=said if said in STATES and STATES[said] != said else "",
+        state=STATES.get(state, RunState.FAILED),
+        ended_as=state if state in STATES and STATES[state] != state else "",
         config=_plain(run, "config"),
         summary=_plain(run, "summary_metrics"),
         rows=count,
-        logged=dict(sorted(logged.items())),  # the server's order is by chance
+        logged=dict(sorted(logged.items())),  # the server's order is random
         problems=problems,
         project=run.project,
         entity=run.entity,
@@ -203,12 +216,12 @@ def _plain(run: Any, name: str) -> dict[str, Any]:
 
 
 def _text(run: Any, name: str) -> str:
-    """An attribute that the server may have left out."""
+    """Return an attribute that the server may have left out."""
     return str(getattr(run, name, None) or "")
 
 
 def _moment(text: str) -> datetime | None:
-    """A time stamp of the server's; in UTC, with or without saying so."""
+    """Parse a timestamp of the server, which is in UTC with or without a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -217,8 +230,8 @@ def _moment(text: str) -> datetime | None:
 
 
 def _take_machine(run: Any, record: RunRecord) -> None:
-    """Ask for what W&B's client saw of the machine."""
+    """Request what W&B's client recorded about the machine."""
     try:
         record.machine.facts = facts_of(run.metadata)
-    except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
+    except Exception as problem:  # the client raises many kinds of errors; the other runs are still read
         record.problems.append(f"W&B's record of the machine cannot be had ({reason(problem)}).")

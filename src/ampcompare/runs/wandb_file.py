@@ -1,9 +1,9 @@
-"""One `.wandb` file read as a part of a run, however much of it is whole.
+"""Read one `.wandb` file as a part of a run, even if it is damaged.
 
-The client writes a row and two summaries for every call of `log`, each with an item for every metric. Most
-items are a known key and a short value: such an item stays bytes, cut where the value begins, and adds one
-text to a column, which is read as one JSON list. Protobuf takes the others apart. Of summaries only the last
-value of each key is read.
+For every call of `log` the client writes a row and two summaries, each with an item for every metric. Most
+items have a known key and a short value. The bytes of such an item are split where the value begins, and the
+value is added to the texts of its column, which are parsed together as one JSON list. Protobuf parses the
+other items. For summaries only the last value of each key is parsed.
 """
 
 import json
@@ -21,21 +21,21 @@ from google.protobuf.message import DecodeError
 from ampcompare.errors import reason
 from ampcompare.runs import nested
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.run_record import STAMP, Column, RunRecord, as_array, sharing_rows
+from ampcompare.runs.run_record import TIMESTAMP, Column, RunRecord, as_array, share_row_arrays
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.system_metrics import facts_of, metadata_of, read_metadata
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
 
-AT_ONCE = 6_000  # records whose values are kept as texts: some MB
-VALUE = b"\x82\x01"  # begins the field of an item's value, by protobuf's encoding; the keys stand before it
-MOST_KEYS = 10_000
+RECORDS_PER_BATCH = 6_000  # records that are parsed together: some MB
+VALUE = b"\x82\x01"  # first bytes of an item's value field in protobuf's encoding; keys come before it
+MAX_CACHED_KEYS = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD = object()
 
 
 def read_wandb_file(path: Path) -> RunRecord:
-    """Read one file. Whatever is wrong with it becomes a sentence in `problems`; nothing is raised."""
+    """Read one file. Every problem becomes a sentence in `problems`; nothing is raised."""
     run = RunRecord(
         id=path.stem.removeprefix("run-") or path.stem,
         state=RunState.FAILED,
@@ -66,7 +66,7 @@ def read_wandb_file(path: Path) -> RunRecord:
 
 
 class _Column:
-    """What is logged under one name: the rows and texts that are still to be read, and what has been."""
+    """The values of one key: rows and texts that are not parsed yet, and parsed parts."""
 
     def __init__(self) -> None:
         self.at: list[int] = []
@@ -74,46 +74,50 @@ class _Column:
         self.parts: list[Column] = []
 
     def read(self) -> int:
-        """Read the texts; returns how many of them were no JSON."""
-        at, values, bad = self.at, _numbers(self.texts), 0
+        """Parse the texts and return how many of them were no JSON."""
+        row_numbers, values, bad = self.at, _numbers(self.texts), 0
         if values is None:
-            found = [_value(text, parse_int=float) for text in self.texts]
-            bad = sum(value is _BAD for value in found)
-            known = [n for n, value in enumerate(found) if value is not _BAD and value is not None]
-            at, values = [at[n] for n in known], as_array([found[n] for n in known])
-        self.parts.append((np.array(at, np.int32), values))
+            parsed = [_value(text, parse_int=float) for text in self.texts]
+            bad = sum(value is _BAD for value in parsed)
+            valid = [index for index, value in enumerate(parsed) if value is not _BAD and value is not None]
+            row_numbers, values = (
+                [row_numbers[index] for index in valid],
+                as_array([parsed[index] for index in valid]),
+            )
+        self.parts.append((np.array(row_numbers, np.int32), values))
         self.at, self.texts = [], []
         return bad
 
     def finish(self) -> Column:
-        """All of it. Of a key that is twice in one row the later value counts."""
-        rows, values = (np.concatenate(some) for some in zip(*self.parts, strict=True))
+        """Return all rows and values. If a key is twice in one row, the later value counts."""
+        rows, values = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
         is_last = np.diff(rows, append=-1) != 0
         return (rows, values) if is_last.all() else (rows[is_last], values[is_last])
 
 
 def _numbers(texts: list[bytes]) -> np.ndarray | None:
-    """The texts as numbers, None if not all of them are.
+    """Return the texts as numbers, None if not all of them are.
 
-    As one JSON list: if that has as many elements as texts, all of them numbers, then each text is one.
+    They are parsed as one JSON list. If it has as many elements as texts, all of them numbers, then each text
+    is a number.
     """
     try:
-        found = json.loads(f"[{b','.join(texts).decode()}]")
-        is_numbers = len(found) == len(texts) and set(map(type, found)) <= {int, float}
-        return np.array(found, np.float64) if is_numbers else None
+        parsed = json.loads(f"[{b','.join(texts).decode()}]")
+        is_numbers = len(parsed) == len(texts) and set(map(type, parsed)) <= {int, float}
+        return np.array(parsed, np.float64) if is_numbers else None
     except (ValueError, OverflowError, RecursionError):
         return None
 
 
-def _value(text: str | bytes, **how: Any) -> Any:
+def _value(text: str | bytes, **options: Any) -> Any:
     try:
-        return nested.parse_json(text, **how)
+        return nested.parse_json(text, **options)
     except ValueError:
         return _BAD
 
 
 class _Reading:
-    """The records of one file on their way into its RunRecord."""
+    """Collects the records of one file into its RunRecord."""
 
     def __init__(self, run: RunRecord) -> None:
         self.run = run
@@ -126,7 +130,7 @@ class _Reading:
         self.last_seen = 0.0  # seconds since 1970 of the last record with a time
 
     def take(self, payloads: Iterable[bytes]) -> None:
-        """Take in all records."""
+        """Process all records."""
         for number, payload in enumerate(payloads, 1):
             try:
                 record = Record.FromString(payload)
@@ -139,7 +143,7 @@ class _Reading:
                 self._take_summary(record.summary)
             else:
                 self._take_other(record)
-            if number % AT_ONCE == 0:
+            if number % RECORDS_PER_BATCH == 0:
                 self._read()
 
     def _take_row(self, items: Iterable[bytes]) -> None:
@@ -147,7 +151,8 @@ class _Reading:
         for item in list(items):  # protobuf's own iterator takes three times as long
             head, _, rest = item.partition(VALUE)
             column = by_head.get(head)
-            if column and rest and rest[0] == len(rest) - 1:  # the length of a short value, and all of it
+            # the length byte of a short value matches the rest
+            if column and rest and rest[0] == len(rest) - 1:
                 text = rest[1:]
             elif (parsed := self._parsed(item)) is not None:
                 path, text = parsed
@@ -178,15 +183,15 @@ class _Reading:
         elif record.HasField("preempting"):
             self.is_preempting = True
         elif record.HasField("stats"):
-            self._see(record.stats.timestamp)
+            self._note_activity(record.stats.timestamp)
         elif record.HasField("metric"):
             name = record.metric.name or record.metric.glob_name
             run.definitions[name] = MetricDefinition.from_record(record.metric)
         elif record.HasField("environment"):
             self.metadata |= metadata_of(record.environment)
 
-    def _see(self, moment: Any) -> None:
-        """Take in that the run was at work at a protobuf Timestamp."""
+    def _note_activity(self, moment: Any) -> None:
+        """Record that the run was active at a protobuf Timestamp."""
         self.last_seen = max(self.last_seen, moment.seconds + moment.nanos / 1e9)
 
     def _take_config(self, config: Any) -> None:
@@ -195,46 +200,46 @@ class _Reading:
         for item in config.remove:
             nested.remove(self.run.config, nested.path_of(item))
 
-    def _take_run(self, said: Any) -> None:
+    def _take_run(self, record: Any) -> None:
         run = self.run
         run.is_named = True
-        run.id, run.name = said.run_id or run.id, said.display_name or run.name
-        run.group, run.job_type, run.sweep_id = said.run_group, said.job_type, said.sweep_id
-        run.project, run.entity = said.project, said.entity
-        run.notes, run.tags = said.notes, tuple(said.tags)
-        if said.HasField("start_time"):
-            self._see(said.start_time)
-            seconds = said.start_time.seconds + said.start_time.nanos / 1e9
-            with suppress(OverflowError):  # outside the calendar
+        run.id, run.name = record.run_id or run.id, record.display_name or run.name
+        run.group, run.job_type, run.sweep_id = record.run_group, record.job_type, record.sweep_id
+        run.project, run.entity = record.project, record.entity
+        run.notes, run.tags = record.notes, tuple(record.tags)
+        if record.HasField("start_time"):
+            self._note_activity(record.start_time)
+            seconds = record.start_time.seconds + record.start_time.nanos / 1e9
+            with suppress(OverflowError):  # outside the calendar's range
                 run.started_at = EPOCH + timedelta(seconds=seconds)
-        self._take_config(said.config)
-        self._take_summary(said.summary)
+        self._take_config(record.config)
+        self._take_summary(record.summary)
 
-    def _write(self, told: dict[str, Any], path: nested.Path, text: str | bytes) -> None:
-        if (value := self._known(text)) is not _BAD:
-            nested.write(told, path, value)
+    def _write(self, target: dict[str, Any], path: nested.Path, text: str | bytes) -> None:
+        if (value := self._parse_value(text)) is not _BAD:
+            nested.write(target, path, value)
 
-    def _known(self, text: str | bytes) -> Any:
+    def _parse_value(self, text: str | bytes) -> Any:
         value = _value(text)
         self.bad_values += value is _BAD
         return value
 
     def _parsed(self, item: bytes) -> tuple[nested.Path, bytes] | None:
-        """Key and value of an item of any form, by protobuf; None of one that cannot be decoded."""
+        """Return key and value of any item, parsed by protobuf; None if it cannot be decoded."""
         try:
-            found = Item.FromString(item)
+            parsed = Item.FromString(item)
         except DecodeError:
             self.bad_values += 1
             return None
-        return nested.path_of(found), found.value_json.encode()
+        return nested.path_of(parsed), parsed.value_json.encode()
 
     def _read(self) -> None:
-        """Read what was kept as texts so far."""
+        """Parse the texts that were collected so far."""
         self.bad_values += sum(column.read() for column in self.columns.values())
         self._read_summaries()
 
     def _read_summaries(self) -> None:
-        last: dict[bytes, bytes] = {}  # items, by what stands before their values where that is their key
+        last: dict[bytes, bytes] = {}  # items by their key bytes
         for items in reversed(self.summaries):
             for item in reversed(list(items)):
                 head = item.partition(VALUE)[0]
@@ -246,21 +251,21 @@ class _Reading:
                 self._write(self.run.summary, *parsed)
 
     def finish(self) -> None:
-        """Put what was read into the run."""
+        """Store what was read in the run."""
         self._read()
         run = self.run
-        run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
+        run.logged = share_row_arrays({name: column.finish() for name, column in self.columns.items()})
         run.machine.facts = facts_of(read_metadata(run.paths[0]) | self.metadata)
-        stamps = run.values(STAMP)
-        self.last_seen = max([self.last_seen, *stamps[np.isfinite(stamps)][-1:]])
-        if self.last_seen > 0:  # not the file's own time, which a copy changes
+        timestamps = run.values(TIMESTAMP)
+        self.last_seen = max([self.last_seen, *timestamps[np.isfinite(timestamps)][-1:]])
+        if self.last_seen > 0:  # a copy changes the file's own time
             with suppress(OverflowError):
                 run.last_write = EPOCH + timedelta(seconds=self.last_seen)
-        for told in (run.config, run.summary):
-            told.pop("_wandb", None)  # the client's own
+        for values in (run.config, run.summary):
+            values.pop("_wandb", None)  # the client's own part
         if run.exit_code is not None:
             run.state, run.ended_as = (RunState.FAILED if run.exit_code else RunState.FINISHED), ""
-            if run.exit_code and self.is_preempting:  # as W&B's server has it
+            if run.exit_code and self.is_preempting:  # as on W&B's server
                 run.state = RunState.PREEMPTED
         if self.undecodable:
             run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
@@ -269,9 +274,9 @@ class _Reading:
             run.problems.append(f"{self.bad_values:,} values {why}.")
 
 
-@lru_cache(MOST_KEYS)
+@lru_cache(MAX_CACHED_KEYS)
 def _path(head: bytes) -> nested.Path | None:
-    """The key that is written in these bytes; None where they end within one, which has VALUE in it."""
+    """Return the key in these bytes; None if they end inside a key that contains VALUE."""
     try:
         return nested.path_of(Item.FromString(head))
     except DecodeError:

@@ -4,7 +4,7 @@ import math
 import time
 from pathlib import Path
 
-from ampcompare.runs.run_record import merge
+from ampcompare.runs.run_record import merge_parts
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
 
@@ -37,7 +37,7 @@ class MetricTail:
         files = self.files()
         if files and (size := sum(file.stat().st_size for file in files)) != self._size:
             self._size = size
-            run = merge([read_wandb_file(file) for file in files])
+            run = merge_parts([read_wandb_file(file) for file in files])
             self._values = run.logged_numbers(self.metric)[1].tolist()
             if not self._values and (summary := run.summary_number(self.metric)) is not None:
                 self._values = [summary]  # a metric of the summary alone, such as best/eval_accuracy

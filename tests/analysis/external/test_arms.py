@@ -24,7 +24,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "logs"
 
 
-def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baseline(logs: Path):
+def test_named_sources_become_arms_and_the_first_is_the_baseline(logs: Path):
     analysis = analyse_runs(load_runs(["half=logs/b", f"full={logs / 'a'}"]), metric="train_loss:min")
     assert analysis.keys == ("arm",)
     assert {g.label: (g.n, g.seeds) for g in analysis.groups} == {"half": (2, 0), "full": (2, 0)}
@@ -36,7 +36,7 @@ def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baselin
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (["fp32=logs/a", "logs/b"], "logs/b: has no name beside fp32; name it, too: NAME=logs/b"),
         (["fp32=logs", "bf16=logs/b"], "this run is in fp32 and in bf16; name it once"),
@@ -44,19 +44,19 @@ def test_a_name_before_a_source_is_what_is_compared_and_the_first_is_the_baselin
         (["fp32=nowhere"], "nowhere"),
     ],
 )
-def test_a_source_without_a_name_or_with_two_is_refused_in_a_line(logs: Path, sources, said):
+def test_a_source_without_a_name_or_with_two_names_is_refused(logs: Path, sources, message):
     with pytest.raises(UserError) as caught:
         load_runs(sources)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(caught.value.lines) == 1
 
 
-def test_a_folder_that_is_called_so_is_no_name(logs: Path):
+def test_an_existing_folder_with_an_equals_sign_is_no_named_source(logs: Path):
     (logs / "a").rename(logs.parent / "lr=0.1")
     assert ["arm" in run.config for run in load_runs(["lr=0.1"])] == [False, False]
 
 
-def test_runs_of_ours_have_arms_too_whatever_their_backends_are_called():
+def test_own_runs_can_have_arms_whatever_their_backends():
     runs = [
         make(b, seed, config={"arm": arm})
         for arm, b in (("old", "none"), ("new", "native"))

@@ -1,4 +1,4 @@
-"""What the user names of other programs' runs, what formats declare, and what is asked for."""
+"""Options for runs of other programs: what the user names, what formats declare, and what is asked for."""
 
 import shlex
 from dataclasses import replace
@@ -17,7 +17,7 @@ from ampcompare.report.options import Request
 from ampcompare.report.text_renderer import to_markdown
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import MetricDefinition
-from ampcompare.runs.system_metrics import Machine
+from ampcompare.runs.system_metrics import MachineFacts
 
 ARMS: dict[str, Any] = {"group_by": ["trainer.precision"], "baseline": FULL}
 METRIC = {"metric": "val_acc:max:fraction"}
@@ -25,18 +25,19 @@ NAMED = ARMS | METRIC
 
 
 def ratio(question: str, runs: list[RunRecord], **options: Any) -> float:
+    """Return the estimate of one question for the mixed-precision runs."""
     return analyse_runs(runs, **options).comparison(MIXED).estimates[question].value
 
 
-def test_speed_and_memory_are_taken_only_where_they_are_named():
+def test_speed_and_memory_are_compared_only_if_named():
     analysis = analyse_runs(several(), **NAMED)
     assert {*analysis.comparison(MIXED).estimates} == {"quality"}
     assert (analysis.quantities.speed, analysis.quantities.memory) == ("", "")
     named = NAMED | {"throughput": "samples_per_sec:per_second", "memory": "gpu_mem:MiB"}
     analysis = analyse_runs(several(), **named)
-    found = analysis.comparison(MIXED).estimates
-    assert found["speed"].value == pytest.approx(RATE[MIXED] / RATE[FULL], rel=0.02)
-    assert found["memory"].value == pytest.approx(MEMORY[MIXED] / MEMORY[FULL])
+    comparison = analysis.comparison(MIXED).estimates
+    assert comparison["speed"].value == pytest.approx(RATE[MIXED] / RATE[FULL], rel=0.02)
+    assert comparison["memory"].value == pytest.approx(MEMORY[MIXED] / MEMORY[FULL])
     assert "samples_per_sec as the throughput (per second)" in to_markdown(analysis).replace("\\", "")
 
 
@@ -51,18 +52,18 @@ def test_speed_and_memory_are_taken_only_where_they_are_named():
         ("memory", "odd:bytes", 2.0**30, "peak_mib", 1024.0),
     ],
 )
-def test_a_figure_is_in_the_unit_that_is_named(option, text, value, column, shown):
+def test_values_are_converted_from_the_named_unit(option, text, value, column, shown):
     analysis = analyse_runs(several(logs={"odd": value}), **NAMED, **{option: text})
     assert analysis.groups[0].estimates[column].value == pytest.approx(shown)
 
 
-def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
-    runs = [run.adding({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
+def test_a_cumulative_time_gives_steps_per_second_and_training_seconds():
+    runs = [run.with_columns({"clock": 1000 * run.numbers("_runtime")}) for run in several()]
     for run in runs:  # an evaluation of 3 s after every second row is no part of this clock
         clock = run.numbers("clock")
         clock[np.isfinite(run.numbers("val_acc"))] = np.nan
         evaluations = np.cumsum(np.isfinite(run.numbers("val_acc")))
-        run.logged |= run.adding({"clock": clock - 3000 * evaluations}).logged
+        run.logged |= run.with_columns({"clock": clock - 3000 * evaluations}).logged
     analysis = analyse_runs(runs, **NAMED, time="clock:ms:cumulative")
     assert analysis.quantities.speed == "steps/s"
     assert [group.estimates["images_per_second"].value for group in analysis.groups] == pytest.approx(
@@ -72,7 +73,7 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"throughput": "samples_per_sec"}, "expected KEY:per_second"),
         ({"throughput": "samples_per_sec:seconds"}, "expected KEY:per_second"),
@@ -97,14 +98,14 @@ def test_a_cumulative_time_gives_steps_a_second_and_the_training_seconds():
         ({"baseline": "fp32"}, "--baseline 'fp32': no run has this value of trainer.precision"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_what_there_is(options, words):
+def test_a_wrong_option_is_refused_in_one_line_with_what_is_allowed(options, message):
     with pytest.raises(UserError) as caught:
         analyse_runs(several(1), **(NAMED | options))
-    assert words in caught.value.lines[0]
+    assert message in caught.value.lines[0]
     assert len(caught.value.lines) == 1
 
 
-def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_copy():
+def test_missing_input_is_listed_with_candidates_last_values_and_arguments():
     with pytest.raises(MissingInput) as caught:
         analyse_runs(several())
     first, arms, metric, example = caught.value.lines
@@ -115,17 +116,17 @@ def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_
     assert example == f"for example: {shlex.join(caught.value.arguments)}"
     assert caught.value.arguments[:2] == ("--group-by", "trainer.precision")
     options = dict(zip(caught.value.arguments[::2], caught.value.arguments[1::2], strict=True))
-    said = analyse_runs(
+    analysis = analyse_runs(
         several(),
         group_by=[options["--group-by"]],
         baseline=options["--baseline"],
         metric=options["--metric"],
     )
-    assert said.metric.key == "val_acc"
+    assert analysis.metric.key == "val_acc"
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (METRIC, "what is compared: NAME=SOURCE"),
         (METRIC | {"group_by": ["trainer.precision"]}, "the baseline: --baseline VALUE of trainer.precision"),
@@ -133,14 +134,14 @@ def test_what_is_missing_is_listed_with_candidates_last_values_and_arguments_to_
         (ARMS | {"metric": "val_acc"}, "which way val_acc is better: --metric val_acc:max or val_acc:min"),
     ],
 )
-def test_only_what_is_missing_is_asked(options, words):
+def test_only_missing_input_is_asked_for(options, message):
     with pytest.raises(MissingInput) as caught:
         analyse_runs(several(), **options)
     (question,) = caught.value.questions
-    assert words in question
+    assert message in question
 
 
-def test_no_name_decides_anything():
+def test_no_key_name_decides_what_is_compared():
     telling = {"samples_per_sec": 5.0, "accuracy": 0.5, "peak_memory_mib": 3.0, "loss": 1.0}
     for logs in ({}, telling):
         with pytest.raises(MissingInput):
@@ -150,23 +151,24 @@ def test_no_name_decides_anything():
 
 
 def log_of(folder: Path, seed: int) -> None:
+    """Write Lightning's `metrics.csv` of a run with this seed."""
     folder.mkdir(parents=True)
     rows = [f"{step},{1 / step},{0.5 + step / 100 + seed / 1000}" for step in (1, 2, 3)]
     (folder / "metrics.csv").write_text("\n".join(["step,loss,acc", *rows]))
 
 
-def test_the_command_to_copy_is_whole_and_answers_every_question(tmp_path, monkeypatch):
+def test_the_suggested_command_answers_every_question(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arm in ("a", "b"):
         for seed in (1, 2, 3):
             log_of(tmp_path / "my logs" / arm / str(seed), seed)
     with pytest.raises(UserError) as caught:
         Request(["my logs"], margin=0.25, formats="json").analyse()
-    words = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
-    words = words[words.index("report") + 1 :]
-    assert words[:2] == ["a=my logs/a", "b=my logs/b"]
-    assert words[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
-    analysis = Request(words[:2], metric="acc:max").analyse()
+    arguments = shlex.split(caught.value.lines[-1].removeprefix("for example: "))
+    arguments = arguments[arguments.index("report") + 1 :]
+    assert arguments[:2] == ["a=my logs/a", "b=my logs/b"]
+    assert arguments[2:] == ["--margin", "0.25", "--format", "json", "--metric", "acc:max"]
+    analysis = Request(arguments[:2], metric="acc:max").analyse()
     assert [(group.label, group.n) for group in analysis.groups] == [("a", 3), ("b", 3)]
 
 
@@ -186,35 +188,35 @@ F1_FALLS = ("eval/f1", True, False)
         ({"paths": (Path("run/summary.csv"),)}, ("eval_top1", False, True)),
     ],
 )
-def test_what_a_format_declares_is_not_asked(changes, metric):
+def test_a_declared_metric_is_not_asked_for(changes, metric):
     logs = {"eval/f1": 0.5, "eval_top1": 77.0}
     config = changes.pop("config", {})
     runs = [replace(run, **changes) for run in several(logs=logs, config=config)]
-    found = analyse_runs(runs, **ARMS).metric
-    assert (found.key, found.lower_is_better, found.is_percentage) == metric
+    analysis = analyse_runs(runs, **ARMS).metric
+    assert (analysis.key, analysis.lower_is_better, analysis.is_percentage) == metric
 
 
-def test_declarations_without_a_direction_or_of_several_keys_are_asked():
+def test_declarations_without_direction_or_of_several_keys_are_asked_about():
     several_keys = {key: MetricDefinition(goal="maximize") for key in ("val_acc", "eval/f1")}
     for changes in ({"definitions": several_keys}, {"objective": ("val_acc", "")}):
         with pytest.raises(MissingInput):
             analyse_runs([replace(run, **changes) for run in several(logs={"eval/f1": 0.5})], **ARMS)
 
 
-def test_the_direction_that_is_declared_of_a_named_key_is_taken():
+def test_a_named_key_takes_its_declared_direction():
     definitions = {"val_*": MetricDefinition(goal="minimize")}
     runs = [replace(run, definitions=definitions) for run in several()]
     assert analyse_runs(runs, **ARMS, metric="val_acc").metric.lower_is_better
 
 
-def test_a_sweep_says_what_it_varies_its_baseline_and_its_seed():
+def test_a_sweep_declares_its_compared_setting_baseline_and_seed():
     swept = {"trainer.precision": [FULL, MIXED], "seed": [1, 2, 3]}
     runs = [replace(run, swept=swept) for run in several()]
     analysis = analyse_runs(runs, **METRIC)
     assert (analysis.keys, analysis.baseline_value) == (("trainer.precision",), FULL)
 
 
-def test_only_a_key_named_seed_pairs_by_itself():
+def test_only_a_key_named_seed_pairs_without_an_option():
     runs = several()
     assert analyse_runs(runs, **NAMED).comparison(MIXED).estimates["quality"].is_paired
     other = [
@@ -225,7 +227,7 @@ def test_only_a_key_named_seed_pairs_by_itself():
     assert analyse_runs(other, **NAMED, seed="my_seed").comparison(MIXED).estimates["quality"].is_paired
 
 
-def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_groups():
+def test_runs_of_an_arm_are_repeats_unless_split_by_a_listed_difference():
     runs = [
         replace(run, config=run.config | {"lr": 0.1 * (1 + run.config["seed"] % 2)}) for run in several(4)
     ]
@@ -242,14 +244,14 @@ def test_runs_of_an_arm_are_repeats_and_what_differs_is_listed_and_can_make_grou
     assert all(not comparison.not_compared_reason for comparison in split.comparisons)
 
 
-def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_it_was_one():
+def test_speeds_without_a_recorded_device_are_compared_only_with_ignore_device():
     named = NAMED | {"throughput": "samples_per_sec:per_second"}
-    runs = [replace(run, machine=Machine()) for run in several()]
+    runs = [replace(run, machine=MachineFacts()) for run in several()]
     assert analyse_runs(runs, **named).comparison(MIXED).claims["speed"].why == "the device is not recorded"
-    found = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
-    assert "faster" in found.claims["speed"].shown
+    analysis = analyse_runs(runs, **named, ignore=["device"]).comparison(MIXED)
+    assert "faster" in analysis.claims["speed"].shown
     mixed = [
-        external(p, s, machine=Machine({"device_name": p, "device_type": "cuda"}))
+        external(p, s, machine=MachineFacts({"device_name": p, "device_type": "cuda"}))
         for p in (FULL, MIXED)
         for s in (1, 2, 3)
     ]
@@ -257,7 +259,7 @@ def test_runs_without_a_device_are_compared_in_speed_only_if_the_user_says_that_
 
 
 def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "") -> RunRecord:
-    """A run of somebody's loop under our recorder that evaluates these scores."""
+    """Return a run of a user's loop under our recorder that evaluates these scores."""
     run = make(backend, seed, config={"recorder": {"version": 1}, "data": None})
     values = run.logged["eval/accuracy"]
     logged = {key: column for key, column in run.logged.items() if key != "eval/accuracy"}
@@ -268,7 +270,7 @@ def recorded(backend: str, seed: int, scores: tuple[str, ...], better: str = "")
     )
 
 
-def test_a_recorders_one_score_is_taken_and_several_are_a_question():
+def test_a_single_recorded_score_is_compared_and_several_are_asked_about():
     arms = [(backend, seed) for backend in ("none", "native") for seed in (1, 2, 3)]
     assert analyse_runs([recorded(*arm, ("mse",)) for arm in arms]).metric.key == "eval/mse"
     assert analyse_runs([recorded(*arm, ("accuracy", "loss")) for arm in arms]).metric.key == "eval/accuracy"
@@ -279,5 +281,5 @@ def test_a_recorders_one_score_is_taken_and_several_are_a_question():
     for score in ("odd", "f1", "dice_loss"):  # whatever a name seems to say
         with pytest.raises(MissingInput, match=f"which way eval/{score} is better"):
             analyse_runs([recorded(*arm, (score,)) for arm in arms])
-    found = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
-    assert (found.key, found.lower_is_better, found.name) == ("eval/odd", True, "oddness")
+    analysis = analyse_runs([recorded(*arm, ("odd", "f1"), better="lower") for arm in arms]).metric
+    assert (analysis.key, analysis.lower_is_better, analysis.name) == ("eval/odd", True, "oddness")

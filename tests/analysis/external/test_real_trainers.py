@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def trained(name: str, folder: Path) -> list[RunRecord]:
+    """Return runs of a real trainer."""
     pytest.importorskip(name)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(folder)}
     command = [sys.executable, real_trainers.__file__, name, str(folder / "runs")]
@@ -39,7 +40,7 @@ def trained(name: str, folder: Path) -> list[RunRecord]:
         ),
     ],
 )
-def test_a_trainers_own_runs_are_compared_by_what_is_named(tmp_path, name, options, speed):
+def test_runs_of_real_trainers_are_compared_by_named_keys(tmp_path, name, options, speed):
     runs = trained(name, tmp_path)
     analysis = analyse_runs(runs, **options, **speed)
     assert [(g.n, g.seeds) for g in analysis.groups] == [(2, 2), (2, 2)]

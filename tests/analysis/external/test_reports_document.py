@@ -23,6 +23,7 @@ PROGRAMS = ("TensorBoard", "W&B")
 
 
 def block(section: str, *kinds: str) -> str:
+    """Return the code block of a section that has one of these kinds."""
     (found,) = re.findall(rf"^```(?:{'|'.join(kinds)})\n(.*?)^```", SECTIONS[section], re.M | re.S)
     return found
 
@@ -33,7 +34,7 @@ def test_every_format_has_an_example():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", [*FILES, *PROGRAMS])
-def test_an_example_is_read_and_compared_by_its_command(tmp_path: Path, section: str):
+def test_the_command_of_each_example_compares_its_logs(tmp_path: Path, section: str):
     environment = os.environ | {"WANDB_SILENT": "true", "PYTHONPATH": str(ROOT / "src")}
     if section in PROGRAMS:
         if section == "TensorBoard":
@@ -48,9 +49,9 @@ def test_an_example_is_read_and_compared_by_its_command(tmp_path: Path, section:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block(section, "text", "json"))
     (line,) = block(section, "bash").splitlines()
-    words = line.split()
-    assert words[0] == "ampcompare"
-    command = [sys.executable, "-m", *words, "--format", "md"]
+    arguments = line.split()
+    assert arguments[0] == "ampcompare"
+    command = [sys.executable, "-m", *arguments, "--format", "md"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("3 of 3 runs") == 2

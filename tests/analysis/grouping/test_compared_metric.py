@@ -1,6 +1,4 @@
-"""Which metric is compared where nobody says, how it is read (as a fraction, in percent, or as it is), and
-the value of it up to which training is timed.
-"""
+"""The compared metric: which one it is, how it is read, and the target up to which training is timed."""
 
 from typing import Any
 
@@ -13,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.runs import RunRecord
 
 
-def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
+def test_name_and_values_decide_the_unit(subtests: pytest.Subtests):
     for key, values, unit in [
         ("eval/accuracy", (), Unit.FRACTION),
         ("eval/accuracy", (0.1, 0.93), Unit.FRACTION),
@@ -33,6 +31,8 @@ def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
 
 
 def logged(backend: str, seed: int, key: str, accuracy: float):
+    """Return a run that logs its accuracy times a factor under another key."""
+
     def edit(plan: Any) -> None:
         plan["summary"][key] = accuracy
         for row in plan["rows"]:
@@ -44,7 +44,7 @@ def logged(backend: str, seed: int, key: str, accuracy: float):
 
 
 @pytest.mark.parametrize("key", ["accuracy_percent", "val/acc"])
-def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
+def test_values_in_percent_are_not_scaled_again(key: str):
     def records(times: float, name: str):
         return [
             logged(b, s, name, times * (0.93 + s / 1000 + (b == "native") / 500))
@@ -54,13 +54,13 @@ def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
 
     percent = analyse_runs(records(100, key), metric=key)
     fraction = analyse_runs(records(1, "val/accuracy"), metric="val/accuracy")
-    ours, theirs = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
-    assert ours.ends == pytest.approx(theirs.ends, rel=1e-6)
+    of_percent, of_fraction = (a.comparison("native").estimates["quality"] for a in (percent, fraction))
+    assert of_percent.ends == pytest.approx(of_fraction.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
     assert percent.metric.show_value(percent.groups[0].estimates["quality"].value) == "93.20 %"
 
 
-def test_a_metric_in_percent_at_chance_says_nothing_either():
+def test_a_metric_in_percent_at_chance_gives_no_claim():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
     assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.no_claim_reason
@@ -74,18 +74,18 @@ REGRESSION = {"loss": "mse", "metrics": None, "metric": None}
 
 
 def run_of(
-    task: object, backend: str = "none", seed: int = 1, told: object = None, **rows: float
+    task: object, backend: str = "none", seed: int = 1, recorded_task: object = None, **rows: float
 ) -> RunRecord:
-    """A run with these options of `task`, and what its environment says of it, if anything."""
+    """Return a run with these options of `task`, and with this task in its environment."""
     run = make(backend, seed, edit=lambda plan: plan["config"].update({"task": task} if task else {}))
-    if told is not None:
-        run.summary["environment"] = {**run.summary["environment"], metrics.TASK: told}
+    if recorded_task is not None:
+        run.summary["environment"] = {**run.summary["environment"], metrics.TASK: recorded_task}
     for key, value in rows.items():
         run.summary[f"eval/{key}"] = value
     return run
 
 
-def test_a_run_from_before_there_were_tasks_is_pooled_with_those_of_the_default():
+def test_a_run_without_a_task_is_pooled_with_the_default_task():
     runs = [run_of(OLD), run_of(NULL, seed=2), run_of(GIVEN, seed=3)]
     (group,) = analyse_runs(runs).groups
     assert group.seeds == 3
@@ -93,7 +93,7 @@ def test_a_run_from_before_there_were_tasks_is_pooled_with_those_of_the_default(
         analyse_runs([*runs, run_of(REGRESSION, seed=4)])
 
 
-def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
+def test_the_metric_of_the_task_is_compared_with_its_name_and_direction():
     runs = [
         run_of(REGRESSION | {"metric": "mae"}, b, seed, mae=0.5)
         for b in ("none", "native")
@@ -106,14 +106,17 @@ def test_the_metric_of_the_runs_task_is_compared_in_its_words_and_direction():
         "",
         None,
     )
-    told = {"metric": "eval/depth", "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}}}
-    analysis = analyse_runs([run_of(REGRESSION, told=told, depth=2.0)])
+    recorded_task = {
+        "metric": "eval/depth",
+        "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}},
+    }
+    analysis = analyse_runs([run_of(REGRESSION, recorded_task=recorded_task, depth=2.0)])
     assert (analysis.metric.key, analysis.metric.lower_is_better) == ("eval/depth", True)
     assert "Of depth of field lower is better." in analysis.notes
 
 
 def recorded(seed: int = 1, **scores: float) -> RunRecord:
-    """A run of somebody's loop under the recorder, whose evaluation gave these."""
+    """Return a run of a user's loop under the recorder with these scores."""
 
     def edit(plan: dict[str, Any]) -> None:
         plan["config"] |= {"recorder": {"version": 1}}
@@ -125,14 +128,14 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
     return make("none", seed, edit=edit)
 
 
-def test_a_loop_that_logs_one_score_alone_is_compared_by_it():
+def test_a_recorded_loop_with_one_score_is_compared_by_that_score():
     analysis = analyse_runs([recorded(seed, mae=0.8, loss=2.0) for seed in (1, 2)])
     assert analysis.metric.key == "eval/mae"
     assert analysis.groups[0].estimates["quality"].value == pytest.approx(0.8)
 
 
-def rows_at_target(backend: str, seed: int, *accuracies: float, state: str = "finished"):
-    """A run with these accuracies, at 100, 200, ... training seconds."""
+def run_with_accuracies(backend: str, seed: int, *accuracies: float, state: str = "finished"):
+    """Return a run with these accuracies, at 100, 200, ... training seconds."""
 
     def edit(made):
         made["rows"] = [
@@ -143,32 +146,35 @@ def rows_at_target(backend: str, seed: int, *accuracies: float, state: str = "fi
     return make(backend, seed, edit=edit, state=state)
 
 
-NONE = [rows_at_target("none", 1, 0.5, 0.8, 0.935), rows_at_target("none", 2, 0.5, 0.9, 0.942)]
+NONE = [run_with_accuracies("none", 1, 0.5, 0.8, 0.935), run_with_accuracies("none", 2, 0.5, 0.9, 0.942)]
 
 
 def group(analysis, label):
+    """Return the group with this label."""
     return next(g for g in analysis.groups if g.label == label)
 
 
 def test_the_target_is_what_every_finished_run_of_the_baseline_reaches():
     assert analyse_runs(NONE).target == 93.0
     for state in ("failed", "running"):
-        assert analyse_runs([*NONE, rows_at_target("none", 3, 0.2, state=state)]).target == 93.0
+        assert analyse_runs([*NONE, run_with_accuracies("none", 3, 0.2, state=state)]).target == 93.0
     # At chance it sets none.
-    assert analyse_runs([rows_at_target("none", seed, 0.1, 0.1, 0.102) for seed in (1, 2)]).target is None
+    assert (
+        analyse_runs([run_with_accuracies("none", seed, 0.1, 0.1, 0.102) for seed in (1, 2)]).target is None
+    )
 
 
-def test_who_does_not_reach_it_has_no_time_and_is_named():
-    runs = [rows_at_target("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
+def test_runs_that_miss_the_target_have_no_time_and_are_named():
+    runs = [run_with_accuracies("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
     analysis = analyse_runs([*NONE, *runs])
     native = group(analysis, "native")
     assert native.estimates["seconds_to_target"].n == 2
     assert native.estimates["seconds_to_target"].value == pytest.approx(200.0)
-    said = "The target of 93.00 % was reached by 2 of 3 of native: the time to it is that of these."
-    assert said in analysis.caveats
+    caveat = "The target of 93.00 % was reached by 2 of 3 of native: the time to it is that of these."
+    assert caveat in analysis.caveats
 
 
-def test_a_lower_metric_is_reached_from_above():
+def test_a_target_of_a_loss_is_reached_from_above():
     def losses(*values):
         def edit(made):
             made["rows"] = [
@@ -184,7 +190,7 @@ def test_a_lower_metric_is_reached_from_above():
     assert list(analysis.table["seconds_to_target"]) == [20.0, 20.0]
 
 
-def test_a_target_that_was_reached_without_a_time_is_not_said_to_be_missed():
+def test_a_target_reached_without_a_clock_is_not_reported_as_missed():
     def untimed(made):
         made["rows"] = [{k: v for k, v in row.items() if k != metrics.TRAIN_SECONDS} for row in made["rows"]]
 

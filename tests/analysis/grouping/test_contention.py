@@ -14,32 +14,33 @@ CPU = {"host": "h", "gpu": None}
 
 
 def run(backend, seed, begin, *, machine=CPU, lasts=LASTS, device_type="cpu", stamps=None, **more):
-    """A run that trains from `begin` on for `lasts` seconds, all of it; `stamps` are added to its rows."""
-    found = make(
+    """Return a run that trains for `lasts` seconds from `begin` on. `stamps` are added to its timestamps."""
+    record = make(
         backend, seed, steps=40, epochs=4, id=f"{backend}{seed}at{begin:g}", device_type=device_type, **more
     )
-    found.started_at = BEGAN + timedelta(seconds=begin)
-    clock = np.linspace(lasts / found.rows, lasts, found.rows)
+    record.started_at = BEGAN + timedelta(seconds=begin)
+    clock = np.linspace(lasts / record.rows, lasts, record.rows)
     for key in (metrics.ELAPSED, metrics.TRAIN_SECONDS):
-        put(found, key, clock)
+        put(record, key, clock)
     if stamps is not None:
-        put(found, "_timestamp", BEGAN.timestamp() + begin + clock + stamps)
+        put(record, "_timestamp", BEGAN.timestamp() + begin + clock + stamps)
     if machine is not None:
-        found.summary["environment"]["machine"] = machine
-    return found
+        record.summary["environment"]["machine"] = machine
+    return record
 
 
 def overlaps(*runs):
+    """Return the fraction of each run's time that was shared, None if unknown."""
     return [None if share != share else share for share in analyse_runs(runs).table["overlap"]]
 
 
-def test_runs_at_once_on_one_cpu_share_it():
+def test_simultaneous_runs_on_one_cpu_share_it():
     assert overlaps(run("none", 1, 0), run("native", 1, 0)) == pytest.approx([1, 1])
     assert overlaps(run("none", 1, 0), run("native", 1, 50)) == pytest.approx([0.5, 0.5])
     assert overlaps(run("none", 1, 0), run("native", 1, LASTS)) == pytest.approx([0, 0])
 
 
-def test_a_run_that_starts_while_another_finishes_shares_nothing_worth_a_word():
+def test_a_short_overlap_at_the_ends_is_not_reported():
     order = [(backend, seed) for seed in range(3) for backend in ("none", "native")]
     runs = [run(*one, place * (LASTS - 5)) for place, one in enumerate(order)]
     analysis = analyse_runs(runs)
@@ -56,23 +57,25 @@ def test_runs_on_gpus_share_a_gpu_not_the_host():
     assert overlaps(on(None, 1), on(None, 2)) == [None, None]  # which GPU it was is not known
 
 
-def test_of_a_run_on_several_processes_every_card_counts():
+def test_every_card_of_a_distributed_run_counts():
     both = {"host": "h", "gpu": "a", "others": [{"host": "h", "gpu": "b"}]}
     alone = {"host": "h", "gpu": "b"}
-    found = overlaps(*(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone))))
-    assert found == pytest.approx([1, 1])
+    fractions = overlaps(
+        *(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone)))
+    )
+    assert fractions == pytest.approx([1, 1])
     ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
     assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
 
 
-def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_all():
+def test_without_a_start_time_the_timestamps_of_rows_decide_the_overlap():
     known, unknown, stamped = run("none", 1, 0), run("native", 1, 0), run("native", 1, 0, stamps=0.0)
     unknown.started_at = stamped.started_at = None
     assert overlaps(known, unknown) == [pytest.approx(0), None]
     assert overlaps(known, stamped) == pytest.approx([1, 1])
 
 
-def test_what_ran_while_another_was_stopped_did_not_share_and_elsewhere_is_elsewhere():
+def test_an_interrupted_run_shares_nothing_during_its_pause_or_on_another_machine():
     """Of a run that was stopped half way for 1,000 seconds."""
     here, there = ({"host": host, "gpu": None} for host in "ab")
     pause = np.where(np.arange(n := run("none", 1, 0).rows) < n // 2, 0.0, 1000.0)
@@ -89,7 +92,7 @@ def test_what_ran_while_another_was_stopped_did_not_share_and_elsewhere_is_elsew
 
 
 def pairs(seeds, apart):
-    """Both backends with each seed: `apart` at once where it is 0, else one after the other."""
+    """Return both backends with each seed, `apart` seconds after each other, or at once for 0."""
     return [
         run(backend, seed, 1000.0 * seed + place * apart)
         for seed in range(seeds)
@@ -97,7 +100,7 @@ def pairs(seeds, apart):
     ]
 
 
-def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
+def test_times_of_simultaneous_runs_are_not_compared_with_a_caveat():
     at_once = analyse_runs(pairs(4, 0))
     assert set(at_once.comparison("native").estimates) == {"memory", "quality"}
     assert [line for line in at_once.caveats if "shared" in line] == [
@@ -107,18 +110,18 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     assert "images_per_second" in at_once.baseline.estimates  # what was measured is shown
 
 
-def test_speed_is_compared_of_the_runs_that_were_alone():
+def test_speed_is_compared_only_for_runs_alone_on_their_machine():
     runs = [*pairs(3, 200), run("none", 7, 9000), run("native", 7, 9000)]
     for one in runs[-2:]:
         one.summary[metrics.THROUGHPUT_MEDIAN] = 1.0
     analysis = analyse_runs(runs)
-    found, alone = (analyse_runs(some).comparison("native") for some in (runs, runs[:-2]))
-    assert (found.estimates["speed"].n, found.estimates["quality"].n) == (3, 4)
-    assert found.is_faster
-    ours, theirs = (
+    comparison, alone = (analyse_runs(some).comparison("native") for some in (runs, runs[:-2]))
+    assert (comparison.estimates["speed"].n, comparison.estimates["quality"].n) == (3, 4)
+    assert comparison.is_faster
+    pooled, alone_only = (
         (one.estimates["speed"].value, one.group.estimates["images_per_second"].value)
-        for one in (found, alone)
+        for one in (comparison, alone)
     )
-    assert ours == pytest.approx(theirs)
+    assert pooled == pytest.approx(alone_only)
     (line,) = [line for line in analysis.caveats if "shared" in line]
     assert line.startswith("Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4)")

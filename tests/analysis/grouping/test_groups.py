@@ -8,6 +8,7 @@ from ampcompare.runs import RunRecord
 
 
 def labels(*runs, **options) -> list[str]:
+    """Return the labels of all groups."""
     return [g.label for g in analyse_runs(runs, **options).groups]
 
 
@@ -15,18 +16,20 @@ def labels(*runs, **options) -> list[str]:
     ("key", "change"),
     [("batch_size", {"batch_size": 64}), ("model.stem", {"model": {"name": "resnet50", "stem": "imagenet"}})],
 )
-def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key, change):
+def test_runs_with_different_settings_are_not_pooled_and_the_key_is_named(key, change):
     runs = [make("none", 1), make("none", 2, config=change), make("native", 1)]
     analysis = analyse_runs(runs)
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    (said,) = [remark for remark in analysis.caveats if "Runs of none are in 2 groups: they differ" in remark]
-    assert key in said
+    (caveat,) = [
+        remark for remark in analysis.caveats if "Runs of none are in 2 groups: they differ" in remark
+    ]
+    assert key in caveat
     asked = analyse_runs(runs, group_by=("backend", key))  # what was asked for is no reason for doubt
     assert not [remark for remark in asked.caveats if "in 2 groups" in remark]
 
 
-def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
+def test_modules_kept_in_fp32_split_groups_regardless_of_their_order():
     def keeping(seed: int, *names: str, backend: str = "fp16") -> RunRecord:
         return make(backend, seed, config={"precision": {"keep_fp32": [*names] or None}})
 
@@ -40,7 +43,7 @@ def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
     assert labels(keeping(1, "fc", backend="none"), keeping(2, backend="none")) == ["none"]
 
 
-def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
+def test_a_default_and_its_resolved_value_are_one_setting():
     def with_norm(backend: str, seed: int, keep: bool | None) -> RunRecord:
         return make(backend, seed, config={"precision": {"keep_batchnorm_fp32": keep}})
 
@@ -55,19 +58,19 @@ def test_runs_on_other_software_are_not_pooled():
     assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
 
 
-def test_ignored_settings_are_pooled_and_the_page_says_so():
+def test_ignored_settings_are_pooled_with_a_caveat():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, ignore=["batch_size"])
     assert [g.label for g in analysis.groups] == ["none", "native"]
     assert "pool and compare runs whatever their batch_size" in " ".join(analysis.caveats)
 
 
-def test_by_two_keys_each_is_compared_with_the_baseline_of_its_own_setting_and_any_key_can_be():
+def test_with_two_keys_each_group_is_compared_with_the_baseline_of_its_own_setting():
     runs = [make(b, 1, config={"batch_size": n}) for b in ("none", "native") for n in (64, 128)]
     runs[2].summary["throughput/images_per_second_median"] = 80.0  # native at 64
     analysis = analyse_runs(runs, group_by=["backend", "batch_size"])
-    found = {c.group.label: (c.baseline.label, c.speedup) for c in analysis.comparisons}
-    assert found == {
+    baselines = {c.group.label: (c.baseline.label, c.speedup) for c in analysis.comparisons}
+    assert baselines == {
         "native · batch_size 64": ("none · batch_size 64", pytest.approx(2.0)),
         "native · batch_size 128": ("none · batch_size 128", pytest.approx(1.9)),
     }
@@ -78,14 +81,14 @@ def test_by_two_keys_each_is_compared_with_the_baseline_of_its_own_setting_and_a
     }
 
 
-def test_a_baseline_of_another_setting_is_refused_by_name():
+def test_a_baseline_with_another_setting_is_not_compared_and_the_key_is_named():
     analysis = analyse_runs([make("none", config={"batch_size": 64}), make("native"), make("apex_o1")])
     refusal = analysis.comparison("native").not_compared_reason
     assert refusal == "it differs from none in batch_size (128 against 64)"
     assert not analysis.comparison("native").estimates
 
 
-def test_other_software_is_compared_and_named_but_of_two_baselines_none_is_taken():
+def test_other_software_is_compared_with_a_caveat_unless_two_baselines_match():
     runs = [make("none", 1), make("native", 1), make("none", 2)]
     for run, version in zip(runs, ("1", "2", "3"), strict=True):
         run.summary["environment"] = run.summary["environment"] | {"torch": version}
@@ -96,14 +99,14 @@ def test_other_software_is_compared_and_named_but_of_two_baselines_none_is_taken
     assert "would both do; they differ in environment.torch" in refusal
 
 
-def test_a_run_of_two_sources_is_two_rows_with_places_of_their_own():
+def test_a_run_in_two_sources_has_two_rows():
     twice = analyse_runs([make("none", 1), make("none", 1)])
     assert twice.table.index.is_unique
     assert [group.n for group in twice.groups] == [2]
 
 
 @pytest.mark.parametrize(("key", "values"), [("val/acc", (99.9, 90.0)), ("top1", (0.999, 0.9))])
-def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key, values):
+def test_no_interval_of_an_accuracy_leaves_its_bounds(key, values):
     runs = [make("none", seed, steps=10, epochs=5) for seed in range(3)]
     for run, value in zip(runs, (*values, values[0]), strict=True):
         run.summary[key] = value
@@ -134,7 +137,7 @@ WENT = {
 }
 
 
-def test_options_that_went_set_published_runs_and_those_of_now_apart_only_where_they_had_an_effect():
+def test_removed_options_split_groups_only_if_they_had_an_effect():
     def published(seed: int, backend: str, dtype: str, **changes) -> RunRecord:
         precision = WENT["precision"] | {"dtype": dtype}
         return make("none", seed, config=WENT | {"backend": backend, "precision": precision} | changes)
@@ -147,6 +150,8 @@ def test_options_that_went_set_published_runs_and_those_of_now_apart_only_where_
 
 
 def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) -> RunRecord:
+    """Return a run that records the option `tf32` of version 0.2."""
+
     def edit(plan):
         plan["config"]["tf32"] = tf32
         plan["summary"]["environment"]["tf32"] = tf32
@@ -154,7 +159,7 @@ def with_tf32(seed: int, backend: str = "none", tf32: bool = True, **options) ->
     return make(backend, seed, edit=edit, id=f"{backend}{tf32}{seed}", **options)
 
 
-def test_a_record_of_fp32_with_tf32_is_the_backend_tf32_and_others_are_what_they_were():
+def test_an_old_record_of_fp32_with_tf32_has_the_backend_tf32():
     """Until version 0.2 TF32 was an option of fp32."""
     plain, native = [with_tf32(s, tf32=False) for s in (1, 2, 3)], [with_tf32(s, "native") for s in (1, 2, 3)]
     before = [with_tf32(seed) for seed in (1, 2, 3)]
@@ -184,16 +189,16 @@ def test_a_record_of_fp32_with_tf32_is_the_backend_tf32_and_others_are_what_they
         ({"device_name": "AMD Instinct MI300X"}, False),
     ],
 )
-def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_is_said_once(environment, is_told):
+def test_a_strict_fp32_baseline_on_a_gpu_with_tf32_gives_one_caveat(environment, is_told):
     def edit(plan):
         plan["summary"]["environment"] |= environment
 
     runs = [make(b, s, edit=edit) for b in ("none", "native") for s in (1, 2, 3)]
-    told = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
-    assert len(told) == is_told
+    caveats = [one for one in analyse_runs(runs).caveats if "PyTorch's default for convolutions" in one]
+    assert len(caveats) == is_told
 
 
-def test_versions_of_a_users_file_in_one_sweep_are_told_apart_by_its_name_and_date():
+def test_versions_of_a_users_file_split_groups_labelled_by_name_and_date():
     """As the driver of a sweep records them with `--changed-code`."""
     dates = [None, "2026-11-26 16:21:22", "2026-11-27 09:00:00"]
     runs = [

@@ -1,4 +1,4 @@
-"""How runs end: the word for it, and what of it reaches a figure."""
+"""How runs end, and which of their values count."""
 
 import itertools
 import math
@@ -14,13 +14,14 @@ SHORT = {"steps": 50, "epochs": 5}
 
 
 def ended(code: int | None = 0, state: str = "finished", *, ended_as: str = "", **options):
+    """Return a run with this exit code and state."""
     run = make("fp16", **(SHORT | options), state=state)
     run.exit_code, run.ended_as = code, ended_as
     return run
 
 
 def last(key: str, value: object):
-    """An edit that gives the last row with that key another value."""
+    """Return an edit that changes the last value of a key."""
 
     def edit(made):
         row = next(row for row in reversed(made["rows"]) if key in row)
@@ -30,10 +31,11 @@ def last(key: str, value: object):
 
 
 def nothing_logged(made):
+    """Remove all rows of a run."""
     made["rows"] = []
 
 
-def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Subtests):
+def test_exit_code_and_state_decide_the_outcome(subtests: pytest.Subtests):
     for code, state, ended_as, outcome in [
         (0, "finished", "", RunState.FINISHED),
         (1, "failed", "", RunState.FAILED),
@@ -57,28 +59,28 @@ def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Sub
         (None, "no such state", "", RunState.FAILED),
     ]:
         with subtests.test(code=code, state=state, ended_as=ended_as, outcome=outcome):
-            found, why = outcome_of(ended(code, state, ended_as=ended_as))
-            assert found is outcome
+            state_found, why = outcome_of(ended(code, state, ended_as=ended_as))
+            assert state_found is outcome
             assert bool(why) is (
                 outcome in (RunState.FAILED, RunState.STOPPED, RunState.PREEMPTED)
                 or ended_as in ("preempting", "pending")
             )
 
 
-def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
+def test_a_nonfinite_last_value_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
     for key, value, code in itertools.product(
         (metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS), ("NaN", math.inf), (0, 255)
     ):
         with subtests.test(key=key, value=value, code=code):
-            found, why = outcome_of(ended(code, edit=last(key, value)))
-            assert found is RunState.FAILED
+            outcome, why = outcome_of(ended(code, edit=last(key, value)))
+            assert outcome is RunState.FAILED
             assert ("NaN" if value == "NaN" else "infinite") in why
     run = ended()
     run.summary[metrics.EVAL_ACCURACY] = math.nan
     assert outcome_of(run)[0] is RunState.FAILED
 
 
-def test_a_nan_is_no_failure_in_between_or_while_the_run_goes_on():
+def test_a_nan_is_no_failure_in_between_or_while_the_run_is_running():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
@@ -97,6 +99,7 @@ def test_bad_input_before_the_first_step_is_no_outcome():
 
 
 def fp16(*codes: int):
+    """Return one run of fp16 for each exit code."""
     runs = []
     for seed, code in enumerate(codes):
         run = make("fp16", seed, **SHORT, state="finished" if code == 0 else "failed")
@@ -106,6 +109,7 @@ def fp16(*codes: int):
 
 
 def grouped(runs):
+    """Return the only group of these runs."""
     (group,) = analyse_runs(runs).groups
     return group
 
@@ -117,7 +121,7 @@ def test_failures_are_counted_with_their_exact_interval():
     assert (share.k, share.n, share.low, share.high) == pytest.approx((3, 5, 0.1466, 0.9473), abs=1e-4)
 
 
-def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
+def test_a_refused_run_joins_the_group_of_its_requested_options():
     whole = [make("fp16", seed, **SHORT, config={"batch_size": 64}) for seed in (1, 2)]
     refused = make("fp16", 3, **SHORT, state="failed", edit=nothing_logged)
     refused.exit_code, refused.summary, refused.config = 2, {}, {"backend": "fp16", "seed": 3}
@@ -126,28 +130,28 @@ def test_a_refused_run_that_tells_only_what_was_asked_is_no_group_of_its_own():
     assert len(analyse_runs([*whole, refused]).groups) == 2
 
 
-def test_no_accuracy_comes_from_runs_that_all_failed():
+def test_runs_that_all_failed_have_no_accuracy():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished
     assert "quality" not in group.estimates
     assert group.estimates["images_per_second"].n == 2  # as far as they came, and said so
 
 
-def test_how_runs_ended_is_said_where_they_did_not_finish():
+def test_runs_that_did_not_finish_give_caveats():
     runs = fp16(0, 1, 2, 255)
     runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
     runs[2].exit_code = 2
     base = make("none", 1, **SHORT, state="running")
-    said = analyse_runs([base, *runs]).caveats
-    assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in said
-    assert "No run of none finished: its figures are as far as its runs came." in said
-    assert "Refused: 1 of 4 runs of fp16 (seed 2: exit code 2, no step) before the first step." in said
-    (stopped,) = (remark for remark in said if "better" in remark)
+    analysis = analyse_runs([base, *runs]).caveats
+    assert "Failed: 1 of 4 runs of fp16 (seed 1: exit code 1)." in analysis
+    assert "No run of none finished: its figures are as far as its runs came." in analysis
+    assert "Refused: 1 of 4 runs of fp16 (seed 2: exit code 2, no step) before the first step." in analysis
+    (stopped,) = (remark for remark in analysis if "better" in remark)
     assert stopped.startswith("Stopped: 1 of 4 runs of fp16 (seed 3: it was asked to stop")
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_loop_that_ended_without_a_step_counts_for_nothing(rows: int):
+def test_a_recorded_loop_without_a_step_is_not_counted(rows: int):
     """Whether it was evaluated or not."""
 
     def edit(made):

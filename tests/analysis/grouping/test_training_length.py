@@ -16,7 +16,7 @@ ARMS = {FULL: "fp32", MIXED: "amp"}
 
 
 def arms(mixed_rows: int, **changes: object) -> list[RunRecord]:
-    """Three runs a side, of which the mixed ones have so many of 40 rows."""
+    """Return three runs per arm. The mixed ones have so many of 40 rows."""
     pairs = [(precision, seed) for precision in (FULL, MIXED) for seed in (1, 2, 3)]
     runs = [external(p, seed, steps=40 if p == FULL else mixed_rows) for p, seed in pairs]
     return [
@@ -25,7 +25,7 @@ def arms(mixed_rows: int, **changes: object) -> list[RunRecord]:
     ]
 
 
-def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said():
+def test_different_training_lengths_give_no_verdict_on_quality_and_a_caveat():
     analysis = analyse_runs(arms(16), metric="val_acc:max:fraction")
     claim = analysis.comparison("amp").claims["quality"]
     assert claim.shown == ()
@@ -35,32 +35,32 @@ def test_no_verdict_on_quality_after_other_lengths_and_how_far_each_came_is_said
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "changes", "said"),
+    ("rows", "options", "changes", "caveat"),
     [
         (40, {}, {}, ""),
         (16, {"best": True}, {}, "The best value of each run is compared."),
         (16, {}, {"is_early_stopped": True}, "Early stopping is recorded"),
     ],
 )
-def test_a_verdict_after_equal_lengths_with_best_or_early_stopping(rows, options, changes, said):
+def test_equal_lengths_best_or_early_stopping_give_a_verdict(rows, options, changes, caveat):
     analysis = analyse_runs(arms(rows, **changes), metric="val_acc:max:fraction", margin=50.0, **options)
     assert "equivalent" in analysis.comparison("amp").claims["quality"].shown
     assert not any("No verdict on quality" in remark for remark in analysis.caveats)
-    told = [remark for remark in analysis.caveats if "came to step 400 and amp came to step 160" in remark]
-    assert len(told) == bool(said)
-    assert said in "".join(told)
+    caveats = [remark for remark in analysis.caveats if "came to step 400 and amp came to step 160" in remark]
+    assert len(caveats) == bool(caveat)
+    assert caveat in "".join(caveats)
 
 
-def test_two_percent_apart_is_equal():
+def test_lengths_within_two_percent_are_equal():
     for rows, is_equal in ((99, True), (97, False)):
         lengths = {FULL: 100, MIXED: rows}
         runs = [external(p, seed, steps=lengths[p]) for p in (FULL, MIXED) for seed in (1, 2, 3)]
         short = [replace(r, config={"arm": ARMS[r.name[:-2]], "seed": r.config["seed"]}) for r in runs]
-        found = analyse_runs(short, metric="val_acc:max:fraction").comparison("amp")
-        assert (found.no_claim_reason == "") is is_equal
+        analysis = analyse_runs(short, metric="val_acc:max:fraction").comparison("amp")
+        assert (analysis.no_claim_reason == "") is is_equal
 
 
-def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
+def test_with_best_the_table_has_the_best_value_of_each_run():
     runs = arms(40)
     for run in runs:
         rows, values = run.logged["val_acc"]
@@ -72,7 +72,7 @@ def test_the_best_value_is_said_in_the_table_and_is_the_best_of_the_run():
     assert lowest.groups[0].estimates["quality"].value == pytest.approx(2 / 400)
 
 
-def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_stops_early(tmp_path: Path):
+def test_hugging_faces_state_has_planned_length_and_early_stopping(tmp_path: Path):
     for arm, last in (("a", 100), ("b", 40)):
         for seed in (1, 2, 3):
             rows = [
@@ -83,8 +83,8 @@ def test_hugging_faces_state_says_how_far_it_should_have_come_and_whether_it_sto
             folder.mkdir(parents=True)
             (folder / "trainer_state.json").write_text(json.dumps(state))
     sources = [f"{arm}={tmp_path / arm}" for arm in "ab"]
-    found = analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b")
-    assert found.no_claim_reason == "a came to step 100 of 100 and b came to step 40 of 100"
+    analysis = analyse_runs(load_runs(sources), metric="eval_f1:max").comparison("b")
+    assert analysis.no_claim_reason == "a came to step 100 of 100 and b came to step 40 of 100"
     for path in tmp_path.glob("b/*/*.json"):
         state = json.loads(path.read_text()) | {"stateful_callbacks": {"EarlyStoppingCallback": {}}}
         path.write_text(json.dumps(state))

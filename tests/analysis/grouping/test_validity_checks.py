@@ -1,4 +1,4 @@
-"""What may be wrong with runs although they finished, as the remarks say it, and what of it counts."""
+"""Problems of runs that finished: what the caveats say about them, and what counts."""
 
 import itertools
 import random
@@ -20,12 +20,13 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = 3600.0
 
 
-def said(analysis: Analysis) -> str:
+def joined_caveats(analysis: Analysis) -> str:
+    """Return all caveats as one text."""
     return " ".join(analysis.caveats)
 
 
 def with_accuracies(*accuracies: float, seed: int = 1, backend: str = "none", **summary: Any) -> RunRecord:
-    """A run whose evaluations gave these accuracies."""
+    """Return a run with these evaluations."""
 
     def edit(made: Any) -> None:
         rows = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in made["rows"]]
@@ -53,14 +54,14 @@ FEW = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
         ((0.5, 0.6, 0.66), {metrics.TEST_IMAGES: 1e30, metrics.CLASSES: 2**64}, ""),
     ],
 )
-def test_accuracies_at_chance_and_constant_ones_say_nothing(accuracies, size, why: str):
+def test_accuracies_at_chance_or_constant_give_no_claim(accuracies, size, why: str):
     native = with_accuracies(0.5, 0.8, 0.9, backend="native", **size)
     analysis = analyse_runs([with_accuracies(*accuracies, **size), native])
-    assert (why in said(analysis)) if why else ("says nothing" not in said(analysis))
+    assert (why in joined_caveats(analysis)) if why else ("says nothing" not in joined_caveats(analysis))
     assert bool(analysis.comparison("native").no_claim_reason) is bool(why)
 
 
-def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
+def test_identical_differences_of_a_small_test_set_show_nothing():
     """Three pairs that differ by one answer each have no spread; the answer is known to one answer."""
 
     def shown(better: int) -> frozenset[str]:
@@ -77,7 +78,7 @@ def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_a_figure_is_known_to_its_last_decimal_also_where_it_went_through_float32(kind):
+def test_the_resolution_is_the_last_logged_decimal_also_after_float32(kind):
     made = [
         with_accuracies(*(float(kind(share)) for share in (0.5, 0.7, last)), seed=seed, backend=backend)
         for seed in (1, 2, 3)
@@ -99,7 +100,7 @@ def sweep(
     seconds: float = 0.9 * HOUR,
     gpus: Sequence[str] = (),
 ) -> list[RunRecord]:
-    """Runs of (backend, seed), one an hour; throughput rises by the share `drift` from first to last."""
+    """Return runs of (backend, seed), one per hour; throughput rises by the fraction `drift` in total."""
     made = []
     for place, (backend, seed) in enumerate(order):
         run = make(backend, seed, steps=10, epochs=5, id=f"{backend}{seed}{place}")
@@ -117,29 +118,31 @@ def sweep(
 
 
 def blocks(backends: Sequence[str], seeds: int) -> list[tuple[str, int]]:
+    """Return the order in which one backend follows the other."""
     return list(itertools.product(backends, range(seeds)))
 
 
 def interleaved(backends: Sequence[str], seeds: int, chance: random.Random) -> list[tuple[str, int]]:
+    """Return an order that is random within each seed."""
     return [(b, s) for s in range(seeds) for b in chance.sample(backends, len(backends))]
 
 
-def test_block_order_is_flagged_and_no_interleaved_one_is():
+def test_sequential_groups_are_flagged_and_interleaved_ones_are_not():
     chance = random.Random(14)
     for seeds, order in itertools.product((2, 5), itertools.permutations(["none", "native", "fp16"])):
-        assert "ran one after the other" in said(analyse_runs(sweep(blocks(order, seeds))))
+        assert "ran one after the other" in joined_caveats(analyse_runs(sweep(blocks(order, seeds))))
         mixed = analyse_runs(sweep(interleaved(order, seeds, chance)))
-        assert "one after the other" not in said(mixed)
+        assert "one after the other" not in joined_caveats(mixed)
     order = blocks(["none", "native"], 2)  # all at one time
     at_once = analyse_runs(sweep(order, seconds=10 * HOUR, gpus="abcd"))
-    assert "one after the other" not in said(at_once)
+    assert "one after the other" not in joined_caveats(at_once)
 
 
-def test_a_backend_with_a_card_of_its_own_is_named():
+def test_a_backend_on_its_own_card_is_named():
     order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
-    assert "different cards" not in said(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
-    told = said(analyse_runs(sweep(order, gpus=["a", "b", "a", "b"])))
-    assert "none and native ran on different cards" in told
+    assert "different cards" not in joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "b", "a"])))
+    analysis = joined_caveats(analyse_runs(sweep(order, gpus=["a", "b", "a", "b"])))
+    assert "none and native ran on different cards" in analysis
 
 
 def test_drift_over_the_sweep_is_found_and_noise_is_not():
@@ -147,14 +150,14 @@ def test_drift_over_the_sweep_is_found_and_noise_is_not():
     chance, order = np.random.default_rng(14), random.Random(14)
     names = ["none", "native", "fp16"]
 
-    def drifted(**how: Any) -> list[Any]:
-        found = [
+    def drifted(**options: Any) -> list[Any]:
+        estimates = [
             estimate_drift(
-                analyse_runs(sweep(interleaved(names, 3, order), sd=0.005, chance=chance, **how)).groups
+                analyse_runs(sweep(interleaved(names, 3, order), sd=0.005, chance=chance, **options)).groups
             )
             for _ in range(20)
         ]
-        return [one for one in found if one and one.side_of(1.0)]
+        return [one for one in estimates if one and one.side_of(1.0)]
 
     assert len(drifted()) <= 2
     falling = drifted(drift=-0.05)
@@ -163,6 +166,7 @@ def test_drift_over_the_sweep_is_found_and_noise_is_not():
 
 
 def control(first: Sequence[float], base: Sequence[float], last: Sequence[float]) -> list[RunRecord]:
+    """Return runs of the baseline between the first and last runs of its A/A control."""
     made = []
     for arm, every in (("first", first), (None, base), ("last", last)):
         for seed, speed in enumerate(every):
@@ -173,28 +177,32 @@ def control(first: Sequence[float], base: Sequence[float], last: Sequence[float]
     return made
 
 
-def test_a_control_takes_all_its_runs_claims_nothing_and_tells_a_drift():
+def test_a_control_uses_all_its_runs_claims_nothing_and_shows_drift():
     """Of its last runs against its first, and not paired."""
     analysis = analyse_runs(control((112, 112.4, 111.6), (100, 100.1, 99.9), (108.6, 108.2, 109)))
-    (found,) = analysis.comparisons
-    assert found.estimates["speed"].sizes == (6, 3)
-    assert (dict(found.claims), analysis.badge(found.group), analysis.level) == ({}, "control", 0.95)
+    (comparison,) = analysis.comparisons
+    assert comparison.estimates["speed"].sizes == (6, 3)
+    assert (dict(comparison.claims), analysis.badge(comparison.group), analysis.level) == (
+        {},
+        "control",
+        0.95,
+    )
     assert any(note.startswith("No change at all (none again (A/A)): speed +10 %") for note in analysis.notes)
-    assert (found.drift.value, found.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
+    assert (comparison.drift.value, comparison.drift.is_paired) == (pytest.approx(0.97, abs=0.001), False)
     assert analysis.caveats[0].startswith("From its first to its last runs the control changed by −3.0 %")
 
 
-def test_what_a_median_leaves_out_is_said_with_both_ratios():
+def test_stalls_that_a_median_leaves_out_give_a_caveat_with_both_ratios():
     def compile_time(made: Any) -> None:
         for row in made["rows"]:
             if metrics.TRAIN_SECONDS in row:
                 row[metrics.TRAIN_SECONDS] += 100
 
-    told = said(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
-    assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in told
+    analysis = joined_caveats(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
+    assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in analysis
 
 
-def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_named():
+def test_missing_values_unpaired_runs_and_damaged_records_are_named():
     def no_memory(plan: Any) -> None:
         plan["rows"] = [{k: v for k, v in row.items() if k != "memory/peak_mib"} for row in plan["rows"]]
 
@@ -214,31 +222,31 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
         (back, "Its clock goes backwards"),
         (spoil, "A forward that overflowed at step 42 left buffers (BatchNorm's statistics) non-finite"),
     ):
-        found = analyse_runs([make("none"), make("native", edit=edit)])
-        assert found.table["problems"].iloc[1][0].startswith(problem)
-        assert "The record of native_resnet50 (" in said(found)
-    assert "The record of" in said(analyse_runs([make("none", problems=("Torn.",))]))
-    assert "Torn." in said(analyse_runs([make("none", problems=("Torn.",))]))
+        analysis = analyse_runs([make("none"), make("native", edit=edit)])
+        assert analysis.table["problems"].iloc[1][0].startswith(problem)
+        assert "The record of native_resnet50 (" in joined_caveats(analysis)
+    assert "The record of" in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
+    assert "Torn." in joined_caveats(analyse_runs([make("none", problems=("Torn.",))]))
 
     def put_back(plan: Any) -> None:
         spoil(plan)
         plan["config"]["training"] = {"on_nonfinite_buffers": "restore"}
 
-    assert "The record of" not in said(analyse_runs([make("none"), make("native", edit=put_back)]))
+    assert "The record of" not in joined_caveats(analyse_runs([make("none"), make("native", edit=put_back)]))
 
 
-def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
+def test_caveats_on_synthetic_data_cpu_and_devices_appear_only_if_true():
     made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
     clean = [*runs("none", BASE), *runs("native", SAME, FAST)]
     for words in ("Synthetic data", "Measured on a CPU"):
-        assert words in said(analyse_runs(made))
-        assert words not in said(analyse_runs(clean))
+        assert words in joined_caveats(analyse_runs(made))
+        assert words not in joined_caveats(analyse_runs(clean))
     apart = analyse_runs([*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")])
     assert apart.comparison("native").claims["speed"].why == "they ran on different devices"
     assert "speed" not in apart.comparison("native").estimates
 
 
-def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
+def test_each_process_counts_for_speed_and_each_seed_for_accuracy():
     control_value = [
         *(r for n, speed in enumerate(SLOW) for r in _numbered(n, runs("none", BASE[:1], (speed,)))),
         *(r for n, speed in enumerate(FAST) for r in _numbered(n, runs("native", SAME[:1], (speed,)))),
@@ -247,8 +255,8 @@ def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
     group = analysis.groups[0]
     assert (group.n, group.seeds) == (5, 1)
     assert (group.estimates["images_per_second"].n, group.estimates["quality"].n) == (5, 1)
-    found = analysis.comparison("native").estimates["speed"]
-    assert (found.n, found.is_paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
+    comparison = analysis.comparison("native").estimates["speed"]
+    assert (comparison.n, comparison.is_paired, comparison.value) == (5, True, pytest.approx(1.9, rel=0.01))
 
 
 def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:

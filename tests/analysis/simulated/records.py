@@ -1,4 +1,4 @@
-"""Records of simulated runs, built directly: small histories of which every figure is known beforehand."""
+"""Records of simulated runs, built directly: small histories with known values."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare.runs import RunRecord
-from ampcompare.runs.run_record import columns_of
+from ampcompare.runs.run_record import build_columns
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0  # seconds of a run
@@ -28,12 +28,13 @@ def record(
     place: int = 0,
     plan: dict[str, Any] | None = None,
 ) -> RunRecord:
-    """One run that logged these evaluations and losses; what is None was not recorded, NaN was logged.
-    `place` is its number in time.
+    """Return a run with these evaluations and losses.
+
+    None was not recorded; NaN was logged. `place` is the run's position in time.
     """
-    told = {"throughput/images_per_second": speed, "memory/peak_mib": peak_mib}
+    measured = {"throughput/images_per_second": speed, "memory/peak_mib": peak_mib}
     rows = [
-        {"global_step": 10.0 * step, "epoch": float(step), "train/loss": loss, **told}
+        {"global_step": 10.0 * step, "epoch": float(step), "train/loss": loss, **measured}
         | {"time/elapsed_seconds": LASTS * (step + 1) / len(losses)}
         for step, loss in enumerate(losses)
     ]
@@ -41,7 +42,7 @@ def record(
         {"global_step": 10.0 * (step + 1), "epoch": step + 1.0, "eval/accuracy": value}
         for step, value in enumerate(accuracies)
     ]
-    count, logged = columns_of(rows)
+    count, logged = build_columns(rows)
     environment = {"device_name": "GPU", "device_type": "cuda"}
     return RunRecord(
         id=f"{backend}-{seed}",
@@ -64,8 +65,14 @@ def experiment(
     places: np.ndarray | None = None,
     plan: dict[str, Any] | None = None,
 ) -> list[RunRecord]:
-    """The runs of the baseline and k backends with their figures, each an array (k + 1, seeds): images per
-    second, MiB, accuracy in percent. `places`: their numbers in time.
+    """Return the runs of the baseline and k backends.
+
+    Args:
+        speeds: Images per second, shape (k + 1, seeds), like the other arrays.
+        peaks: Peak memory in MiB.
+        quality: Accuracy in percent.
+        places: Positions in time.
+        plan: The plan in every config.
     """
     return [
         record(

@@ -1,5 +1,7 @@
-"""How often a report claims what is not so: experiments of which nothing differs in truth, all through
-`analyse_runs`. Sixty sets of each, every one held to the rule; the rates themselves are the rule's.
+"""How often a report claims a difference that does not exist.
+
+Experiments without any true difference go through `analyse_runs`. Sixty sets of each are compared with the
+rule; the error rates are those of the rule.
 """
 
 from collections import Counter
@@ -23,48 +25,53 @@ DRIFT = 0.03
 Chance = np.random.Generator
 
 
-def most(share: float) -> float:
-    """The number of wrong sets that a true rate of `share` exceeds in one case of a hundred."""
-    return float(stats.binom.ppf(0.99, SETS, share))
+def most(rate: float) -> float:
+    """Return the number of wrong sets that a true rate exceeds in one case of a hundred."""
+    return float(stats.binom.ppf(0.99, SETS, rate))
 
 
 def nothing_differs(chance: Chance, k: int, n: int, margin: float = 0.0) -> list[np.ndarray]:
-    """Speeds, memory, accuracies (backends, seeds): seeds and runs differ, backends do not, or (`margin`)
-    by a loss or gain of just the margin."""
+    """Return speeds, memory and accuracies (backends, seeds): seeds and runs differ, backends do not.
+
+    With `margin`, accuracies of backends differ by exactly the margin.
+    """
     sides = chance.normal(0, 1, (3, k + 1, n)) + chance.normal(0, 1, (3, 1, n))
     truth = margin * np.sign(chance.normal(0, 1, (k + 1, 1))) * (np.arange(k + 1) > 0)[:, None]
     return [np.exp(4.6 + RUN_TO_RUN * sides[0]), 4000 + 3 * sides[1], 93 + 0.1 * sides[2] + truth]
 
 
 def claimed(analysis: Analysis) -> set[str]:
-    """The questions of which a difference is claimed of any group."""
+    """Return the questions with a claimed difference of any group."""
     claims = [claim for c in analysis.comparisons for claim in c.claims.values()]
     return {claim.question for claim in claims if set(claim.shown) - {EQUIVALENT}}
 
 
 def differs(values: np.ndarray, level: float, margin: float | None = None) -> np.ndarray:
-    """The rule for many sets at once, of paired differences (..., seeds): whether the interval lies on one
-    side of no difference, or within `margin` of it."""
+    """Apply the rule to many sets of paired differences (..., seeds) at once.
+
+    It returns whether the interval lies on one side of no difference, or within `margin` of it.
+    """
     n = values.shape[-1]
-    half = stats.t.ppf((1 + level) / 2, n - 1) * values.std(-1, ddof=1) / np.sqrt(n)
+    half_width = stats.t.ppf((1 + level) / 2, n - 1) * values.std(-1, ddof=1) / np.sqrt(n)
     center = np.abs(values.mean(-1))
-    return center > half if margin is None else center + half < margin
+    return center > half_width if margin is None else center + half_width < margin
 
 
-def check(wrong: Counter[str], share: float = 0.05) -> None:
-    assert max(wrong.values(), default=0) <= most(share), wrong
+def check(wrong: Counter[str], rate: float = 0.05) -> None:
+    """Check that no error is more frequent than its rate allows."""
+    assert max(wrong.values(), default=0) <= most(rate), wrong
 
 
 @pytest.mark.parametrize(("k", "n"), [(2, 4)])
-def test_a_difference_is_claimed_of_each_question_in_at_most_one_set_in_twenty(k, n):
+def test_false_differences_are_claimed_in_at_most_one_set_in_twenty(k, n):
     """And it is claimed where the rule says so, which `test_the_rule_errs...` holds to more."""
     chance, wrong = np.random.default_rng([k, n]), Counter()
     for _ in range(SETS):
         speeds, peaks, quality = nothing_differs(chance, k, n)
-        found = claimed(analyse_runs(experiment(speeds, peaks, quality)))
+        analysis = claimed(analyse_runs(experiment(speeds, peaks, quality)))
         sides = {SPEED: np.log(speeds), MEMORY: np.log(peaks), QUALITY: quality}
-        assert found == {q for q, s in sides.items() if differs(s[1:] - s[0], joint_level(k)).any()}
-        wrong.update(found)
+        assert analysis == {q for q, s in sides.items() if differs(s[1:] - s[0], joint_level(k)).any()}
+        wrong.update(analysis)
     check(wrong)
 
 
@@ -73,27 +80,27 @@ def test_a_difference_is_claimed_of_each_question_in_at_most_one_set_in_twenty(k
 def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
     """Forty thousand sets of `k` groups that share a baseline, each question over all groups and looks."""
     logs = np.random.default_rng([k, *looks]).normal(size=(k + 1, 40_000, looks[-1]))
-    level, found = joint_level(k, len(looks)), {}
+    level, error_rates = joint_level(k, len(looks)), {}
     for truth, margin in ((0.0, None), (5.0, 5.0)):
-        every = [differs(truth + logs[1:, :, :n] - logs[0, :, :n], level, margin).any(0) for n in looks]
-        found[margin] = float(np.any(every, 0).mean())
-    assert max(found.values()) <= 0.055
+        per_look = [differs(truth + logs[1:, :, :n] - logs[0, :, :n], level, margin).any(0) for n in looks]
+        error_rates[margin] = float(np.any(per_look, 0).mean())
+    assert max(error_rates.values()) <= 0.055
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 4)])
-def test_equality_is_claimed_of_a_loss_of_the_margin_in_at_most_one_set_in_twenty(k, n):
+def test_false_equivalence_at_the_margin_is_claimed_in_at_most_one_set_in_twenty(k, n):
     chance, wrong = np.random.default_rng(3), Counter()
     for _ in range(SETS):
         every = nothing_differs(chance, k, n, MARGIN)
-        found = analyse_runs(experiment(*every), margin=MARGIN)
-        is_wrong = EQUIVALENT in {word for c in found.comparisons for word in c.shown}
+        analysis = analyse_runs(experiment(*every), margin=MARGIN)
+        is_wrong = EQUIVALENT in {word for c in analysis.comparisons for word in c.shown}
         assert is_wrong == differs(every[-1][1:] - every[-1][0], joint_level(k), MARGIN).any()
         wrong.update({EQUIVALENT} if is_wrong else {})
     check(wrong)
 
 
 @pytest.mark.parametrize("looks", [(3, 5)])
-def test_looks_together_err_in_at_most_one_set_in_twenty(looks):
+def test_all_looks_together_err_in_at_most_one_set_in_twenty(looks):
     """A sweep that is looked at as planned, and ends with the first claim."""
     chance, wrong = np.random.default_rng(looks), Counter()
     for _ in range(SETS):
@@ -107,14 +114,16 @@ def test_looks_together_err_in_at_most_one_set_in_twenty(looks):
 
 
 def in_blocks(name: str, values: int, seeds: int) -> list[tuple[int, int]]:
-    """Every value, by its index, with every seed: one block after another."""
+    """Return every value, by its index, with every seed: one block after another."""
     blocks = zip(orders(name, values), range(seeds), strict=False)
     return [(value, seed) for order, seed in blocks for value in order]
 
 
 def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithms of throughput, and each run's number in time, on a machine that slows by 3 % over the whole;
-    the order is drawn within each seed, or (no name) one backend comes behind the other."""
+    """Return log throughput and the position of each run in time, on a machine that slows by 3% in total.
+
+    The order is random within each seed; without a name one backend follows the other.
+    """
     order = in_blocks(name, k + 1, n) if name else np.ndindex(k + 1, n)
     places = np.empty((k + 1, n))
     for moment, run in enumerate(order):
@@ -123,18 +132,18 @@ def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_in_a_drawn_order_drift_passes_for_a_difference_in_at_most_seven_of_a_hundred(k, n):
+def test_with_random_order_drift_is_claimed_as_a_difference_in_at_most_7_of_100_sets(k, n):
     chance, wrong = np.random.default_rng([k, n, 1]), Counter()
     for i in range(SETS):
         logs, places = drifting(chance, f"sweep {i}", k, n)
-        found = claimed(analyse_runs(experiment(100 * np.exp(logs), places=places)))
-        assert ("speed" in found) == differs(logs[1:] - logs[0], joint_level(k)).any()
-        wrong.update(found)
+        analysis = claimed(analyse_runs(experiment(100 * np.exp(logs), places=places)))
+        assert ("speed" in analysis) == differs(logs[1:] - logs[0], joint_level(k)).any()
+        wrong.update(analysis)
     check(wrong, 0.07)
 
 
 def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord]:
-    """The baseline and `k` backends between bookends: each seed of the control once at either end."""
+    """Return the baseline and `k` backends between bookends: each seed of the control once at either end."""
     runs, total = [], (k + 3) * n
     order = [("none", seed, "first") for seed in range(n)]
     backends = ["none", "native", "apex_o1", "fp16"][: k + 1]
@@ -150,20 +159,21 @@ def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord
 
 
 def alarms(analysis: Analysis) -> bool:
+    """Return whether the control shows a drift."""
     (control,) = [c for c in analysis.comparisons if c.is_control]
     return bool(control.drift and control.drift.side_of(1.0))
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 3)])
-def test_the_control_alarms_without_a_drift_in_at_most_one_sweep_in_twenty(k, n):
+def test_the_control_shows_false_drift_in_at_most_one_sweep_in_twenty(k, n):
     chance, wrong = np.random.default_rng([k, n, 8]), Counter()
     for _ in range(SETS):
-        found = analyse_runs(with_control(chance, k, n, 0.0))
-        wrong.update(claimed(found) | ({"alarm"} if alarms(found) else set()))
+        analysis = analyse_runs(with_control(chance, k, n, 0.0))
+        wrong.update(claimed(analysis) | ({"alarm"} if alarms(analysis) else set()))
     check(wrong)
 
 
-def test_the_control_sees_a_drift():
+def test_the_control_shows_a_true_drift():
     chance = np.random.default_rng(9)
     analyses = [analyse_runs(with_control(chance, 1, 4, DRIFT)) for _ in range(8)]
     assert sum(map(alarms, analyses)) >= 7

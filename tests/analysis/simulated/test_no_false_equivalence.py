@@ -1,4 +1,4 @@
-"""Where a run failed, ended in NaN or never learned, no set of records is ever called equivalent."""
+"""If a run failed, ended in NaN or never learned, no set of records is called equivalent."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,18 +17,19 @@ Chance = np.random.Generator
 
 
 def learned(chance: Chance) -> Options:
-    """A good run: backends are the same in truth, and seeds differ by far less than the margin."""
+    """Return a good run: backends do not differ, and seeds differ by far less than the margin."""
     last = 0.93 + chance.normal(0, 0.0004)
     return {"accuracies": [0.5 + chance.normal(0, 0.05), 0.8, last], "speed": chance.normal(100, 0.5)}
 
 
 def at_chance(chance: Chance) -> Options:
+    """Return a run that never does better than guessing."""
     share = chance.binomial(TEST_IMAGES, 1 / CLASSES) / TEST_IMAGES
     return {"accuracies": [0.1, 0.11, min(share, 0.109)]}
 
 
 def bad_ends(chance: Chance) -> list[Options]:
-    """All the ways in which one run can say nothing for its group."""
+    """Return all the ways in which one run can make its group uninformative."""
     last = 0.93 + chance.normal(0, 0.0004)
     nan, inf = float("nan"), float("inf")
     return [
@@ -48,9 +49,9 @@ def bad_ends(chance: Chance) -> list[Options]:
 
 
 def sets(spoil: bool, number: int, seed: int) -> Iterator[tuple[list[RunRecord], str]]:
-    """Sets of runs of two to four backends and three to six seeds, with the backend that is spoilt, if any.
+    """Yield sets of runs of two to four backends and three to six seeds, with the spoilt backend, if any.
 
-    Sometimes one run is, sometimes all of a backend, the baseline or another.
+    Sometimes one run is spoilt, sometimes all runs of a backend, which may be the baseline.
     """
     chance = np.random.default_rng(seed)
     for _ in range(number):
@@ -66,26 +67,26 @@ def sets(spoil: bool, number: int, seed: int) -> Iterator[tuple[list[RunRecord],
         yield [record(b, s, **plan) for (b, s), plan in plans.items()], which if spoil else ""
 
 
-def said_equivalent(runs: list[RunRecord]) -> set[str]:
-    """The compared groups that anything calls the same or that keep their quality."""
+def called_equivalent(runs: list[RunRecord]) -> set[str]:
+    """Return the compared groups that any output calls equal, or that keep their quality."""
     labels = {run.config["backend"] for run in runs} - {"none"}
     terms = [f"{label}: equivalent within {MARGIN}" for label in labels]
     analysis = analyse_runs(runs, margin=MARGIN, require=terms)
-    found = {answer.gate.label for answer in analysis.gate_results if answer.is_shown}
-    found |= {analysis.accent} if "the same within" in analysis.headline else set()
+    labels_called_equal = {answer.gate.label for answer in analysis.gate_results if answer.is_shown}
+    labels_called_equal |= {analysis.accent} if "the same within" in analysis.headline else set()
     for c in analysis.comparisons:
         is_same = c.keeps_quality or EQUIVALENT in c.shown or "same" in analysis.badge(c.group)
-        found |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
-    return found
+        labels_called_equal |= {c.group.label} if is_same or analysis.tone(c.group) == GOOD else set()
+    return labels_called_equal
 
 
 def test_good_sets_are_called_equivalent():
     """Else the test below could not fail."""
-    assert np.mean([len(said_equivalent(runs)) > 0 for runs, _ in sets(False, 8, seed=1)]) > 0.9
+    assert np.mean([len(called_equivalent(runs)) > 0 for runs, _ in sets(False, 8, seed=1)]) > 0.9
 
 
 def test_no_set_with_a_failure_a_nan_or_chance_level_is_called_equivalent():
     for runs, spoilt in sets(True, 60, seed=3):
         # Against a spoilt baseline nobody is equivalent; a spoilt group says nothing of the others.
-        found = said_equivalent(runs)
-        assert not found if spoilt == "none" else spoilt not in found
+        called_equal = called_equivalent(runs)
+        assert not called_equal if spoilt == "none" else spoilt not in called_equal

@@ -18,26 +18,33 @@ RATIO = Relation("speed-up", formatting.ratio, is_ratio=True)
 
 
 def page(rng, n, noise, doctored=1.0):
-    """The verdicts on the speed-ups of three arms, n runs of each against one published to three digits."""
+    """Return the verdicts on the speed-ups of three arms.
+
+    `n` measured runs are compared with one published run, printed to three digits.
+    """
 
     def times(speed, sd):
         values = 100 * speed * np.exp(rng.normal(0, sd, n + 1))
         return pd.Series(values[:-1]), PrintedValue.model_validate(f"{values[-1]:.3g}")
 
-    (base, there), rows = times(1.0, noise[0]), []
+    (base, base_printed), rows = times(1.0, noise[0]), []
     for number, speed in enumerate(ARMS):
-        ours, one = times(speed, noise[-1])
-        ends = (one.value / there.value, one.low / there.high, one.high / there.low)
-        theirs, found = (
-            PublishedEstimate(*(doctored * end for end in ends)),
-            difference(ours, base, log=True, paired_by=""),
+        own, printed = times(speed, noise[-1])
+        ends = (
+            printed.value / base_printed.value,
+            printed.low / base_printed.high,
+            printed.high / base_printed.low,
         )
-        rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", theirs, found))
+        published, measured = (
+            PublishedEstimate(*(doctored * end for end in ends)),
+            difference(own, base, log=True, paired_by=""),
+        )
+        rows.append(AssessedValue(SPEEDS, f"arm {number}", RATIO, "", published, measured))
     return [row.verdict for row in assess_values(rows, 0.1, 0.5)]
 
 
 @pytest.mark.parametrize(("n", "noise"), [(3, (0.15,)), (3, (0.15, 0.05)), (5, (0.02,)), (10, (0.05, 0.15))])
-def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noise):
+def test_an_exact_publication_is_refuted_in_about_one_of_twenty_at_most(n, noise):
     """Also where the noise is beyond the margin, or an arm varies three times as much as the other."""
     rng = np.random.default_rng([n, *(int(1000 * one) for one in noise)])
     pages = [page(rng, n, noise) for _ in range(PAGES)]
@@ -46,7 +53,7 @@ def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noi
 
 
 @pytest.mark.parametrize(("n", "least"), [(3, 0.75), (5, 0.96)])
-def test_at_2_percent_noise_the_exact_is_reproduced_and_what_is_off_by_a_fifth_refuted(n, least):
+def test_at_2_percent_noise_exact_values_are_reproduced_and_wrong_ones_refuted(n, least):
     rng = np.random.default_rng(n)
     exact = [verdict for _ in range(PAGES) for verdict in page(rng, n, (0.02,))]
     assert exact.count(REPRODUCED) / len(exact) >= least

@@ -1,6 +1,4 @@
-"""Means, differences, ratios, levels, further seeds, shares, somebody else's figure: by hand, against SciPy,
-and what the rule of pairing says.
-"""
+"""Statistics against SciPy and hand calculations, and the rule of pairing."""
 
 import math
 from dataclasses import replace
@@ -20,52 +18,52 @@ from ampcompare.analysis.statistics.mean_difference import difference, mean
 from ampcompare.analysis.statistics.multiplicity import estimate_proportion, joint_level, more_seeds
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
-OURS, THEIRS = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)
+SAMPLE_A, SAMPLE_B = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0, 2.2)
 T_2 = 4.302652729696142  # 97.5 % quantile of Student's t with 2 degrees of freedom, from a printed table
 
 
-def of(*values: float, first: int = 0) -> pd.Series:
-    """A figure of each of the seeds `first`, `first` + 1, ..."""
+def sample(*values: float, first: int = 0) -> pd.Series:
+    """Return a sample with the seeds `first`, `first` + 1, ..."""
     return pd.Series(values, index=range(first, first + len(values)), dtype=float)
 
 
-def test_three_pairs_by_hand():
+def test_the_interval_of_three_pairs_equals_the_hand_calculation():
     # Differences 1, 2, 3: deviation 1, error 1/sqrt(3). The seeds themselves are 100 apart.
-    found = difference(of(101, 202, 303), of(100, 200, 300))
-    half = T_2 / math.sqrt(3)
-    assert (found.value, found.observed_range, found.n, found.df) == (2.0, (1.0, 3.0), 3, 2.0)
-    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half), **EXACT)
-    assert found.prediction_interval() == pytest.approx((2 - 2 * half, 2 + 2 * half), **EXACT)
-    assert found.basis == "n = 3, paired by seed"
+    estimate = difference(sample(101, 202, 303), sample(100, 200, 300))
+    half_width = T_2 / math.sqrt(3)
+    assert (estimate.value, estimate.observed_range, estimate.n, estimate.df) == (2.0, (1.0, 3.0), 3, 2.0)
+    assert (estimate.low, estimate.high) == pytest.approx((2 - half_width, 2 + half_width), **EXACT)
+    assert estimate.prediction_interval() == pytest.approx((2 - 2 * half_width, 2 + 2 * half_width), **EXACT)
+    assert estimate.basis == "n = 3, paired by seed"
 
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("level", [0.9, 0.9995])
-def test_intervals_are_scipys(log: bool, level: float, subtests: pytest.Subtests):
-    def assert_is(found, theirs):
-        ends = np.array(theirs.confidence_interval(level))
-        assert found.at_level(level).ends == pytest.approx(tuple(np.exp(ends) if log else ends), **EXACT)
+def test_intervals_equal_scipys(log: bool, level: float, subtests: pytest.Subtests):
+    def assert_is(estimate, b):
+        ends = np.array(b.confidence_interval(level))
+        assert estimate.at_level(level).ends == pytest.approx(tuple(np.exp(ends) if log else ends), **EXACT)
 
-    ours, theirs = np.log([OURS, THEIRS]) if log else np.array([OURS, THEIRS])
+    a, b = np.log([SAMPLE_A, SAMPLE_B]) if log else np.array([SAMPLE_A, SAMPLE_B])
     with subtests.test("mean"):
-        assert_is(mean(of(*OURS), log=log), stats.ttest_1samp(ours, 0))
+        assert_is(mean(sample(*SAMPLE_A), log=log), stats.ttest_1samp(a, 0))
     with subtests.test("paired"):
-        assert_is(difference(of(*OURS), of(*THEIRS), log=log), stats.ttest_rel(ours, theirs))
+        assert_is(difference(sample(*SAMPLE_A), sample(*SAMPLE_B), log=log), stats.ttest_rel(a, b))
     for n, m, basis in [
         (3, 3, "n = 3, not paired"),
         (3, 5, "n = 3 and 5, not paired"),
         (5, 4, "n = 5 and 4, "),
     ]:
         with subtests.test("Welch", n=n, m=m):
-            found = difference(of(*OURS[:n]), of(*THEIRS[:m], first=10), log=log)
-            welch = stats.ttest_ind(ours[:n], theirs[:m], equal_var=False)
-            assert_is(found, welch)
-            assert found.df == pytest.approx(welch.df, **EXACT)
-            assert found.basis.startswith(basis)
+            estimate = difference(sample(*SAMPLE_A[:n]), sample(*SAMPLE_B[:m], first=10), log=log)
+            welch = stats.ttest_ind(a[:n], b[:m], equal_var=False)
+            assert_is(estimate, welch)
+            assert estimate.df == pytest.approx(welch.df, **EXACT)
+            assert estimate.basis.startswith(basis)
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "common", "paired"),
+    ("n_a", "n_b", "common", "paired"),
     [
         (3, 3, 3, True),
         (3, 3, 2, False),  # fewer than three pairs
@@ -76,81 +74,95 @@ def test_intervals_are_scipys(log: bool, level: float, subtests: pytest.Subtests
         (10, 10, 0, False),
     ],
 )
-def test_paired_from_three_pairs_that_are_half_of_the_smaller_side(ours, theirs, common, paired):
-    rng = np.random.default_rng(ours)
-    a, b = of(*rng.normal(size=ours)), of(*rng.normal(size=theirs), first=ours - common)
-    found = difference(a, b)
-    assert found.is_paired == paired
-    assert (found.n, found.sizes) == (common if paired else min(ours, theirs), (ours, theirs))
+def test_runs_are_paired_from_three_pairs_that_cover_half_of_the_smaller_side(n_a, n_b, common, paired):
+    rng = np.random.default_rng(n_a)
+    a, b = sample(*rng.normal(size=n_a)), sample(*rng.normal(size=n_b), first=n_a - common)
+    estimate = difference(a, b)
+    assert estimate.is_paired == paired
+    assert (estimate.n, estimate.sizes) == (common if paired else min(n_a, n_b), (n_a, n_b))
     expected = (a - b).dropna().mean() if paired else a.mean() - b.mean()
-    assert found.value == pytest.approx(expected, **EXACT)
-    alone = f", {ours + theirs - 2 * common} without a partner left out" if ours + theirs > 2 * common else ""
-    assert not paired or found.basis == f"n = {common}, paired by seed{alone}"
+    assert estimate.value == pytest.approx(expected, **EXACT)
+    alone = f", {n_a + n_b - 2 * common} without a partner left out" if n_a + n_b > 2 * common else ""
+    assert not paired or estimate.basis == f"n = {common}, paired by seed{alone}"
 
 
-def test_pairs_are_by_what_the_index_says_not_by_order():
-    found = difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
-    assert (found.value, found.ends) == (1.0, (1.0, 1.0))
-    assert not difference(of(*OURS), of(*THEIRS), paired_by="").is_paired
+def test_pairs_follow_the_index_not_the_order():
+    estimate = difference(pd.Series([10.0, 20, 30], [1, 2, 3]), pd.Series([29.0, 19, 9], [3, 2, 1]))
+    assert (estimate.value, estimate.ends) == (1.0, (1.0, 1.0))
+    assert not difference(sample(*SAMPLE_A), sample(*SAMPLE_B), paired_by="").is_paired
     with pytest.raises(AssertionError, match="multiply"):  # as pandas would, of a label that is there twice
-        difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), of(1, 2, 3))
+        difference(pd.Series([1.0, 2, 3], ["1", "1", "2"]), sample(1, 2, 3))
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (2, 10), (10, 2)])
+@pytest.mark.parametrize(("n_a", "n_b"), [(1, 1), (2, 10), (10, 2)])
 @pytest.mark.parametrize("first", [0, 20])
-def test_below_three_a_side_there_is_what_was_seen_and_no_interval(ours, theirs, first):
-    found = difference(of(*range(1, ours + 1)), of(*[0.5] * theirs, first=first), log=True)
-    assert (found.has_interval, found.ends, found.prediction_interval()) == (False, (None, None), None)
-    pairs = 0 if first else min(ours, theirs)
-    assert found.observed_range == pytest.approx((2.0, 2.0 * (pairs or ours)))
-    assert found.basis.endswith("no interval")
-    assert mean(of(*range(1, ours + 1))).has_interval == (ours >= 3)
+def test_below_three_runs_per_side_there_is_an_observed_range_and_no_interval(n_a, n_b, first):
+    estimate = difference(sample(*range(1, n_a + 1)), sample(*[0.5] * n_b, first=first), log=True)
+    assert (estimate.has_interval, estimate.ends, estimate.prediction_interval()) == (
+        False,
+        (None, None),
+        None,
+    )
+    pairs = 0 if first else min(n_a, n_b)
+    assert estimate.observed_range == pytest.approx((2.0, 2.0 * (pairs or n_a)))
+    assert estimate.basis.endswith("no interval")
+    assert mean(sample(*range(1, n_a + 1))).has_interval == (n_a >= 3)
 
 
-def test_what_cannot_be_told_apart_is_no_certainty():
+def test_the_resolution_is_a_lower_bound_of_the_standard_deviation():
     """Six pairs that differ by one of 1,024 images: the deviation is that, not 0."""
     step = 100 / 1024
-    found = difference(of(*range(50, 56)), of(*range(50, 56)) - step, resolution=step)
-    assert (found.value, found.error, found.spread) == pytest.approx((step, step / 6**0.5, step), **EXACT)
-    apart = difference(of(50, 50, 50), of(49, 49, 49, first=9), resolution=step)
+    estimate = difference(sample(*range(50, 56)), sample(*range(50, 56)) - step, resolution=step)
+    assert (estimate.value, estimate.error, estimate.spread) == pytest.approx(
+        (step, step / 6**0.5, step), **EXACT
+    )
+    apart = difference(sample(50, 50, 50), sample(49, 49, 49, first=9), resolution=step)
     assert apart.error == pytest.approx(step * math.sqrt(2 / 3), **EXACT)
-    assert mean(of(50, 50, 50), resolution=step).error == pytest.approx(step / math.sqrt(3), **EXACT)
-    assert difference(of(*OURS), of(*THEIRS), resolution=0.01) == difference(of(*OURS), of(*THEIRS))
+    assert mean(sample(50, 50, 50), resolution=step).error == pytest.approx(step / math.sqrt(3), **EXACT)
+    assert difference(sample(*SAMPLE_A), sample(*SAMPLE_B), resolution=0.01) == difference(
+        sample(*SAMPLE_A), sample(*SAMPLE_B)
+    )
 
 
 @pytest.mark.parametrize("first", [0, 9], ids=["paired", "not paired"])
 def test_rounding_is_no_spread(first):
     # 0.1 + 0.2 is not 0.3 in binary
-    found = difference(of(0.1 + 0.2, 0.3, 0.3), of(0.2, 0.2, 0.3 - 0.1, first=first))
-    assert (found.error, found.low, found.high) == (0.0, found.value, found.value)
+    estimate = difference(sample(0.1 + 0.2, 0.3, 0.3), sample(0.2, 0.2, 0.3 - 0.1, first=first))
+    assert (estimate.error, estimate.low, estimate.high) == (0.0, estimate.value, estimate.value)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1.7e308])
-def test_a_figure_that_is_no_number_is_left_out(bad):
-    good, spoilt = of(1, 2, 4), of(1, 2, 4, bad)
+def test_nonfinite_values_are_left_out(bad):
+    good, spoilt = sample(1, 2, 4), sample(1, 2, 4, bad)
     assert mean(spoilt) == mean(good)
     assert difference(spoilt, good, log=True) == difference(good, good, log=True)
-    assert mean(of(bad)) is difference(of(bad), good) is difference(of(0.0, -1.0), good, log=True) is None
+    assert (
+        mean(sample(bad))
+        is difference(sample(bad), good)
+        is difference(sample(0.0, -1.0), good, log=True)
+        is None
+    )
 
 
 def test_an_interval_never_leaves_its_bounds_and_a_wide_one_is_infinite():
-    found = difference(of(0.1, 60, 99), of(0.2, 0.1, 0.3))
-    free, bound = found.ends, replace(found, bounds=(-100.0, 100.0)).ends
+    estimate = difference(sample(0.1, 60, 99), sample(0.2, 0.1, 0.3))
+    free, bound = estimate.ends, replace(estimate, bounds=(-100.0, 100.0)).ends
     assert (max(free[0], -100), min(free[1], 100)) == bound
     assert bound[1] == 100 < free[1]
-    assert difference(of(1e-150, 1, 1e150), of(1, 1, 1), log=True).ends == (0.0, math.inf)
+    assert difference(sample(1e-150, 1, 1e150), sample(1, 1, 1), log=True).ends == (0.0, math.inf)
 
 
 PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
 WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80 % bound of the deviation
 
 
-def test_the_level_is_shared_by_groups_and_looks():
+def test_the_level_is_corrected_for_groups_and_looks():
     levels = [joint_level(2), joint_level(2, 3), joint_level(0)]
     assert levels == pytest.approx([0.975, 1 - 0.05 / 6, 0.95], **EXACT)
 
 
 def found_at(level: float, pilot: pd.Series = PILOT):
+    """Return the estimate of the pilot sample at a level."""
     return difference(pilot, 0 * pilot).at_level(level)
 
 
@@ -165,81 +177,85 @@ def power(n: int, level: float, *distances: float) -> float:
     ("claim", "distances"),
     [({"null": 0.0}, [0.5]), ({"margin": 0.9}, [0.4, 1.4]), ({"margin": 1.2}, [0.7, 1.7])],
 )
-def test_so_many_more_reach_the_power_and_one_less_does_not(level, claim, distances):
+def test_the_planned_seeds_reach_the_power_and_one_less_does_not(level, claim, distances):
     more = more_seeds(found_at(level), **claim)
     assert power(3 + more, level, *distances) >= 0.9 > power(3 + more - 1, level, *distances)
 
 
 @pytest.mark.parametrize("margin", [2.0, 39.0, 1e4])
-def test_far_within_the_margin_one_more_is_enough(margin):
+def test_far_within_the_margin_one_more_seed_is_enough(margin):
     """Also where SciPy's non-central t is NaN."""
     assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
 
 
-def test_where_no_number_would_do_there_is_none():
-    found = found_at(0.95)
-    assert more_seeds(found, margin=0.5) is None  # the estimate lies on the edge
-    assert more_seeds(found, margin=0.4) is None
-    assert more_seeds(found, null=0.5) is None  # nothing to tell apart
-    assert more_seeds(found, null=0.49) is None  # thousands
+def test_no_number_of_seeds_is_named_if_none_is_enough():
+    estimate = found_at(0.95)
+    assert more_seeds(estimate, margin=0.5) is None  # the estimate lies on the edge
+    assert more_seeds(estimate, margin=0.4) is None
+    assert more_seeds(estimate, null=0.5) is None  # nothing to tell apart
+    assert more_seeds(estimate, null=0.49) is None  # thousands
     assert more_seeds(difference(PILOT, PILOT), null=0.0) is None  # no spread
     assert more_seeds(difference(PILOT[:2], 0 * PILOT[:2]), null=0.0) is None  # no interval
     ratio = difference(np.exp(PILOT), 0 * PILOT + 1, log=True)
-    assert more_seeds(ratio, null=1.0) == more_seeds(found, null=0.0)
+    assert more_seeds(ratio, null=1.0) == more_seeds(estimate, null=0.0)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
-def test_a_share_is_scipys_exact_binomial(k, n):
-    found = estimate_proportion(k, n)
-    theirs = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
-    assert (found.low, found.high) == pytest.approx(tuple(theirs), **EXACT)
+def test_the_interval_of_a_proportion_equals_scipys_exact_binomial(k, n):
+    proportion = estimate_proportion(k, n)
+    expected = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
+    assert (proportion.low, proportion.high) == pytest.approx(tuple(expected), **EXACT)
 
 
 VALUES = pd.Series([93.1, 93.6, 92.9, 93.3])
 
 
-def assert_differs_at(ours, theirs, p):
+def assert_differs_at(measured, published, p):
     """At every level below 1 - p, and at none above."""
-    assert is_different(ours, theirs, 1 - 1.001 * p)
-    assert not is_different(ours, theirs, 1 - 0.999 * p)
+    assert is_different(measured, published, 1 - 1.001 * p)
+    assert not is_different(measured, published, 1 - 0.999 * p)
 
 
 @pytest.mark.parametrize(("value", "runs"), [(92.0, 1), (93.3, 3), (94.4, 3)])
-def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
-    ours = mean(VALUES)
-    t = (ours.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
-    assert_differs_at(ours, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
+def test_a_printed_value_differs_if_outside_the_prediction_interval(value, runs):
+    estimate = mean(VALUES)
+    t = (estimate.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
+    assert_differs_at(estimate, PublishedEstimate(value, value, value, runs), 2 * stats.t.sf(abs(t), 3))
     # What the digits leave open counts as agreement.
-    assert not is_different(ours, PublishedEstimate(value, min(value, 93.2), max(value, 93.3), runs), 1e-6)
+    assert not is_different(
+        estimate, PublishedEstimate(value, min(value, 93.2), max(value, 93.3), runs), 1e-6
+    )
 
 
-def test_a_figure_with_its_own_interval_is_compared_by_welch():
+def test_a_published_value_with_its_own_interval_is_compared_by_welch():
     others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
-    theirs = PublishedEstimate(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
+    published = PublishedEstimate(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
     welch = stats.ttest_ind(VALUES, others, equal_var=False)
-    assert_differs_at(mean(VALUES), theirs, welch.pvalue)
+    assert_differs_at(mean(VALUES), published, welch.pvalue)
     low, _ = welch.confidence_interval(0.9)
-    assert is_equivalent(mean(VALUES), theirs, -low + 1e-9)
-    assert not is_equivalent(mean(VALUES), theirs, -low - 1e-9)
+    assert is_equivalent(mean(VALUES), published, -low + 1e-9)
+    assert not is_equivalent(mean(VALUES), published, -low - 1e-9)
 
 
-def test_a_printed_figure_is_equal_by_two_one_sided_tests():
-    theirs, ends = (
+def test_a_printed_value_is_equivalent_by_two_one_sided_tests():
+    published, ends = (
         PublishedEstimate(93.0, 92.95, 93.05),
         stats.ttest_1samp(VALUES, 0).confidence_interval(0.9),
     )
     margin = max(92.95 - ends.low, ends.high - 93.05)
-    assert is_equivalent(mean(VALUES), theirs, margin + 1e-9)
-    assert not is_equivalent(mean(VALUES), theirs, margin - 1e-9)
+    assert is_equivalent(mean(VALUES), published, margin + 1e-9)
+    assert not is_equivalent(mean(VALUES), published, margin - 1e-9)
     few = mean(VALUES[:2])
-    assert not is_equivalent(few, theirs, 99.0)
-    assert not is_different(few, theirs, 0.01)
+    assert not is_equivalent(few, published, 99.0)
+    assert not is_different(few, published, 0.01)
 
 
-def test_what_their_own_noise_hides_no_number_of_ours_tells():
-    ours, level = mean(VALUES), 0.01
-    assert count_further_runs(ours, PublishedEstimate(93.2, 93.2, 93.2), 0.8, level) > 0  # to be shown equal
-    assert count_further_runs(ours, PublishedEstimate(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
+def test_no_number_of_runs_decides_if_the_published_value_is_too_uncertain():
+    measured, level = mean(VALUES), 0.01
+    assert (
+        count_further_runs(measured, PublishedEstimate(93.2, 93.2, 93.2), 0.8, level) > 0
+    )  # to be shown equal
+    assert count_further_runs(measured, PublishedEstimate(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
     vague = PublishedEstimate(95.5, 0, 0, error=1.2, df=9)
-    assert count_further_runs(ours, vague, 0.8, level) is None
+    assert count_further_runs(measured, vague, 0.8, level) is None
     assert count_further_runs(mean(VALUES[:2]), vague, 0.8, level) is None

@@ -1,4 +1,4 @@
-"""What the formats of other programs' logs declare of the metric, so that nobody is asked for it."""
+"""The metrics that formats of other programs declare, so that the user need not name them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,19 @@ from ampcompare.analysis.grouping.compared_metric import MAXIMIZE, MINIMIZE, Uni
 from ampcompare.runs import RunRecord
 from ampcompare.runs.metric_definitions import definition_of
 
-BEST_MODEL, GREATER = "metric_for_best_model", "greater_is_better"  # of Hugging Face's TrainingArguments
-TIMM = "eval_top1"  # of timm's summary, in percent
+BEST_MODEL, GREATER = "metric_for_best_model", "greater_is_better"  # Hugging Face's TrainingArguments
+TIMM = "eval_top1"  # timm's summary, in percent
 
 
 @dataclass(frozen=True)
 class DeclaredMetric:
-    """A metric by its key, with its goal (`maximize`, `minimize`, "" where only the key is declared)."""
+    """A declared metric.
+
+    Attributes:
+        key: The logged key.
+        goal: `maximize` or `minimize`, "" if only the key is declared.
+        unit: The unit of its values, None if it is not declared.
+    """
 
     key: str
     goal: str = ""
@@ -21,38 +27,42 @@ class DeclaredMetric:
 
 
 def declared_metrics(runs: Sequence[RunRecord]) -> list[DeclaredMetric]:
-    """Return the metrics that all runs declare, those first by which somebody chose: a sweep's, that of
-    Hugging Face's best model, timm's accuracy; then those that W&B's `define_metric` gives a goal.
+    """Return the metrics that all runs declare.
+
+    Metrics that somebody selected come first: a sweep's metric, that of Hugging Face's best model, and timm's
+    accuracy. Metrics with a goal from W&B's `define_metric` follow.
     """
-    every = [[*_declared_by(run)] for run in runs]
-    first = every[0] if every else []
-    common = [one for one in first if all(one in other for other in every)]
-    return [one for one in dict.fromkeys(common) if is_logged(one.key, runs)]
+    per_run = [[*_declared_by(run)] for run in runs]
+    of_first_run = per_run[0] if per_run else []
+    shared = [
+        metric for metric in of_first_run if all(metric in metrics_of_run for metrics_of_run in per_run)
+    ]
+    return [metric for metric in dict.fromkeys(shared) if is_logged(metric.key, runs)]
 
 
 def declared_goal(key: str, runs: Sequence[RunRecord]) -> str:
     """Return the goal that the runs declare of a key, "" where they do not, or declare different ones."""
-    goals = {one.goal for run in runs for one in _declared_by(run) if one.key == key and one.goal}
+    goals = {metric.goal for run in runs for metric in _declared_by(run) if metric.key == key and metric.goal}
     goals |= {goal for run in runs if (goal := definition_of(key, run.definitions).goal)}
     return goals.pop() if len(goals) == 1 else ""
 
 
 def chosen_metric(runs: Sequence[RunRecord]) -> DeclaredMetric | None:
-    """Return the one declared metric with a goal, None where there is none or several of one kind."""
-    found = [one for one in declared_metrics(runs) if one.goal]
-    defined = {name for run in runs for name in run.definitions}
-    chosen = [one for one in found if one.key not in defined] or found
-    return chosen[0] if chosen and (len(chosen) == 1 or chosen[0].key not in defined) else None
+    """Return the one declared metric with a goal; None if there is none, or if several are equally likely."""
+    with_goal = [metric for metric in declared_metrics(runs) if metric.goal]
+    defined_keys = {name for run in runs for name in run.definitions}
+    chosen = [metric for metric in with_goal if metric.key not in defined_keys] or with_goal
+    return chosen[0] if chosen and (len(chosen) == 1 or chosen[0].key not in defined_keys) else None
 
 
 def _declared_by(run: RunRecord) -> Iterator[DeclaredMetric]:
     if run.objective is not None:
         yield DeclaredMetric(*run.objective)
-    named, greater = run.option(BEST_MODEL), run.option(GREATER)
-    if isinstance(named, str) and named:
-        bare = named.removeprefix("eval_")
+    best_model_metric, greater = run.option(BEST_MODEL), run.option(GREATER)
+    if isinstance(best_model_metric, str) and best_model_metric:
+        bare = best_model_metric.removeprefix("eval_")
         goal = (MAXIMIZE if greater else MINIMIZE) if isinstance(greater, bool) else ""
-        keys = [key for key in (f"eval/{bare}", f"eval_{bare}", named) if key in run.logged]
+        keys = [key for key in (f"eval/{bare}", f"eval_{bare}", best_model_metric) if key in run.logged]
         yield from (DeclaredMetric(key, goal) for key in keys[:1])
     if TIMM in run.logged and any(path.suffix.lower() == ".csv" for path in run.paths):
         yield DeclaredMetric(TIMM, MAXIMIZE, Unit.PERCENT)

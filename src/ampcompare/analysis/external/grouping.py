@@ -1,7 +1,7 @@
-"""What tells runs apart: the compared setting with its baseline, settings that make groups, and seeds.
+"""Infer what distinguishes runs: the compared setting, settings that split groups, and seeds.
 
-Runs of one named arm are repeats, whatever else differs between them; that is listed, and `--split-by KEY`
-makes groups of it. Of our own training every option says itself what it is to a run.
+Runs of a named arm are repeats, whatever else differs between them. These differences are listed, and
+`--split-by KEY` splits the runs by them. For our own training, each option declares its role.
 """
 
 from collections.abc import Sequence
@@ -23,25 +23,25 @@ from ampcompare.runs.loader import ARM
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime.formatting import numeric_sort_key, printable, short, some
 
-BASELINE = "none"  # of our own runs
+BASELINE = "none"  # for our own runs
 SEED = "seed"  # the key of a seed that needs no option
 DEVICE_OPTION = "device"
 NULLS = frozenset({"null", "none"})
 MAX_KEYS = 8
-Columns = dict[str, tuple[str, ...]]  # of each setting the values of all runs, as text
+Columns = dict[str, tuple[str, ...]]  # by setting, the value of each run as text
 
 
 @dataclass
 class Grouping:
-    """What tells the runs apart.
+    """What distinguishes the runs.
 
     Attributes:
-        keys: The compared key, and those that every label shows.
+        keys: The compared key, and other keys in the labels.
         baseline: The value of the compared key that the others are compared with.
-        settings: Of each run all that must be equal for runs to be pooled.
-        seeds: Of each run the seed by which it is paired, None where none is known.
-        notes: How the runs were told apart.
-        doubts: What differs and makes no groups.
+        settings: For each run, the settings that must be equal for runs to be pooled.
+        seeds: For each run, the seed that pairs it; None if it is not known.
+        notes: How the grouping was inferred.
+        doubts: Differences that split no groups.
     """
 
     keys: tuple[str, ...] = ()
@@ -60,35 +60,43 @@ def group_own(
     seed: str | None,
     ignore: Sequence[str],
 ) -> Grouping:
-    """Group runs of our training by the backend, or by arms that somebody named.
+    """Group runs of our own training by the backend, or by named arms.
 
-    The config of loops under our recorder makes no groups but for our options: what differs is listed.
-    Raises UserError for a key that no run has.
+    For loops under our recorder, only our options split groups. Other differences in their config are listed.
+
+    Raises:
+        UserError: An option names a key that no run has.
     """
     columns = _columns(runs)
     keys = (*(group_by or [ARM if ARM in columns else BACKEND]), *split_by)
     if baseline is None:
         baseline = columns[ARM][0] if keys[0] == ARM and ARM in columns else _of_fp32(runs)
     seed = _seed_key(columns, seed)
-    aside: list[str] = []
+    not_splitting: list[str] = []
     if any(run.is_recorded for run in runs):
-        own = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM)
-        others = [key for key in columns if not (find_option(key) or key.startswith(own))]
-        free = {key: columns[key] for key in others}
-        aside = [key for key in differing_settings(free) if key not in (*keys, *ignore, seed)]
-    settings = [settings_of(run, aside=[*aside, seed]) for run in runs]
-    known = [BACKEND, *dict.fromkeys(key for one in settings for key in one)]
-    for option, named in (("--group-by", group_by or ()), ("--split-by", split_by), ("--ignore", ignore)):
-        for key in (key for key in named if key not in known):
-            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
+        own_prefixes = (f"{metrics.ENVIRONMENT}.", "recorder", "precision.", BACKEND, ARM)
+        others = [key for key in columns if not (find_option(key) or key.startswith(own_prefixes))]
+        other_columns = {key: columns[key] for key in others}
+        not_splitting = [
+            key for key in differing_settings(other_columns) if key not in (*keys, *ignore, seed)
+        ]
+    settings = [settings_of(run, ignored=[*not_splitting, seed]) for run in runs]
+    known_keys = [BACKEND, *dict.fromkeys(key for settings_of_run in settings for key in settings_of_run)]
+    for option, named_keys in (
+        ("--group-by", group_by or ()),
+        ("--split-by", split_by),
+        ("--ignore", ignore),
+    ):
+        for key in (key for key in named_keys if key not in known_keys):
+            hint = did_you_mean(key, known_keys, 0.5) or "name a config key such as backend or batch_size"
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")
     seeds = [run.option(seed) for run in runs]
-    doubts = _differences(columns, aside)
+    doubts = _differences(columns, not_splitting)
     return Grouping(tuple(dict.fromkeys(keys)), baseline, settings, seeds, [], doubts)
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
-    """Return the baseline of our runs and of recorded loops, whose word for fp32 is their own."""
+    """Return the baseline of our runs and of recorded loops, which may have their own name for fp32."""
     values = [str(run.option(BACKEND)) for run in runs]
     meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
     return BASELINE if BASELINE in values else next(meant, BASELINE)
@@ -102,31 +110,33 @@ def group_external(
     seed: str | None,
     ignore: Sequence[str],
 ) -> Grouping:
-    """Group other programs' runs by named arms, or by the settings that the user names.
+    """Group runs of other programs by named arms, or by the settings that the user names.
 
     Raises:
-        MissingInput: Neither names what is compared, or no baseline is named for a setting.
-        UserError: A key or value that no run has.
+        MissingInput: Neither arms nor a compared setting is named, or no baseline is named for a setting.
+        UserError: An option names a key or value that no run has.
     """
     columns = _columns(runs)
-    for option, named in (("--group-by", group_by or ()), ("--split-by", split_by)):
-        _check(option, named, columns)
+    for option, named_keys in (("--group-by", group_by or ()), ("--split-by", split_by)):
+        _check(option, named_keys, columns)
     _check("--ignore", [key for key in ignore if key != DEVICE_OPTION], columns)
     seed = _seed_key(columns, seed)
     keys = _compared_keys(runs, columns, group_by, seed)
-    every = tuple(dict.fromkeys((*keys, *split_by)))
-    values = [*dict.fromkeys(columns[every[0]])]
-    found = Grouping(every, _baseline(every[0], values, baseline, runs))
-    found.settings = [{key: columns[key][place] for key in every} for place in range(len(runs))]
-    found.seeds = [None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))]
+    label_keys = tuple(dict.fromkeys((*keys, *split_by)))
+    values = [*dict.fromkeys(columns[label_keys[0]])]
+    grouping = Grouping(label_keys, _baseline(label_keys[0], values, baseline, runs))
+    grouping.settings = [{key: columns[key][index] for key in label_keys} for index in range(len(runs))]
+    grouping.seeds = [
+        None if value == NOT_SET else value for value in columns.get(seed, (NOT_SET,) * len(runs))
+    ]
     machine = {
         f"{metrics.ENVIRONMENT}.{key}": tuple(as_text(run.machine.facts.get(key, NOT_SET)) for run in runs)
         for key in dict.fromkeys(key for run in runs for key in run.machine.facts if is_distinguishing(key))
     }
-    known = {*every, seed, *ignore}
-    free = {key: column for key, column in {**columns, **machine}.items() if key not in known}
-    found.doubts += _differences(free, differing_settings(free))
-    return found
+    handled = {*label_keys, seed, *ignore}
+    other_columns = {key: column for key, column in {**columns, **machine}.items() if key not in handled}
+    grouping.doubts += _differences(other_columns, differing_settings(other_columns))
+    return grouping
 
 
 def _columns(runs: Sequence[RunRecord]) -> Columns:
@@ -136,12 +146,12 @@ def _columns(runs: Sequence[RunRecord]) -> Columns:
 
 
 def _check(option: str, keys: Sequence[str], columns: Columns) -> None:
-    """Raise UserError for a key that no run has; it names those that differ."""
+    """Raise an error for a key that no run has. It names the keys that differ."""
     for key in (key for key in keys if key not in columns):
-        near = did_you_mean(key, list(columns)[:5000], 0.5)
+        hint = did_you_mean(key, list(columns)[:5000], 0.5)
         differing = [short(printable(name)) for name in differing_settings(columns)]
-        there = f"the runs differ in {some(differing, MAX_KEYS) or 'no setting'}"
-        raise UserError(f"{option} {key!r}: no run has this setting; {near and near + ' '}{there}")
+        differences = f"the runs differ in {some(differing, MAX_KEYS) or 'no setting'}"
+        raise UserError(f"{option} {key!r}: no run has this setting; {hint and hint + ' '}{differences}")
 
 
 def _seed_key(columns: Columns, seed: str | None) -> str:
@@ -153,7 +163,7 @@ def _seed_key(columns: Columns, seed: str | None) -> str:
 def _compared_keys(
     runs: Sequence[RunRecord], columns: Columns, group_by: Sequence[str] | None, seed: str
 ) -> tuple[str, ...]:
-    """Return what is compared: as named, else the arms, else the one setting that a sweep varies."""
+    """Return what is compared: the named settings, else the arms, else the only setting of a sweep."""
     if group_by:
         return tuple(group_by)
     if ARM in columns:
@@ -166,17 +176,25 @@ def _compared_keys(
 
 
 def _baseline(key: str, values: Sequence[str], named: str | None, runs: Sequence[RunRecord]) -> str:
-    """Return the baseline: the named value as the runs have it (`32` for 32.0), else the first of named arms,
-    else the first value of a sweep. Raises UserError for a value that no run has, else MissingInput.
+    """Return the value of the baseline.
+
+    It is the named value as the runs have it (`32` for 32.0), else the first named arm, else the first value
+    of a sweep.
+
+    Raises:
+        UserError: No run has the named value.
+        MissingInput: Nothing says which value is the baseline.
     """
     if named is not None:
-        alike = [value for value in values if _is_same(value.lower(), named.lower())]
-        if named in values or alike:
-            return named if named in values else alike[0]
-        near = did_you_mean(named, values, 0.5)
-        there = some([short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS)
-        what = f"no run has this value of {key}; {near and near + ' '}there is {there}"
-        raise UserError(f"--baseline {named!r}: {what}")
+        equal = [value for value in values if _is_same(value.lower(), named.lower())]
+        if named in values or equal:
+            return named if named in values else equal[0]
+        hint = did_you_mean(named, values, 0.5)
+        values_present = some(
+            [short(printable(value)) for value in sorted(values, key=numeric_sort_key)], MAX_KEYS
+        )
+        problem = f"no run has this value of {key}; {hint and hint + ' '}there is {values_present}"
+        raise UserError(f"--baseline {named!r}: {problem}")
     swept = [as_text(value) for value in runs[0].swept.get(key, ())]
     if key == ARM or len(values) == 1:
         return values[0]
@@ -191,9 +209,11 @@ def _is_same(value: str, named: str) -> bool:
 
 
 def _differences(columns: Columns, keys: Sequence[str]) -> list[str]:
-    """Say in which settings runs differ that are taken together."""
+    """Return a sentence with the settings that differ between runs that are pooled or compared."""
     shown = [f"{short(printable(key))} ({values_in(columns[key])})" for key in keys]
     if not shown:
         return []
-    told = some(shown, MAX_KEYS)
-    return [f"Runs differ, and are taken together or compared, in {told}: --split-by KEY makes groups of it."]
+    listing = some(shown, MAX_KEYS)
+    return [
+        f"Runs differ, and are taken together or compared, in {listing}: --split-by KEY makes groups of it."
+    ]

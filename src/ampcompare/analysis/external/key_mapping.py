@@ -1,7 +1,7 @@
-"""What the user names of other programs' runs: a logged key for each role, with its unit.
+"""Map logged keys of other programs to our metrics, with their units, as the user describes them.
 
-`--throughput KEY:per_second`, `--time KEY:seconds|ms[:cumulative]` and `--memory KEY:MiB|GiB|bytes` become a
-Measure each, whose `apply` puts the key's values under our own names, in our units.
+`--throughput KEY:per_second`, `--time KEY:seconds|ms[:cumulative]` and `--memory KEY:MiB|GiB|bytes` each
+become a KeyMapping. Its `apply` stores the values of the key under our name, in our unit.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ampcompare.runtime.formatting import printable
 
 THROUGHPUT, TIME, MEMORY = "throughput", "time", "memory"
 CUMULATIVE = "cumulative"
-# What makes our unit of a logged value: items per second, seconds, MiB.
+# Factors from logged values to our units: items per second, seconds, MiB.
 UNITS = {
     THROUGHPUT: {"per_second": 1.0},
     TIME: {"seconds": 1.0, "ms": 1e-3},
@@ -30,7 +30,7 @@ FORMS = {
     TIME: "KEY:seconds or KEY:ms, with :cumulative where it counts from the start",
     MEMORY: "KEY:MiB, KEY:GiB or KEY:bytes",
 }
-# Our names of each, in rows and in the summary of a run without rows of it.
+# Our keys for each role: in rows, and in the summary of a run without such rows.
 NAMES = {
     THROUGHPUT: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
     TIME: (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN),
@@ -40,7 +40,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class KeyMapping:
-    """A logged key in a role.
+    """A logged key and its role.
 
     Attributes:
         role: THROUGHPUT, TIME or MEMORY.
@@ -56,19 +56,22 @@ class KeyMapping:
 
     @property
     def text(self) -> str:
-        """How it is read, for the reader: `step_time in ms as the time of a step`."""
+        """The mapping in words: `step_time as the time (ms)`."""
         kind = "cumulative time" if self.is_cumulative else self.role
         return f"{printable(self.key)} as the {kind} ({self.unit.replace('_', ' ')})"
 
     @property
     def shown_unit(self) -> str:
-        """The unit in which the figure is shown."""
+        """The unit in which the value is shown."""
         if self.role == MEMORY:
             return MIB
         return printable(self.key) if self.role == THROUGHPUT else "steps/s" if self.is_cumulative else "1/s"
 
     def apply(self, run: RunRecord) -> RunRecord:
-        """Return the run with the key's values under our name, in our unit, in place of what it has of it."""
+        """Return the run with the values of the key under our name and in our unit.
+
+        Values that the run already has under our name are replaced.
+        """
         in_rows, in_summary = NAMES[self.role]
         bare = replace(
             run,
@@ -77,16 +80,18 @@ class KeyMapping:
         )
         values = run.numbers(self.key) * UNITS[self.role][self.unit]
         if self.is_cumulative:
-            return bare.adding({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
+            return bare.with_columns({metrics.TRAIN_SECONDS: values, in_rows: _rates(run, values)})
         if np.isfinite(values).any():
-            return bare.adding({in_rows: self._figure(values)})
-        told = run.summary_number(self.key)
-        if told is not None:
-            bare.summary[in_summary] = float(self._figure(np.array(told * UNITS[self.role][self.unit])))
+            return bare.with_columns({in_rows: self._figure(values)})
+        in_run_summary = run.summary_number(self.key)
+        if in_run_summary is not None:
+            bare.summary[in_summary] = float(
+                self._figure(np.array(in_run_summary * UNITS[self.role][self.unit]))
+            )
         return bare
 
     def _figure(self, values: np.ndarray) -> np.ndarray:
-        """Return the figure that is compared: of a duration how many there are in a second."""
+        """Return the compared value: for a duration, how many of it fit in a second."""
         with np.errstate(all="ignore"):
             return 1 / values if self.role == TIME else values
 
@@ -96,16 +101,18 @@ def _rates(run: RunRecord, seconds: np.ndarray) -> np.ndarray:
     steps = run.numbers(metrics.STEP)
     steps = steps if np.isfinite(steps).any() else np.arange(float(run.rows))
     rows = np.flatnonzero(np.isfinite(seconds) & np.isfinite(steps))
-    gone, done = np.diff(seconds[rows]), np.diff(steps[rows])
-    is_moving = (gone > 0) & (done > 0)
+    time_passed, steps_done = np.diff(seconds[rows]), np.diff(steps[rows])
+    is_moving = (time_passed > 0) & (steps_done > 0)
     rates = np.full(run.rows, np.nan)
-    rates[rows[1:][is_moving]] = done[is_moving] / gone[is_moving]
+    rates[rows[1:][is_moving]] = steps_done[is_moving] / time_passed[is_moving]
     return rates
 
 
 def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMapping:
-    """Return what `--throughput`, `--time` or `--memory` names. Raises UserError for another form, and for a
-    key that no run has as a number.
+    """Return the mapping that `--throughput`, `--time` or `--memory` names.
+
+    Raises:
+        UserError: The text has another form, or no run has the key as a number.
     """
     key, is_cumulative = text, False
     if role == TIME and key.endswith(f":{CUMULATIVE}"):
@@ -114,43 +121,51 @@ def parse_key_mapping(role: str, text: str, runs: Sequence[RunRecord]) -> KeyMap
     if not key or unit not in UNITS[role]:
         raise UserError(f"--{role} {text!r}: expected {FORMS[role]}")
     if not is_logged(key, runs):
-        every = {name for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
-        known = sorted(name for name in every if not name.startswith("_"))
-        near, there = nearest_key(key, known), ", ".join(known[:12]) or "nothing"
-        raise UserError(f"--{role} {key!r}: no run has it as a number; {near and near + ' '}logged: {there}")
+        names = {name for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
+        sorted_names = sorted(name for name in names if not name.startswith("_"))
+        hint, listing = nearest_key(key, sorted_names), ", ".join(sorted_names[:12]) or "nothing"
+        raise UserError(
+            f"--{role} {key!r}: no run has it as a number; {hint and hint + ' '}logged: {listing}"
+        )
     return KeyMapping(role, key, unit, is_cumulative)
 
 
 def parse_key_mappings(options: dict[str, str | None], runs: Sequence[RunRecord]) -> list[KeyMapping]:
-    """Return a Measure for each role that is named. Raises UserError where both name the speed."""
+    """Return a mapping for each role that is named.
+
+    Raises:
+        UserError: Both throughput and time are named.
+    """
     if options.get(THROUGHPUT) and options.get(TIME):
         raise UserError("--time: --throughput says how fast a run is, too; name one of them")
     return [parse_key_mapping(role, text, runs) for role, text in options.items() if text]
 
 
-# The step of rows in which no format declares one, by the formats' own names.
+# Keys of the step, by the formats' own names, if no format declares one.
 STEP_KEYS = (*GLOBAL_STEPS, "step", "iteration", "iter")
 EPOCH_KEYS = (metrics.EPOCH, "train/epoch")
-OWN_STEP = "_step"  # W&B's: one a call of log(), or what log(step=...) says
+OWN_STEP = "_step"  # W&B's own step: one per call of log(), or what log(step=...) passes
 
 
 def counts_rows(run: RunRecord) -> bool:
-    """Return whether W&B's own step is no more than the number of the row: nobody gave `log(step=...)`."""
+    """Return whether W&B's own step is only the row number, because nobody passed `log(step=...)`."""
     return bool((np.diff(run.values(OWN_STEP), prepend=-1) == 1).all())
 
 
 def with_clock(run: RunRecord, step: str) -> RunRecord:
-    """Return the run with our names for its step, its epoch and its clock, where it has them under others."""
-    found = {metrics.STEP: step, metrics.EPOCH: next((key for key in EPOCH_KEYS if key in run.logged), "")}
+    """Return the run with step, epoch and clock under our names."""
+    keys = {metrics.STEP: step, metrics.EPOCH: next((key for key in EPOCH_KEYS if key in run.logged), "")}
     if (clock := _clock(run)) is not None and metrics.ELAPSED not in run.logged:
-        run = run.adding({metrics.ELAPSED: clock})
-    added = {ours: run.logged[key] for ours, key in found.items() if key in run.logged}
+        run = run.with_columns({metrics.ELAPSED: clock})
+    added = {name: run.logged[key] for name, key in keys.items() if key in run.logged}
     return replace(run, logged=run.logged | added)
 
 
 def _clock(run: RunRecord) -> np.ndarray | None:
-    """Return the seconds that the run was at work, of each row. W&B's `_runtime` begins again where a run is
-    resumed offline: what it gained from row to row is added up. Rows in another order gain nothing.
+    """Return the seconds of work up to each row, None if they are not recorded.
+
+    W&B's `_runtime` restarts when a run is resumed offline, so its increases from row to row are summed. A
+    decrease adds nothing.
     """
     runtime, stamps = run.numbers("_runtime"), run.numbers("_timestamp")
     rows = np.flatnonzero(np.isfinite(runtime))

@@ -1,4 +1,4 @@
-"""What has to be asked of other programs' runs: a question each, candidates, and arguments to copy."""
+"""Questions about runs of other programs: each with its candidates, and with arguments to copy."""
 
 import os
 from collections import Counter
@@ -20,12 +20,12 @@ NO_CANDIDATES = frozenset({*STEP_KEYS, *EPOCH_KEYS})
 
 
 class MissingInput(UserError):
-    """What nobody can know of other programs' runs, and the user has to name.
+    """Information that runs of other programs do not have and the user must give.
 
     Attributes:
-        questions: A line for each thing that is missing, with its candidates.
-        arguments: What could be said, as words of the command line.
-        arms: What could be said of the sources, `fp32=logs/a` each; empty where these stay as they are.
+        questions: One line for each missing item, with its candidates.
+        arguments: Example arguments for the command line.
+        arms: Example sources with names (`fp32=logs/a`); empty if the sources stay as they are.
     """
 
     def __init__(self, questions: Sequence[str], arguments: Sequence[str], arms: Sequence[str] = ()) -> None:
@@ -39,33 +39,37 @@ class MissingInput(UserError):
         return "what these runs do not say has to be named"
 
     def as_command(self, command: str) -> UserError:
-        """Return the error with the whole command to copy."""
+        """Return the error with a complete command to copy."""
         return UserError(self.summary, [*self.questions, f"for example: {command}"])
 
 
 def metric_question(runs: Sequence[RunRecord], keys: Sequence[str] | None = None) -> tuple[str, list[str]]:
-    """Return the question for the metric and the arguments for its first candidate.
+    """Return the question for the metric, and the arguments for its first candidate.
 
     Args:
         runs: The runs.
-        keys: The candidates, None for all that the runs logged.
+        keys: The candidates, None for everything that the runs logged.
     """
     names = _candidates(runs) if keys is None else list(keys)
-    shown = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
-    there = some(shown, MAX_CANDIDATES) if shown else "nothing that is a number was logged"
-    question = f"the metric: --metric KEY:max or KEY:min (and :percent or :fraction of an accuracy): {there}"
+    texts = [f"{short(printable(key))} ({_last_values(key, runs)})" for key in names]
+    candidates = some(texts, MAX_CANDIDATES) if texts else "nothing that is a number was logged"
+    question = (
+        f"the metric: --metric KEY:max or KEY:min (and :percent or :fraction of an accuracy): {candidates}"
+    )
     return question, ["--metric", f"{names[0]}:{suggested_way(names[0], runs)}"] if names else []
 
 
 def suggested_way(key: str, runs: Sequence[RunRecord]) -> str:
-    """Return `min` or `max` for an example to copy; the reader decides."""
+    """Return `min` or `max` for an example to copy. The user decides."""
     goal = declared_goal(key, runs) or GOALS.get(metrics.guess_direction(key), "")
     return "min" if goal == MINIMIZE else "max"
 
 
 def _candidates(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the keys that were logged as numbers: those of most runs first, what is logged seldom (an
-    evaluation) before what is logged often, and last what is logged once.
+    """Return the keys that were logged as numbers, the most likely metrics first.
+
+    Keys that most runs have come first. Keys that are logged rarely (an evaluation) come before keys that are
+    logged often. Keys that are logged once come last.
     """
     counts: dict[str, list[int]] = {}
     for run in runs:
@@ -74,6 +78,7 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
                 counts.setdefault(key, []).append(count)
 
     def rank(key: str) -> tuple[int, bool, float, str]:
+        """Return the sort key of a logged key."""
         count = float(np.median(counts[key]))
         return -len(counts[key]), count <= 1, count, key
 
@@ -81,37 +86,41 @@ def _candidates(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _last_values(key: str, runs: Sequence[RunRecord]) -> str:
-    """`last 0.91`, `last 0.91 to 0.93`: the last values of the runs."""
-    found = ((run.values(key), run.summary_number(key)) for run in runs)
-    each = (float(values[-1]) if len(values) else told for values, told in found)
-    last = [value for value in each if value is not None]
-    ends = dict.fromkeys(formatting.number(end) for end in (min(last), max(last))) if last else {}
+    """Return the range of the runs' last values: `last 0.91`, `last 0.91 to 0.93`."""
+    values_and_summaries = ((run.values(key), run.summary_number(key)) for run in runs)
+    last_or_none = (
+        float(values[-1]) if len(values) else in_summary for values, in_summary in values_and_summaries
+    )
+    known = [value for value in last_or_none if value is not None]
+    ends = dict.fromkeys(formatting.number(end) for end in (min(known), max(known))) if known else {}
     return f"last {' to '.join(ends)}" if ends else "no value"
 
 
 def arms_question(
     runs: Sequence[RunRecord], columns: Mapping[str, Sequence[str]]
 ) -> tuple[str, list[str], list[str]]:
-    """Return the question for what is compared, arguments for the first candidate, or sources with names."""
+    """Return the question for what is compared, example arguments, and example sources with names."""
     differing = differing_settings(columns)
-    shown = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
-    there = f", one of {some(shown, MAX_CANDIDATES)}" if shown else "; no setting differs between the runs"
-    named = "NAME=SOURCE for each arm, the baseline first"
-    question = f"what is compared: {named}, or --group-by KEY and --baseline VALUE{there}"
+    texts = [f"{short(printable(key))} ({values_in(columns[key])})" for key in differing]
+    candidates = (
+        f", one of {some(texts, MAX_CANDIDATES)}" if texts else "; no setting differs between the runs"
+    )
+    form = "NAME=SOURCE for each arm, the baseline first"
+    question = f"what is compared: {form}, or --group-by KEY and --baseline VALUE{candidates}"
     if differing:
         return question, ["--group-by", differing[0], "--baseline", columns[differing[0]][0]], []
     return question, [], _arms_by_place(runs) or ["fp32=FOLDER", "bf16=FOLDER"]
 
 
 def differing_settings(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the settings that differ, those first whose values are shared by several runs, and few."""
+    """Return the settings that differ; first those with few values that several runs share."""
     counts = {key: len({*column}) for key, column in columns.items()}
-    known = [key for key, count in counts.items() if count > 1]
-    return sorted(known, key=lambda key: (counts[key] == len(columns[key]) > 2, counts[key], key))
+    differing = [key for key, count in counts.items() if count > 1]
+    return sorted(differing, key=lambda key: (counts[key] == len(columns[key]) > 2, counts[key], key))
 
 
 def values_in(column: Sequence[str]) -> str:
-    """Return the values of a setting: `32-true and bf16-mixed`, or how many there are."""
+    """Return the values of a setting, such as `32-true and bf16-mixed`, or how many there are."""
     values = sorted({*column}, key=numeric_sort_key)
     return (
         some([short(printable(value), 24) for value in values])
@@ -121,14 +130,14 @@ def values_in(column: Sequence[str]) -> str:
 
 
 def _arms_by_place(runs: Sequence[RunRecord]) -> list[str]:
-    """Return `NAME=FOLDER` or `NAME=FILE` for each that holds runs of its own, where there are few."""
+    """Return `NAME=FOLDER` or `NAME=FILE` for each folder or file with runs, if there are few."""
     files = [path for run in runs for path in run.paths[:1]]
-    places = [path.parent for path in files]
-    if len({*places}) < 2:
+    folders = [path.parent for path in files]
+    if len({*folders}) < 2:
         names = {path.stem for path in files if not set(path.stem) & set("=:")}
         return [f"{path.stem}={path}" for path in files] if 2 <= len(names) == len(files) <= MAX_ARMS else []
-    top = os.path.commonpath(places)
-    parts = Counter(place.relative_to(top).parts[:1] for place in places)
+    top = os.path.commonpath(folders)
+    parts = Counter(folder.relative_to(top).parts[:1] for folder in folders)
     if () in parts or not 2 <= len(parts) <= MAX_ARMS:
         return []
     return [f"{name}={os.path.join(top, name)}" for (name,) in parts]

@@ -1,4 +1,4 @@
-"""Read a set of runs under one vocabulary: ours as they record themselves, others as the user names them."""
+"""Read runs under one vocabulary: ours as they record themselves, others as the user describes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +53,7 @@ ONE_DEVICE = "one device, as you say"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """What the user names, as for `analyse_runs`; None is left to the runs, or asked for."""
+    """The options of `analyse_runs` that say how runs are read. None is left to the runs, or asked for."""
 
     baseline: str | None = None
     metric: str | None = None
@@ -70,15 +70,15 @@ class ReadingOptions:
 
 @dataclass
 class RunReading:
-    """The runs under our names, what they are compared by, and what has to be said of that.
+    """The runs under our names, and what they are compared by.
 
     Attributes:
-        runs: The runs; those of other programs with our names beside their own.
+        runs: The runs. Those of other programs have our names beside their own.
         metric: The compared metric.
-        grouping: What tells the runs apart.
-        quantities: The units of speed and memory, and what counts steps.
+        grouping: What distinguishes the runs.
+        quantities: The units of throughput and memory, and what counts steps.
         notes: How the runs were read.
-        doubts: Reasons not to trust that.
+        doubts: Doubts about how they were read.
         is_own: Whether this program trained all of the runs, so that its sweeps can add more.
     """
 
@@ -95,8 +95,8 @@ def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
     """Read a set of runs.
 
     Raises:
-        MissingInput: What other programs' runs do not say and the user does not name, with candidates.
-        UserError: An option names what no run has.
+        MissingInput: Runs of other programs lack information and the user did not give it.
+        UserError: An option names something that no run has.
     """
     reading = _read_own(runs, options) if _are_own(runs) else _read_external(runs, options)
     _drop_placeholder(reading)
@@ -104,26 +104,26 @@ def interpret_runs(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
 
 
 def _read_own(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
-    is_ours = not any(run.is_recorded for run in runs)
-    measures = _measures(options, runs)
+    is_own = not any(run.is_recorded for run in runs)
+    mappings = _measures(options, runs)
     reading = RunReading(
-        [_apply(run, measures) for run in runs],
+        [_apply(run, mappings) for run in runs],
         _own_metric(runs, options),
         group_own(runs, options.group_by, options.baseline, options.split_by, options.seed, options.ignore),
-        is_own=is_ours,
+        is_own=is_own,
     )
     if all(map(_has_other_data, runs)):
         reading.quantities = Quantities(speed=SAMPLES)
-    reading.quantities = _quantities(reading.quantities, measures)
-    reading.notes += [f"read {one.text}" for one in measures] + reading.grouping.notes
-    if reading.metric.goal and not reading.metric.is_accuracy:  # of which everybody knows
+    reading.quantities = _quantities(reading.quantities, mappings)
+    reading.notes += [f"read {mapping.text}" for mapping in mappings] + reading.grouping.notes
+    if reading.metric.goal and not reading.metric.is_accuracy:  # the direction of an accuracy is obvious
         reading.notes.append(f"of {reading.metric.name} {_way(reading.metric)} is better")
     reading.doubts += reading.grouping.doubts
     return reading
 
 
 def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunReading:
-    measures = _measures(options, runs)
+    mappings = _measures(options, runs)
     questions: list[str] = []
     arguments: list[str] = []
     arms: list[str] = []
@@ -142,15 +142,15 @@ def _read_external(runs: Sequence[RunRecord], options: ReadingOptions) -> RunRea
         raise MissingInput(questions, arguments, arms)
     steps = [_step_key(run, metric.key) for run in runs]
     mapped = [with_clock(run, step) for run, step in zip(runs, steps, strict=True)]
-    mapped = [_apply(run, measures) for run in _with_machines(mapped, DEVICE in options.ignore)]
+    mapped = [_apply(run, mappings) for run in _with_machines(mapped, DEVICE in options.ignore)]
     unit = _step_unit(runs, steps)
     reading = RunReading(
-        mapped, metric, grouping, _quantities(Quantities("", "", step=unit), measures), is_own=False
+        mapped, metric, grouping, _quantities(Quantities("", "", step=unit), mappings), is_own=False
     )
-    of = "best" if options.best else "last"
-    told = [f"the {of} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
-    told += [one.text for one in measures]
-    reading.notes += [f"read {listed(told)}", *grouping.notes]
+    choice = "best" if options.best else "last"
+    parts = [f"the {choice} {printable(metric.key)} ({_way(metric)} is better) as the metric"]
+    parts += [mapping.text for mapping in mappings]
+    reading.notes += [f"read {listed(parts)}", *grouping.notes]
     reading.doubts += grouping.doubts
     return reading
 
@@ -164,39 +164,45 @@ def _measures(options: ReadingOptions, runs: Sequence[RunRecord]) -> list[Any]:
     return parse_key_mappings({role: getattr(options, role) for role in roles}, runs)
 
 
-def _apply(run: RunRecord, measures: Sequence[Any]) -> RunRecord:
-    for measure in measures:
-        run = measure.apply(run)
+def _apply(run: RunRecord, mappings: Sequence[Any]) -> RunRecord:
+    for mapping in mappings:
+        run = mapping.apply(run)
     return run
 
 
-def _quantities(quantities: Quantities, measures: Sequence[Any]) -> Quantities:
-    for measure in measures:
-        name = "memory" if measure.role == MEMORY else "speed"
-        quantities = replace(quantities, **{name: measure.shown_unit})
+def _quantities(quantities: Quantities, mappings: Sequence[Any]) -> Quantities:
+    for mapping in mappings:
+        name = "memory" if mapping.role == MEMORY else "speed"
+        quantities = replace(quantities, **{name: mapping.shown_unit})
     return quantities
 
 
 def _are_own(runs: Sequence[RunRecord]) -> bool:
-    """Whether this program recorded them: a run names a backend, which others do as well, and logs under our
-    names or says what it ran on; or, where all ended before that, it is a backend of ours.
+    """Return whether this program recorded the runs.
+
+    A run of ours names a backend, which other programs do as well. It also logs under our names, or records
+    what it ran on. If all runs ended before that, the backend must be one of ours.
     """
     if not any(run.rows or OWN_KEYS & {*run.summary} for run in runs):
         return any(as_text(run.option(BACKEND)) in REGISTRY for run in runs)
-    named = [run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()]
-    return any(OWN_KEYS & {*run.logged, *run.summary} for run in named)
+    with_backend = [
+        run for run in runs if isinstance(backend := run.option(BACKEND), str) and backend.strip()
+    ]
+    return any(OWN_KEYS & {*run.logged, *run.summary} for run in with_backend)
 
 
 def _has_other_data(run: RunRecord) -> bool:
-    """Whether the data are none that we know: samples, that need not be images."""
+    """Return whether the data set is unknown to us, so that its samples need not be images."""
     source = run.option("data.source")
-    named = isinstance(source, str) and bool(source)
-    return source not in sources.SOURCES if named else run.is_recorded
+    is_named = isinstance(source, str) and bool(source)
+    return source not in sources.SOURCES if is_named else run.is_recorded
 
 
 def _step_key(run: RunRecord, metric: str) -> str:
-    """Return what counts the steps of a run: what `define_metric` declares of the metric, its steps under the
-    formats' own names, else W&B's own count.
+    """Return the key that counts the steps of a run.
+
+    It is the step that `define_metric` declares for the metric, else the step by the formats' own names, else
+    W&B's own step.
     """
     declared = definition_of(metric, run.definitions).step
     if declared and len(run.values(declared)):
@@ -213,7 +219,12 @@ def _step_unit(runs: Sequence[RunRecord], steps: Sequence[str]) -> str:
 
 
 def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
-    """Return the metric that the user names or the format declares. Raises MissingInput, UserError."""
+    """Return the metric that the user names or the format declares.
+
+    Raises:
+        MissingInput: There is no such metric, or its direction is unknown.
+        UserError: No run has the named metric.
+    """
     if options.metric is not None:
         key, goal, unit = parse_metric(options.metric, runs)
         goal = goal or declared_goal(key, runs)
@@ -232,18 +243,23 @@ def _external_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> Comp
 
 
 def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedMetric:
-    """Return the metric that the user names, else that of the runs' sweep, else that of their task."""
+    """Return the metric that the user names, else that of the runs' sweep, else that of their task.
+
+    Raises:
+        MissingInput: The direction of a recorded metric is unknown.
+        UserError: No run has the named metric, or the runs have different tasks.
+    """
     goal, unit = "", None
-    swept = runs[0].objective if len({run.objective for run in runs}) == 1 else None
+    objective = runs[0].objective if len({run.objective for run in runs}) == 1 else None
     if options.metric is not None:
         key, goal, unit = parse_metric(options.metric, runs)
-    elif swept is not None and is_logged(swept[0], runs) and is_quality(swept[0]):
-        key, goal = swept
+    elif objective is not None and is_logged(objective[0], runs) and is_quality(objective[0]):
+        key, goal = objective
     else:
-        # What is not there is said of the groups.
+        # Groups without the metric are reported later.
         key = _of_their_task(runs) or _only_score(runs) or DEFAULT_METRIC
     display_name, declared = _declared_in_task(key, runs)
-    # Our training records which way a score is better. The names that a loop gives its values say nothing.
+    # Our training records the direction of each score. Key names of users' loops tell nothing.
     is_named = any(run.is_recorded for run in runs) and metrics.find(key) is None
     goal = goal or declared or (declared_goal(key, runs) if is_named else "")
     if not goal and (is_named or infer_goal(key) is None) and is_logged(key, runs):
@@ -257,52 +273,68 @@ def _own_metric(runs: Sequence[RunRecord], options: ReadingOptions) -> ComparedM
 
 
 def is_quality(key: str) -> bool:
-    """Whether a sweep's metric is one of quality: our speed, memory and energy have a place of their own."""
+    """Return whether a sweep's metric is one of quality, and not our speed, memory or energy."""
     return metrics.find(key) is None or key.startswith((metrics.EVAL_PREFIX, "train/"))
 
 
 def _of_their_task(runs: Sequence[RunRecord]) -> str | None:
-    """The one key by which our runs are compared, as each recorded it, an older one's accuracy if it has one;
-    None where none names any. Raises UserError where they name different ones: they are no one comparison.
+    """Return the key by which our runs are compared, as they recorded it; None if none is recorded.
+
+    Older records have no key. For them it is the accuracy, if they have one.
+
+    Raises:
+        UserError: The runs record different keys, so they are not one comparison.
     """
-    found: dict[str, list[str]] = {}
+    runs_by_key: dict[str, list[str]] = {}
     for run in runs:
         recorded, loss = lookup(run.environment, f"{metrics.TASK}.metric"), run.option("task.loss")
         key = DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) and not run.is_recorded else None
         if isinstance(recorded, str) and recorded:
             key = recorded
-        elif isinstance(loss, str) and loss:  # a record that breaks off before it says more
+        elif isinstance(loss, str) and loss:  # the record ends before its environment
             key = task_spec.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
         if key is not None:
-            found.setdefault(key, []).append(printable(run.name))
-    if len(found) > 1:
-        each = some([f"{printable(key)} ({plural(len(n), 'run')}: {some(n, 2)})" for key, n in found.items()])
-        todo = "name one of them with --metric, or give the report the runs of one task"
-        raise UserError(f"the runs are scored by different metrics and are no one comparison: {each}; {todo}")
-    return next(iter(found), None)
+            runs_by_key.setdefault(key, []).append(printable(run.name))
+    if len(runs_by_key) > 1:
+        listing = some(
+            [
+                f"{printable(key)} ({plural(len(names), 'run')}: {some(names, 2)})"
+                for key, names in runs_by_key.items()
+            ]
+        )
+        action = "name one of them with --metric, or give the report the runs of one task"
+        raise UserError(
+            f"the runs are scored by different metrics and are no one comparison: {listing}; {action}"
+        )
+    return next(iter(runs_by_key), None)
 
 
 def _declared_in_task(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
-    """What the runs call a metric that is not ours, and its goal; nothing where they do not say."""
-    place = f"{metrics.TASK}.metrics.{key}"
+    """Return the display name and the goal that runs record for a metric; "" for what they do not record."""
+    path = f"{metrics.TASK}.metrics.{key}"
     for environment in () if metrics.find(key) else (run.environment for run in runs):
-        if lookup(environment, place):
-            words, better = (
-                as_text(lookup(environment, f"{place}.{name}", "")) for name in ("words", "better")
+        if lookup(environment, path):
+            display_name, better = (
+                as_text(lookup(environment, f"{path}.{name}", "")) for name in ("words", "better")
             )
-            return short(printable(words)).strip(), GOALS.get(better, "")
+            return short(printable(display_name)).strip(), GOALS.get(better, "")
     return "", ""
 
 
 def _only_score(runs: Sequence[RunRecord]) -> str:
-    """Return the only score that loops under our recorder evaluate beside the loss, "" for our own training
-    and where they evaluate nothing. Raises MissingInput where there are several: no name picks one of them.
+    """Return the only score that loops under our recorder evaluate besides the loss.
+
+    Returns:
+        The key; "" for our own training, and if nothing is evaluated.
+
+    Raises:
+        MissingInput: There are several scores.
     """
     if not any(run.is_recorded for run in runs):
         return ""
     keys = sorted({key for run in runs for key in run.logged if key.startswith(metrics.EVAL_PREFIX)})
-    known = [key for key in keys if is_logged(key, runs)]
-    scores = [key for key in known if key != metrics.EVAL_LOSS] or known
+    with_values = [key for key in keys if is_logged(key, runs)]
+    scores = [key for key in with_values if key != metrics.EVAL_LOSS] or with_values
     if len(scores) > 1:
         question, arguments = metric_question(runs, scores)
         raise MissingInput([f"{question}; Recorder(metric=KEY, better=...) records it"], arguments)
@@ -310,23 +342,24 @@ def _only_score(runs: Sequence[RunRecord]) -> str:
 
 
 def _with_machines(runs: list[RunRecord], is_one_device: bool) -> list[RunRecord]:
-    """Return the runs with a record of the machine that W&B saw; those without a device, of which the user
-    says that it was one, with a name for it.
+    """Return the runs with the machine that W&B's client recorded.
+
+    Runs without a device get a name for it if the user says that all runs had the same device.
     """
-    found = []
+    completed = []
     for run in runs:
         facts = run.machine.facts
         if is_one_device and not facts.get("device_name"):
             facts = facts | {"device_name": ONE_DEVICE}
-        found.append(replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary}) if facts else run)
-    return found
+        completed.append(replace(run, summary={metrics.ENVIRONMENT: facts, **run.summary}) if facts else run)
+    return completed
 
 
 def _drop_placeholder(reading: RunReading) -> None:
-    """Take away the value of the metric that stands for no evaluation (-1), and say so."""
+    """Remove the value of the metric that means "no evaluation" (-1), and add a sentence about it."""
     key, runs = reading.metric.key, reading.runs
-    every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
-    values = [float(value) for value in every if value is not None and np.isfinite(value)]
+    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    values = [float(value) for value in candidates if value is not None and np.isfinite(value)]
     placeholder = placeholder_of(reading.metric.scale, values)
     if placeholder is not None:
         reading.runs = [without_value(run, key, placeholder) for run in runs]

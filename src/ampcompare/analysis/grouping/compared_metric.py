@@ -1,4 +1,4 @@
-"""The quality that a comparison is about, eval accuracy unless another is named; units of the others."""
+"""The compared quality, by default the evaluation accuracy, and the units of speed and memory."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,19 @@ from ampcompare.runs.nested import flatten
 from ampcompare.runtime.formatting import amount, capital, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
-ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
+ACCURACY_MARGIN = 0.5  # percentage points
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
-ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
+# parts of a name; "accuracy" counts inside a part, too
+ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})
 MAX_NAMES = 12
 GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 
 
 class Unit(Enum):
+    """How values of a metric are logged."""
+
     FRACTION = "fraction"  # logged as 0..1, shown in percent
     PERCENT = "percent"  # logged as 0..100, shown as it is
     PLAIN = "plain"
@@ -32,14 +35,29 @@ UNIT_WORDS = {unit.value: unit for unit in Unit}
 
 @dataclass
 class ComparedMetric:
-    """A logged metric, in the unit in which it is shown: what is logged as a fraction is shown in percent.
+    """A logged metric, in the unit in which it is shown: fractions are shown in percent.
 
-    `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
-    tested. `scale` says how the values are logged. `goal` is maximize or minimize, empty where nobody knows:
-    more is taken as better. `words` are what runs of a metric that is not ours call it, `target` is the
-    value, as shown, up to which training is timed, `is_best` says that a run's best value counts instead of
-    its last, `floor` the least that its spread is taken for: what two
-    runs cannot differ in is no certainty.
+    Attributes:
+        key: The logged key.
+        margin: The largest difference, in the shown unit, that counts as the same. None: equivalence is not
+            tested.
+        scale: How the values are logged.
+        goal: `maximize` or `minimize`; "" if it is unknown, then higher counts as better.
+        display_name: The name that runs give to a metric that is not ours.
+        target: The value, as shown, up to which training is timed.
+        resolution: The smallest difference between two runs, in the shown unit. It is a lower bound of the
+            standard deviation.
+        is_best: Whether a run's best value counts instead of its last.
+        name: The name in texts.
+        noun: The name beside speed and memory.
+        title: The name at the beginning of a sentence, and above a chart.
+        axis: The name on an axis.
+        lower_is_better: Whether lower values are better.
+        is_percentage: Whether it is shown in percent. Differences are then in percentage points.
+        is_accuracy: Whether it is a percentage of which more is better.
+        factor: Factor from logged to shown values.
+        unit: Unit of differences.
+        tolerance: The margin with its unit, "" without a margin.
     """
 
     key: str = DEFAULT_METRIC
@@ -59,9 +77,9 @@ class ComparedMetric:
         self.lower_is_better = self.goal == MINIMIZE
         self.is_percentage = self.scale is not Unit.PLAIN  # in percent; differences are in percentage points
         self.is_accuracy = self.is_percentage and not self.lower_is_better
-        # What it is, beside speed and memory. Another share may be an F1 score, so it keeps its name.
+        # Another percentage may be an F1 score, so only the default metric is called accuracy.
         self.noun = f"{best}accuracy" if self.key == DEFAULT_METRIC else self.name
-        # Above a chart and at the beginning of a sentence: a logged key stays as it is.
+        # A logged key is not capitalised.
         self.title = capital(self.name) if best or listed else self.name
         self.axis = f"{self.name}, %" if self.is_percentage else self.name
         self.factor = 100.0 if self.scale is Unit.FRACTION else 1.0  # from what is logged to what is shown
@@ -70,20 +88,21 @@ class ComparedMetric:
         self.tolerance = "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
     def with_unit(self, difference: str) -> str:
-        """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
+        """Return a difference with its unit: `0.5 points`, `1 point`, `0.1`."""
         unit = "point" if self.unit == "points" and difference == "1" else self.unit
         return f"{difference} {unit}".rstrip()
 
     def show_value(self, shown: float) -> str:
+        """Return a value, in the shown unit, as text."""
         return in_percent(shown) if self.is_percentage else number(shown)
 
     def size(self, difference: float) -> str:
-        """How large a difference is, without its sign and unit: `0.37`, `0.0041`."""
+        """Return the size of a difference without sign and unit: `0.37`, `0.0041`."""
         text = amount(difference, 2) if self.is_percentage else number(abs(difference))
         return text if float(text.replace(",", "")) else number(abs(difference), 2)
 
     def as_shown(self, value: float) -> float:
-        """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""
+        """Convert a value from the user to the shown unit. A fraction may be given as 0.93 or as 93."""
         return value * self.factor if abs(value) <= 1 else value
 
 
@@ -92,8 +111,12 @@ IMAGES, SAMPLES, MIB = "images/s", "samples/s", "MiB"
 
 @dataclass(frozen=True)
 class Quantities:
-    """What throughput and memory are counted in, empty where nobody said it; `step` is what rows are counted
-    by.
+    """The units of throughput and memory, "" if unknown.
+
+    Attributes:
+        speed: Unit of throughput.
+        memory: Unit of memory.
+        step: What counts the rows.
     """
 
     speed: str = IMAGES
@@ -102,12 +125,12 @@ class Quantities:
 
     @property
     def item(self) -> str:
-        """What is counted, one of it: `image`, `sample`, `step`."""
+        """One unit of what throughput counts: `image`, `sample`, `step`."""
         noun, per, _ = self.speed.rpartition("/")
         return noun.removesuffix("s") if per and noun else "item"
 
     def show_memory(self, value: float) -> str:
-        """A peak in a cell, without its unit."""
+        """Return a peak of memory as text, without its unit."""
         return f"{value:,.0f}" if self.memory == MIB else number(value)
 
 
@@ -115,17 +138,20 @@ OWN = Quantities()
 
 
 def infer_goal(key: str) -> str | None:
-    """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
-    listed = metrics.find(key)
-    return GOALS.get((listed and listed.better) or metrics.guess_direction(key))
+    """Return `maximize` or `minimize` by our declaration or by the name; None if neither tells."""
+    declared = metrics.find(key)
+    return GOALS.get((declared and declared.better) or metrics.guess_direction(key))
 
 
-def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
-    """Key, goal and unit of `KEY[:min|:max][:percent|:fraction|:plain]`; what is not said is empty, and None.
+def parse_metric(text: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
+    """Return key, goal and unit of `KEY[:min|:max][:percent|:fraction|:plain]`.
 
     A key that a run has as it stands is that key, whatever it ends with.
+
+    Returns:
+        The key; the goal, "" if it is not given; the unit, None if it is not given.
     """
-    key, goal, unit = said, "", None
+    key, goal, unit = text, "", None
     while not is_logged(key, runs):
         head, colon, word = key.rpartition(":")
         if not colon or word not in {*GOAL_WORDS, *UNIT_WORDS}:
@@ -143,35 +169,44 @@ def choose_metric(
     goal: str = "",
     is_asked: bool = True,
 ) -> ComparedMetric:
-    """The metric as it was asked for; its margin is the one given, else that of accuracies.
+    """Return the compared metric.
 
-    `unit` and `goal` are those given, else the name and the values decide. Raises UserError where no run has
-    the metric although it `is_asked` for and not the default, and for a unit that its values cannot have.
+    Args:
+        key: The logged key.
+        margin: The margin. None takes that of accuracies, if it is one.
+        runs: The runs.
+        unit: How the values are logged. None infers it from name and values.
+        goal: `maximize` or `minimize`. "" infers it from the name.
+        is_asked: Whether the user named the key.
+
+    Raises:
+        UserError: No run has a metric that the user named, or its values do not fit the unit, or the margin
+            is not above 0.
     """
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
     if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
         names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
-        near, known = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
+        hint, listing = nearest_key(key, logged), ", ".join(logged[:MAX_NAMES]) or "nothing"
         if (head := _logged_head(key, runs)) != key:
-            words = ("min", "max", *UNIT_WORDS)
-            given = key.removeprefix(f"{head}:").split(":")
-            odd, known = next(word for word in given if word not in words), ", ".join(words)
-            raise UserError(f"--metric {key!r}: expected one of {known} after the key, not {odd!r}")
-        raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
-    every = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
-    values = [float(value) for value in every if value is not None and math.isfinite(value)]
+            suffixes = ("min", "max", *UNIT_WORDS)
+            words = key.removeprefix(f"{head}:").split(":")
+            unknown, listing = next(word for word in words if word not in suffixes), ", ".join(suffixes)
+            raise UserError(f"--metric {key!r}: expected one of {listing} after the key, not {unknown!r}")
+        raise UserError(f"--metric {key!r}: no run has it; {hint and hint + ' '}logged: {listing}")
+    candidates = (value for run in runs for value in (*run.values(key), run.summary_number(key)))
+    values = [float(value) for value in candidates if value is not None and math.isfinite(value)]
     unit = unit or next((UNIT_WORDS[run.units[key]] for run in runs if key in run.units), None)
     placeholder = placeholder_of(unit, values)
     values = [value for value in values if value != placeholder]
     if unit in (Unit.FRACTION, Unit.PERCENT):
         low, high = min(values, default=0.0), max(values, default=0.0)
-        why = "a loss is no share" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
+        problem = "a loss is no share" if "loss" in metrics.split_words(key.rpartition("/")[2]) else ""
         if low < 0 or high > (1.0 if unit is Unit.FRACTION else 100.0):
-            why = why or f"it is logged as {low:g} to {high:g}"
-        if why:
-            raise UserError(f"--metric {key}:{unit.value}: {why}; leave :{unit.value} out")
+            problem = problem or f"it is logged as {low:g} to {high:g}"
+        if problem:
+            raise UserError(f"--metric {key}:{unit.value}: {problem}; leave :{unit.value} out")
     scale = unit or unit_of(key, values)
     default = None if scale is Unit.PLAIN else ACCURACY_MARGIN
     direction = goal or infer_goal(key) or ""
@@ -179,7 +214,7 @@ def choose_metric(
 
 
 def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
-    """Return the logged key that `KEY:WORD:WORD` begins with, the text itself where there is none."""
+    """Return the logged key that `KEY:WORD:WORD` begins with, or the text itself if there is none."""
     head = text
     while ":" in head and not is_logged(head, runs):
         head = head.rpartition(":")[0]
@@ -187,52 +222,53 @@ def _logged_head(text: str, runs: Sequence[RunRecord]) -> str:
 
 
 def placeholder_of(unit: Unit | None, values: Iterable[float]) -> float | None:
-    """Return the value that stands for no evaluation among those of a percentage or fraction, None for none.
+    """Return the value of a percentage or fraction that means "no evaluation", None if there is none.
 
-    It is the one negative value (-1) of a metric of which all other values can be percentages or fractions.
+    It is the one negative value (-1) of a metric with other values that can all be percentages or fractions.
     """
-    known = {*values}
-    negative = {value for value in known if value < 0}
-    is_percentage = unit in (Unit.FRACTION, Unit.PERCENT)
-    return negative.pop() if is_percentage and len(negative) == 1 and max(known) >= 0 else None
+    distinct = {*values}
+    negative = {value for value in distinct if value < 0}
+    has_bounds = unit in (Unit.FRACTION, Unit.PERCENT)
+    return negative.pop() if has_bounds and len(negative) == 1 and max(distinct) >= 0 else None
 
 
 def without_value(run: RunRecord, key: str, value: float) -> RunRecord:
     """Return the run without one value of a key, in its rows and its summary."""
     rows, values = run.logged_numbers(key)
     summary = {k: v for k, v in run.summary.items() if not (k == key and v == value)}
-    kept = values != value
+    is_kept = values != value
     logged = {k: column for k, column in run.logged.items() if k != key}
-    logged |= {key: (rows[kept], values[kept])} if kept.any() else {}
+    logged |= {key: (rows[is_kept], values[is_kept])} if is_kept.any() else {}
     return replace(run, summary=summary, logged=logged)
 
 
 def nearest_key(asked: str, keys: Sequence[str]) -> str:
-    """`did you mean eval/accuracy?` for `acc`; nothing where no key is near."""
+    """Return `did you mean eval/accuracy?` for `acc`, "" if no key is near."""
     inside = min((key for key in keys if asked.lower() in key.lower()), key=len, default="")
     return did_you_mean(asked, keys, 0.5) or (inside and f"did you mean {inside}?")
 
 
 def is_logged(key: str, runs: Sequence[RunRecord]) -> bool:
-    """Whether any of the runs has a number under a key, in its rows or its summary."""
+    """Return whether a run has a number under a key, in its rows or its summary."""
     return any(len(run.values(key)) or run.summary_number(key) is not None for run in runs)
 
 
 def unit_of(key: str, values: Iterable[float]) -> Unit:
-    """How a metric is logged, by its name and all its values.
+    """Return how a metric is logged, by its name and all its values.
 
-    A name that says percent is believed, and one that says accuracy where its values lie in 0..1 (a fraction)
-    or in 0..100 (percent). Beyond that it is neither, and shown as it is. Of no value the name alone decides.
+    A name with "percent" means percent. The name of an accuracy means a fraction if all values lie in 0..1,
+    and percent if they lie in 0..100. Everything else is shown as it is. Without values the name alone
+    decides.
     """
     says_percent = any(part in PERCENT_WORDS for part in metrics.split_words(key))
-    known = list(values)
-    low, high = min(known, default=0.0), max(known, default=1.0)
+    numbers = list(values)
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     if not (says_percent or is_accuracy_name(key)) or low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
 
 
 def is_accuracy_name(key: str) -> bool:
-    """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
-    found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.split_words(key))
-    return found and "loss" not in key.lower()
+    """Return whether a name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
+    has_word = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.split_words(key))
+    return has_word and "loss" not in key.lower()

@@ -1,8 +1,8 @@
-"""Which runs had their machine to themselves: two at once on one card, or one CPU, slow each other down.
+"""Find runs that shared their machine: two runs at once on one card, or on one CPU, slow each other down.
 
-Known from what each record says of its machine (hashes of GPUs, of hosts where no GPU computes) and from
-when its rows were logged. A sweep's next run starts while the last one finishes, so that moments at the ends
-are no matter: what counts is the share of a run's time in which others went on too.
+Each record has hashes of its GPUs, or of its host if no GPU computes, and the time of each row. The next run
+of a sweep starts while the last one finishes, so short overlaps at the ends do not matter. What counts is the
+fraction of a run's time in which other runs were active, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,43 +14,57 @@ from ampcompare import metrics
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 
-MAX_TIMESTAMP = 1e11  # seconds since 1970; what is beyond is no moment
-PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
-# Keys of `environment.machine` that tell what a run of this device computed on: a CPU by its host, a GPU not
-# by it, as the host may have others.
+MAX_TIMESTAMP = 1e11  # seconds since 1970; larger values are no timestamps
+PAUSE = 5.0  # a larger jump of the wall clock means that the run was interrupted and resumed
+# Keys of `environment.machine` that identify the device of a run: the host for a CPU. The host does not
+# identify a GPU, because it may have several.
 TELLING = {"cpu": ("host",), "cuda": ("gpu", "gpu_uuid")}
 
 
 def measure_contention(
     runs: Sequence[RunRecord], kinds: Iterable[str], starts: Iterable[float]
 ) -> tuple[list[float], list[frozenset[str]]]:
-    """The share of each run's time in which others of the set had one of its cards too, NaN where machine or
-    times are not known; and its cards. `kinds` are the types of their devices, `starts` seconds since 1970.
+    """Return the fraction of each run's time in which other runs used one of its cards, and its cards.
+
+    Args:
+        runs: The runs.
+        kinds: Their device types.
+        starts: Their start times in seconds since 1970.
+
+    Returns:
+        The fractions, NaN if machine or times are unknown; and the cards.
     """
     cards = [_cards_of(run, kind) for run, kind in zip(runs, kinds, strict=True)]
     spans = [_spans(run, start) for run, start in zip(runs, starts, strict=True)]
-    on_card: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run: one that is there twice is one
-    for run, own, when in zip(runs, cards, spans, strict=True):
-        for card in own:
-            on_card.setdefault(card, {})[run.id] = when
-    crowds = {card: _crowd(np.concatenate([*those.values()])) for card, those in on_card.items()}
-    shares = []
-    for own, when in zip(cards, spans, strict=True):
-        lasted = float((when[:, 1] - when[:, 0]).sum())
-        crowded = [float(np.diff(np.interp(when, *crowds[card])).sum()) for card in own if lasted > 0]
-        shares.append(max(crowded) / lasted if crowded else np.nan)
-    return shares, cards
+    on_card: dict[str, dict[str, np.ndarray]] = {}  # by card, then by run id
+    for run, own_cards, own_spans in zip(runs, cards, spans, strict=True):
+        for card in own_cards:
+            on_card.setdefault(card, {})[run.id] = own_spans
+    shared_time = {
+        card: _crowd(np.concatenate([*spans_by_run.values()])) for card, spans_by_run in on_card.items()
+    }
+    fractions = []
+    for own_cards, own_spans in zip(cards, spans, strict=True):
+        duration = float((own_spans[:, 1] - own_spans[:, 0]).sum())
+        shared_seconds = [
+            float(np.diff(np.interp(own_spans, *shared_time[card])).sum())
+            for card in own_cards
+            if duration > 0
+        ]
+        fractions.append(max(shared_seconds) / duration if shared_seconds else np.nan)
+    return fractions, cards
 
 
 def _cards_of(run: RunRecord, kind: str) -> frozenset[str]:
-    """What a run, all its processes, computed on in the end: hashes of GPUs, of hosts where no GPU computes;
-    empty if none is recorded.
+    """Return hashes of the devices of all processes of a run; empty if none is recorded.
+
+    They are GPUs, or hosts if no GPU computes.
     """
     machine = run.environment.get("machine")
-    telling = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
-    every = [one for one in (machine, *_listed(machine, "others")) if isinstance(one, Mapping)]
-    told = (next((one[key] for key in telling if isinstance(one.get(key), str)), "") for one in every)
-    return frozenset(as_text(name) for name in told if name)
+    keys = TELLING.get(kind, ("gpu", "gpu_uuid", "host"))
+    machines = [entry for entry in (machine, *_listed(machine, "others")) if isinstance(entry, Mapping)]
+    names = (next((entry[key] for key in keys if isinstance(entry.get(key), str)), "") for entry in machines)
+    return frozenset(as_text(name) for name in names if name)
 
 
 def _listed(machine: Any, key: str) -> list[Any]:
@@ -59,27 +73,32 @@ def _listed(machine: Any, key: str) -> list[Any]:
 
 
 def _spans(run: RunRecord, start: float) -> np.ndarray:
-    """When a run was at work, (begin, end) of each row in seconds since 1970, by their stamps, else by its
-    start and its own clock; of one that went on elsewhere, when it was there.
+    """Return when a run was active, as (begin, end) of each row in seconds since 1970.
+
+    Times come from the timestamps of the rows, or else from the start of the run and its own clock. If a run
+    continued on another machine, only its time there is returned.
+
+    Returns:
+        Array of shape (rows, 2).
     """
     clock, ends = run.numbers(metrics.ELAPSED), run.numbers("_timestamp")
-    if not (known := (np.abs(clock) < MAX_TIMESTAMP) & (ends > 0) & (ends < MAX_TIMESTAMP)).any():
+    if not (is_known := (np.abs(clock) < MAX_TIMESTAMP) & (ends > 0) & (ends < MAX_TIMESTAMP)).any():
         ends = clock + (start if len(run.paths) < 2 else np.nan)
-        known = (np.abs(clock) < MAX_TIMESTAMP) & np.isfinite(ends)
-    if not known.any():
+        is_known = (np.abs(clock) < MAX_TIMESTAMP) & np.isfinite(ends)
+    if not is_known.any():
         return np.empty((0, 2))
-    clock, ends = np.maximum.accumulate(clock[known]), np.maximum.accumulate(ends[known])
+    clock, ends = np.maximum.accumulate(clock[is_known]), np.maximum.accumulate(ends[is_known])
     begins = ends - np.diff(clock, prepend=min(0.0, clock[0]))
-    went_on = np.append(False, begins[1:] > ends[:-1] + PAUSE)
-    begins[1:] = np.where(went_on[1:], begins[1:], ends[:-1])
-    is_elsewhere = went_on.any() and _listed(run.environment.get("machine"), "earlier")
-    return np.stack([begins, ends], axis=1)[np.flatnonzero(went_on)[-1] if is_elsewhere else 0 :]
+    resumed = np.append(False, begins[1:] > ends[:-1] + PAUSE)
+    begins[1:] = np.where(resumed[1:], begins[1:], ends[:-1])
+    is_elsewhere = resumed.any() and _listed(run.environment.get("machine"), "earlier")
+    return np.stack([begins, ends], axis=1)[np.flatnonzero(resumed)[-1] if is_elsewhere else 0 :]
 
 
 def _crowd(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Moments, and for each the seconds up to it in which two runs or more went on at once."""
+    """Return moments, and for each the seconds up to it in which two or more runs were active."""
     moments = spans.T.ravel()
     order = np.argsort(moments, kind="stable")
-    at_once = np.cumsum(np.repeat([1, -1], len(spans))[order])
-    together = np.where(at_once[:-1] > 1, np.diff(moments[order]), 0.0)
-    return moments[order], np.append(0.0, np.cumsum(together))
+    active = np.cumsum(np.repeat([1, -1], len(spans))[order])
+    shared = np.where(active[:-1] > 1, np.diff(moments[order]), 0.0)
+    return moments[order], np.append(0.0, np.cumsum(shared))

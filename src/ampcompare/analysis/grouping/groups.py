@@ -1,8 +1,8 @@
-"""Which runs are pooled: those that differ in nothing but the seed. All else sets groups apart, by name.
+"""Pool runs that differ only in the seed. Every other difference splits groups.
 
-A group is the runs of one value of the compared key (the backend, usually) under one and the same setting.
-Two runs of one backend with different batch sizes, or on different machines, are two groups, and their labels
-say which is which.
+A group has the runs of one value of the compared key (usually the backend) under one setting. Two runs of one
+backend with different batch sizes, or on different machines, are in two groups, and their labels name the
+difference.
 """
 
 import math
@@ -25,8 +25,8 @@ from ampcompare.analysis.grouping.distinguishing_settings import (
 )
 from ampcompare.analysis.grouping.run_metrics import (
     BEST,
-    BY_COLUMN,
     FINAL,
+    METRICS_BY_COLUMN,
     PEAK,
     RUN_METRICS,
     SCORE,
@@ -41,12 +41,12 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.run_state import RunState
 from ampcompare.runtime.formatting import plural
 
-Pool = tuple[tuple[str, str], ...]  # what its runs have in common
+Pool = tuple[tuple[str, str], ...]  # the settings that all runs share, sorted
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How many runs ended how: a failed run is an outcome of its setting, which no mean may hide."""
+    """How many runs ended how. A failed run is an outcome of its setting that no mean may hide."""
 
     finished: int = 0
     failed: int = 0
@@ -58,16 +58,17 @@ class Outcomes:
 
     @property
     def ended(self) -> int:
+        """Number of runs that finished or failed."""
         return self.finished + self.failed
 
     @property
     def failures(self) -> Proportion | None:
-        """The failed among those that ended, with the exact interval; None where none did."""
+        """The proportion of failed runs among those that ended, with its exact interval; None if none did."""
         return estimate_proportion(self.failed, self.ended) if self.ended else None
 
     @property
     def text(self) -> str:
-        """`5 of 5 runs`, `3 of 5 runs, 2 failed`, `3 of 6 runs, 1 stopped, 2 running`."""
+        """The counts in words: `5 of 5 runs`, `3 of 6 runs, 1 stopped, 2 running`."""
         every = vars(self).items()
         others = [f"{n} {word}" for word, n in every if n and word != "finished"]
         return ", ".join([f"{self.finished} of {plural(sum(vars(self).values()), 'run')}", *others])
@@ -75,10 +76,25 @@ class Outcomes:
 
 @dataclass(eq=False)
 class Group:
-    """Runs that may be pooled: `all_rows` of the table of runs. `value` is that of the compared key and
-    decides the colour; `label` is unique; `apart` are the settings, with their values, in which the group
-    differs from others of the same value. `is_control`: the baseline once more (A/A). `metric` is the
-    compared one. `measured` are figures that go before those of its runs.
+    """Runs that may be pooled.
+
+    Attributes:
+        label: The unique label.
+        all_rows: All rows of the table of runs that belong to the group.
+        metric: The compared metric.
+        value: The value of the compared key. It decides the colour.
+        settings: The settings that all runs share.
+        distinguishing_settings: The settings, with their values, that differ from other groups of the same
+            value.
+        is_control: Whether this is the A/A control: the baseline once more.
+        bench_estimates: Estimates from a benchmark that replace those of the runs, by column.
+        outcomes: How the runs ended.
+        rows: The counted rows: finished runs; else unfinished runs as far as they came; else failed runs.
+        records: The records of the counted rows.
+        n: Number of counted runs.
+        seeds: Number of recorded seeds.
+        is_unfinished: Whether no run finished.
+        devices: Names of the devices, "" for a run without a recorded device.
     """
 
     label: str
@@ -91,59 +107,69 @@ class Group:
     bench_estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        said, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
-        self.outcomes = Outcomes(**{word: int(n) for word, n in said.value_counts().items()})
-        # The runs whose figures count are the finished. Where none did, those stopped or going on, as far as
-        # they came; where all failed, these, but for what a seed decides (`sample`).
-        finished = said == RunState.FINISHED
-        going = said.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
-        failed = (said == RunState.FAILED) & has_rows
-        counts = next((mask for mask in (finished, going, failed) if mask.any()), finished)
+        states, has_rows = self.all_rows[OUTCOME], self.all_rows[run_table.ROWS] > 0
+        self.outcomes = Outcomes(**{word: int(n) for word, n in states.value_counts().items()})
+        # Finished runs count. If there is none, unfinished runs count as far as they came, else failed
+        # runs, except for metrics that the seed decides (`sample`).
+        finished = states == RunState.FINISHED
+        unfinished = states.isin([RunState.STOPPED, RunState.PREEMPTED, RunState.RUNNING]) & has_rows
+        failed = (states == RunState.FAILED) & has_rows
+        counts = next((mask for mask in (finished, unfinished, failed) if mask.any()), finished)
         self.rows = self.all_rows[counts]
         self._by_start = self.rows.sort_values(run_table.STARTED, kind="stable")
         self.records: tuple[RunRecord, ...] = tuple(self.rows[RUN])
         self.n, self.seeds = len(self.rows), int(self.rows[SEED].nunique())  # seeds: those recorded
         self.is_unfinished = self.n > 0 and not self.outcomes.finished
-        self.devices = frozenset(self.rows[run_table.DEVICE])  # an empty name where none was recorded
+        self.devices = frozenset(self.rows[run_table.DEVICE])  # "" for a run without a recorded device
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """The mean of each figure that was recorded, of ratios the geometric one, so that two groups' means
-        stand in the very ratio that is given of them. Each is of the runs that have it (`sample`)."""
-        every = {figure.column: self._mean(figure) for figure in RUN_METRICS}
-        return {name: found for name, found in every.items() if found} | dict(self.bench_estimates)
+        """The mean of each recorded metric; the geometric mean for ratios.
 
-    def _mean(self, figure: RunMetric) -> Estimate | None:
-        values = self.sample(figure.column)
-        if values.empty:  # shown, and not compared
-            values = self.sample(figure.column, own_times=False)
-        if figure.column != SCORE:
-            return mean(values, log=figure.is_ratio)
-        found = mean(values, resolution=self.metric.resolution)
-        return replace(found, bounds=(0.0, 100.0)) if found and self.metric.is_percentage else found
+        With geometric means, the ratio of two groups' means is the ratio that is shown for them.
+        """
+        means = {run_metric.column: self._mean(run_metric) for run_metric in RUN_METRICS}
+        return {name: mean_of_metric for name, mean_of_metric in means.items() if mean_of_metric} | dict(
+            self.bench_estimates
+        )
+
+    def _mean(self, run_metric: RunMetric) -> Estimate | None:
+        values = self.sample(run_metric.column)
+        if values.empty:  # the value is shown, and not compared
+            values = self.sample(run_metric.column, own_times=False)
+        if run_metric.column != SCORE:
+            return mean(values, log=run_metric.is_ratio)
+        estimate = mean(values, resolution=self.metric.resolution)
+        return replace(estimate, bounds=(0.0, 100.0)) if estimate and self.metric.is_percentage else estimate
 
     def sample(self, column: str, *, own_times: bool = True) -> pd.Series:
-        """One figure of the counted runs that have it, by the seed, by which it is paired. Of what the seed
-        decides, a seed that was run several times is one measurement, its mean; of a machine at work every
-        process is one, and its number among those of the same seed belongs to the index. Times are those of
-        runs that had their machine to themselves; else of all.
+        """Return the values of one metric of the counted runs, indexed by the seed that pairs them.
+
+        A metric that the seed decides has one value per seed: several runs of one seed are averaged. For
+        other metrics, each process is one value, and its number within the seed is part of the index.
+
+        Args:
+            column: Column of the metric.
+            own_times: Whether to leave out the times of runs that shared their machine.
         """
-        rows, figure = self._by_start, BY_COLUMN[column]
+        rows, run_metric = self._by_start, METRICS_BY_COLUMN[column]
         counts = rows[column].notna()
-        if figure.is_of_seed:
+        if run_metric.is_of_seed:
             counts &= rows[OUTCOME] != RunState.FAILED
-        if figure.is_timed and own_times:
+        if run_metric.is_timed and own_times:
             counts &= ~is_machine_shared(rows)
         rows = rows[counts]
-        found: dict[str, list[float]] = {}
-        for place, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
-            # A run without a recorded seed is paired with none.
-            found.setdefault(seed or f"run {place}", []).append(value)
-        if figure.is_of_seed:
+        values_by_seed: dict[str, list[float]] = {}
+        for index, seed, value in zip(rows.index, rows[SEED], rows[column], strict=True):
+            # A run without a recorded seed is not paired.
+            values_by_seed.setdefault(seed or f"run {index}", []).append(value)
+        if run_metric.is_of_seed:
             return pd.Series(
-                {key: math.fsum(values) / len(values) for key, values in found.items()}, dtype=float
+                {key: math.fsum(values) / len(values) for key, values in values_by_seed.items()}, dtype=float
             )
-        pairs = {f"{key} ({n})": value for key, values in found.items() for n, value in enumerate(values)}
+        pairs = {
+            f"{key} ({n})": value for key, values in values_by_seed.items() for n, value in enumerate(values)
+        }
         return pd.Series(pairs, dtype=float)
 
 
@@ -153,54 +179,78 @@ def group_runs(
     keys: Sequence[str] = (BACKEND,),
     ignored: frozenset[str] = frozenset(),
 ) -> list[Group]:
-    """The groups, known backends first. The first of `keys` is compared, all are in the labels.
+    """Pool the runs of a table into groups, known backends first.
 
-    A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
+    The runs of the A/A control have a value of their own, `none again (A/A)`, and follow the group that they
+    repeat.
+
+    Args:
+        rows: The table of runs.
+        metric: The compared metric.
+        keys: The first key is compared, all are in the labels.
+        ignored: Settings that may differ within a group.
     """
     pools: dict[str, dict[Pool, list[Any]]] = {}
     is_refused = rows[OUTCOME] == REFUSED
-    for place, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
-        own = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
+    for index, row in [*rows[~is_refused].iterrows(), *rows[is_refused].iterrows()]:
+        settings_of_row = {k: v for k, v in row[SETTINGS].items() if k not in ignored}
         value = row[SETTINGS].get(keys[0], NOT_SET)
         if control_position(row[RUN]):
             value = control_value(value)
-            own |= {keys[0]: value} if keys[0] in own else {}
-        alike, pool = pools.setdefault(value, {}), tuple(sorted(own.items()))
-        if is_refused[place]:  # the record may have no more than what was asked
-            asked = {(k, v) for k, v in pool if row[RUN].option(k) is not None}
-            pool = pool if pool in alike else next((one for one in alike if asked <= {*one}), pool)
-        alike.setdefault(pool, []).append(place)
+            settings_of_row |= {keys[0]: value} if keys[0] in settings_of_row else {}
+        pools_of_value, pool = pools.setdefault(value, {}), tuple(sorted(settings_of_row.items()))
+        if is_refused[index]:  # its record may only have the requested options
+            requested = {(k, v) for k, v in pool if row[RUN].option(k) is not None}
+            pool = (
+                pool
+                if pool in pools_of_value
+                else next((candidate for candidate in pools_of_value if requested <= {*candidate}), pool)
+            )
+        pools_of_value.setdefault(pool, []).append(index)
     groups: list[Group] = []
-    plain = order_backends(value.removesuffix(AA_SUFFIX) for value in pools)
-    for value in (named for one in plain for named in (one, control_value(one)) if named in pools):
+    plain_values = order_backends(value.removesuffix(AA_SUFFIX) for value in pools)
+    for value in (
+        named
+        for candidate in plain_values
+        for named in (candidate, control_value(candidate))
+        if named in pools
+    ):
         settings = [dict(pool) for pool in pools[value]]
-        differing, taken = differing_keys(settings), [group.label for group in groups]
-        labels = make_labels(value, settings, keys[1:], differing, taken)
-        for label, own, places in zip(labels, settings, pools[value].values(), strict=True):
-            distinguishing_settings = tuple((key, own.get(key, NOT_SET)) for key in differing)
-            members, is_control = rows[rows.index.isin(places)], value.endswith(AA_SUFFIX)
-            groups.append(Group(label, members, metric, value, own, distinguishing_settings, is_control))
+        differing, labels_taken = differing_keys(settings), [group.label for group in groups]
+        labels = make_labels(value, settings, keys[1:], differing, labels_taken)
+        for label, settings_of_row, indices in zip(labels, settings, pools[value].values(), strict=True):
+            distinguishing_settings = tuple((key, settings_of_row.get(key, NOT_SET)) for key in differing)
+            group_rows, is_control = rows[rows.index.isin(indices)], value.endswith(AA_SUFFIX)
+            groups.append(
+                Group(label, group_rows, metric, value, settings_of_row, distinguishing_settings, is_control)
+            )
     return groups
 
 
 def control_value(value: str) -> str:
+    """Return the value of the A/A control of a baseline with this value."""
     return f"{value}{AA_SUFFIX}"
 
 
-# Of what a publication measures (`published.publication.MEASURED`) the columns of other names.
+# Columns of published measurements that have another name there.
 COLUMN_OF = {"seconds": SECONDS, "peak_memory": PEAK}
 
 
-def sample_measurement(group: Group, what: str) -> pd.Series:
-    """The counted runs' measurements of what publications give, in its unit: per process, accuracies per
-    seed.
+def sample_measurement(group: Group, measurement: str) -> pd.Series:
+    """Return the values of a published measurement, in its unit.
+
+    They are per process; accuracies are per seed.
+
+    Args:
+        group: The group.
+        measurement: A key of `publication.MEASUREMENTS`.
     """
-    values = group.sample(COLUMN_OF.get(what, what))
-    return 100 * values if what in (FINAL, BEST) else values
+    values = group.sample(COLUMN_OF.get(measurement, measurement))
+    return 100 * values if measurement in (FINAL, BEST) else values
 
 
 def name_run(group: Group, row: pd.Series) -> str:
-    """`seed 2`, or the run's name and id where the group has several of that seed."""
+    """Return `seed 2`, or name and id of the run if the group has several runs of that seed."""
     if row[SEED] is None or (group.all_rows[SEED] == row[SEED]).sum() > 1:
         return f"{row[run_table.NAME]} ({row[RUN].id})"
     return f"seed {row[SEED]}"

@@ -1,4 +1,4 @@
-"""How one run ended, or that it goes on; or that it was refused before it began."""
+"""Determine how a run ended: finished, failed, stopped, still running, or refused before it began."""
 
 import math
 
@@ -8,11 +8,11 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import lookup
 from ampcompare.runs.run_state import RunState
 
-# Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
-# request; shells and recorded loops write 128 + the signal (SIGHUP, INT, USR1, USR2, TERM in Linux' numbers).
+# Exit codes of a run that was asked to stop. W&B's client writes 255 for Ctrl-C; our trainings exit with
+# 255, too. Shells and recorded loops use 128 + the signal (Linux: SIGHUP, INT, USR1, USR2, TERM).
 STOP_CODES = (255, 129, 130, 138, 140, 143)
 ASKED = "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)"
-# Said by W&B's server; its own words, where the record kept them.
+# States of W&B's server, in its own words.
 GOING_ON = {
     "running": (RunState.RUNNING, ""),
     "preempting": (RunState.RUNNING, "it is about to lose its machine"),
@@ -30,7 +30,13 @@ SIGNALS = 128
 
 
 def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[RunState | None, str]:
-    """Return how a run ended and, unless it finished or goes on, why that is said.
+    """Return how a run ended, and the reason unless it finished or is running.
+
+    A run that ended with a loss or metric of NaN or infinity failed, whatever its exit code. A non-finite
+    value in between does not count. A record that ends without an exit code failed, too: a lost machine looks
+    the same as a training that crashed its process, and leaving such runs out would hide the crashes. A run
+    that trained nothing has no outcome: exit code 2 before the first step, values that W&B's sweep recorded
+    as refused, or a loop under the recorder without a step.
 
     Args:
         run: The run.
@@ -38,26 +44,19 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
 
     Returns:
         The state, None for a run that was refused before its first step; and the reason.
-
-    A last loss or metric that is NaN or infinite makes a failure of any run that ended, whatever its exit
-    code; one in between, from which the run recovered, does not. A record that breaks off without a word is a
-    failure too: nothing tells a machine that went away from a training that took its process down, and to
-    leave such runs out would hide the second. Exit code 2 before the first step, a word of W&B's sweep that
-    the values were refused, or a loop under the recorder that ended without a step is no outcome at all:
-    nothing was trained.
     """
     word = (run.ended_as or run.state or "").lower()
     if word in GOING_ON and run.exit_code is None:
         return GOING_ON[word]
     if why := _refusal(run):
         return None, why
-    # In a loop under the recorder each row of its steps has a loss scale.
+    # Each step of a loop under the recorder logs a loss scale.
     scale = run.summary_number(metrics.SCALE)
     is_whole = run.exit_code == 0 or word == "finished"
     if is_whole and run.is_recorded and scale is None and not len(run.values(metrics.SCALE)):
         return None, NO_STEP
-    if spoiled := _last_not_finite(run, metric):
-        return RunState.FAILED, spoiled
+    if nonfinite := _last_not_finite(run, metric):
+        return RunState.FAILED, nonfinite
     code = run.exit_code
     if code is None:
         if word in ENDED_FROM_OUTSIDE:
@@ -65,29 +64,33 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Run
         if word == "finished":
             return RunState.FINISHED, ""
         return RunState.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
-    by = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
+    signal_text = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
     if code and word == "preempted":
         return ENDED_FROM_OUTSIDE[word]
     if code in STOP_CODES:
-        return RunState.STOPPED, f"{ASKED}{by}"
-    return (RunState.FAILED, f"exit code {code}{by}") if code else (RunState.FINISHED, "")
+        return RunState.STOPPED, f"{ASKED}{signal_text}"
+    return (RunState.FAILED, f"exit code {code}{signal_text}") if code else (RunState.FINISHED, "")
 
 
 def _refusal(run: RunRecord) -> str:
-    """Why the run was refused before its first step; nothing for one that was not."""
-    said = lookup(run.summary, metrics.REFUSED)
-    # Rows of training; of a program that logs other names, any row.
+    """Return why a run was refused before its first step, "" if it was not."""
+    recorded = lookup(run.summary, metrics.REFUSED)
+    # Rows of training. For a program that logs other names, any row counts.
     has_trained = len(run.logged[metrics.LOSS][0]) if metrics.LOSS in run.logged else run.rows
-    if (not said and run.exit_code != EXIT_BAD_INPUT) or has_trained:
+    if (not recorded and run.exit_code != EXIT_BAD_INPUT) or has_trained:
         return ""
-    return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+    return (
+        recorded
+        if isinstance(recorded, str) and recorded
+        else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+    )
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
-    """Which last value is NaN or infinite, in words; nothing if none is."""
+    """Return which last value is NaN or infinite, in words; "" if none is."""
     for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
         for value in (*run.logged_numbers(key)[1][-1:], run.summary_number(key)):
             if value is not None and not math.isfinite(value):
-                name = found.label if (found := metrics.find(key)) else key
+                name = declared.label if (declared := metrics.find(key)) else key
                 return f"its last {name} is {'NaN' if value != value else 'infinite'}"
     return ""

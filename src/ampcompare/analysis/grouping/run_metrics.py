@@ -1,4 +1,4 @@
-"""The figures of a run, each declared once: how it is taken from a record, how groups are compared by it."""
+"""The metrics of a run: how each is read from a record, and how groups are compared by it."""
 
 import math
 import re
@@ -13,8 +13,8 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import is_number, lookup
 
-MAX_VALUE = 1e100  # what is larger is no measurement, and could not be squared or added up
-SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # asked of groups
+MAX_VALUE = 1e100  # larger numbers are no measurements, and their squares would overflow
+SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"  # the questions
 THROUGHPUT, PEAK, SKIPPED, SECONDS = "images_per_second", "peak_mib", "skipped_steps", "train_seconds"
 SCORE, BEST, TO_TARGET, FINAL = "quality", "best_accuracy", "seconds_to_target", "final_accuracy"
 EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "classes", "chance"
@@ -22,13 +22,16 @@ EPOCHS, STEPS, IMAGES, CLASSES, CHANCE = "epochs", "steps", "test_images", "clas
 
 @dataclass(frozen=True)
 class RunMetric:
-    """A number of each run; `column` is its name in the table of runs and in files.
+    """A number that each run has.
 
-    `of` takes it from a record, NaN where nothing was recorded. Groups are compared by the `question`, where
-    there is one, and `sides` are the words for an interval above and below no change, where something is
-    claimed of it: of figures that are ratios (`is_ratio`) by that of geometric means, else by the difference.
-    In `is_timed` figures others at work on the machine tell; `is_of_seed`: run again with the same seed is no
-    second measurement.
+    Attributes:
+        column: Its name in the table of runs and in files.
+        of: Reads it from a record, NaN if it was not recorded.
+        question: The question that compares groups by it, "" if none does.
+        sides: The words for an interval above and below no change. None if nothing is claimed.
+        is_ratio: Whether groups are compared by the ratio of geometric means, and not by the difference.
+        is_timed: Whether other work on the machine changes it.
+        is_of_seed: Whether the seed decides it, so that a repeat with the same seed is no second measurement.
     """
 
     column: str
@@ -41,23 +44,28 @@ class RunMetric:
 
     @property
     def null(self) -> float:
-        """What a comparison comes to where nothing changes."""
+        """The result of a comparison without any change."""
         return 1.0 if self.is_ratio else 0.0
 
     def value_of(self, run: RunRecord, metric: ComparedMetric) -> float:
-        value, least = self.of(run, metric), 1 / MAX_VALUE if self.question and self.is_ratio else -MAX_VALUE
-        return value if least <= value <= MAX_VALUE else math.nan
+        """Return the value of a run; NaN if it was not recorded, or is no valid measurement."""
+        value, minimum = (
+            self.of(run, metric),
+            1 / MAX_VALUE if self.question and self.is_ratio else -MAX_VALUE,
+        )
+        return value if minimum <= value <= MAX_VALUE else math.nan
 
 
 def summary_or_maximum(run: RunRecord, key: str, logged: str = "") -> float:
-    """A figure as the summary has it, else the largest that was logged; NaN where neither is."""
+    """Return the value in the summary, else the largest logged value; NaN without either."""
     value = summary_value(run, key)
     return value if abs(value) <= MAX_VALUE else _maximum(run, logged or key)
 
 
 def summary_value(run: RunRecord, key: str) -> float:
-    told = run.summary_number(key)
-    return math.nan if told is None else told
+    """Return a number of the summary, NaN if it has none."""
+    value = run.summary_number(key)
+    return math.nan if value is None else value
 
 
 def _maximum(run: RunRecord, key: str) -> float:
@@ -73,35 +81,35 @@ def _sound(values: np.ndarray) -> np.ndarray:
 
 
 def _last(run: RunRecord, key: str) -> float:
-    """The last value logged; NaN where it was, however good the one before."""
-    told = lookup(run.summary, key)
-    if is_number(told) or key not in run.logged:  # not `{"max": ...}`, which is not the last
+    """Return the last logged value; NaN if that was NaN, even after a valid value."""
+    in_summary = lookup(run.summary, key)
+    if is_number(in_summary) or key not in run.logged:  # a summary `{"max": ...}` is not the last value
         return summary_value(run, key)
     _, numbers = run.logged_numbers(key)
     return float(numbers[-1]) if len(numbers) else math.nan
 
 
 def _score(run: RunRecord, metric: ComparedMetric) -> float:
-    """The last value of the metric, or its best one, in the shown unit."""
+    """Return the last value of the metric, or its best one, in the shown unit."""
     if metric.is_best and len(values := _sound(run.values(metric.key))):
         return float(values.min() if metric.lower_is_better else values.max()) * metric.factor
     return _last(run, metric.key) * metric.factor
 
 
 def _throughput(run: RunRecord) -> float:
-    """Of all processes together: the median as recorded, else of the rows after warm-up."""
-    found, warmup = summary_value(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
-    if abs(found) <= MAX_VALUE:
-        return found
+    """Return the throughput of all processes: the recorded median, else that of the rows after warm-up."""
+    recorded, warmup = summary_value(run, metrics.THROUGHPUT_MEDIAN), run.option("log.warmup_steps")
+    if abs(recorded) <= MAX_VALUE:
+        return recorded
     windows, steps = run.numbers(metrics.THROUGHPUT), run.numbers(metrics.STEP)
-    if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # others' runs may log these, too
+    if is_number(warmup) and abs(warmup) <= MAX_VALUE:  # other programs may log these keys, too
         windows = windows[~(steps <= warmup)]
     return float(np.median(windows)) if len(windows := _sound(windows)) else math.nan
 
 
 def _best(run: RunRecord) -> float:
-    found = summary_or_maximum(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
-    return found if 0 <= found <= 1 else math.nan  # another program's may be in percent
+    value = summary_or_maximum(run, metrics.BEST_ACCURACY, metrics.EVAL_ACCURACY)
+    return value if 0 <= value <= 1 else math.nan  # another program may log percent
 
 
 def _seconds_in_all(run: RunRecord) -> float:
@@ -113,42 +121,43 @@ def _seconds_per_epoch(run: RunRecord) -> float:
     return summary_or_maximum(run, metrics.TRAIN_SECONDS) / epochs if epochs >= 1 else math.nan
 
 
-def _of_data(run: RunRecord, key: str, known: str) -> float:
-    """A count as recorded, else what is known of the source; NaN if neither."""
-    if 1 <= (told := summary_value(run, key)) <= MAX_VALUE:
-        return float(math.floor(told))
-    named, limit = run.option("data.source"), run.option("data.test_limit")
-    count = getattr(SOURCES.get(named), known, 0) if isinstance(named, str) else 0
-    is_limit = known == "test_images" and is_number(limit) and limit > 0
+def _of_data(run: RunRecord, key: str, attribute: str) -> float:
+    """Return a count as recorded, else as known for the data source; NaN without either."""
+    if 1 <= (recorded := summary_value(run, key)) <= MAX_VALUE:
+        return float(math.floor(recorded))
+    source, limit = run.option("data.source"), run.option("data.test_limit")
+    count = getattr(SOURCES.get(source), attribute, 0) if isinstance(source, str) else 0
+    is_limit = attribute == "test_images" and is_number(limit) and limit > 0
     return (min(count, limit) if is_limit else count) or math.nan
 
 
 def _chance(run: RunRecord, metric: ComparedMetric) -> float:
-    """The accuracy of guessing, 0..1; 0 where classes are not known, and for what is no classification."""
-    top = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
-    value_of = (int(top[1]) if top else 1) if metric.is_accuracy and is_accuracy_name(metric.key) else 0
+    """Return the accuracy of guessing, 0..1; 0 if classes are unknown, or if it is no classification."""
+    top_k = re.search(r"top[_-]?(\d{1,6})", metric.key.lower())
+    guesses = (int(top_k[1]) if top_k else 1) if metric.is_accuracy and is_accuracy_name(metric.key) else 0
     classes = _of_data(run, metrics.CLASSES, "classes")
-    return min(1.0, value_of / classes) if classes >= 1 else 0.0
+    return min(1.0, guesses / classes) if classes >= 1 else 0.0
 
 
 def count_clock_jumps(run: RunRecord) -> int:
-    """How often its clock went backwards."""
+    """Return how often the run's clock went backwards."""
     clock = run.values(metrics.ELAPSED)
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
 
 def seconds_to_target(run: RunRecord, metric: ComparedMetric) -> float:
-    """The training seconds at which the metric was at its target or better; NaN of a run that did not reach
-    it, and where its clock went backwards.
+    """Return the training time in seconds at which the metric reached its target.
+
+    NaN if the run did not reach it, or if its clock went backwards.
     """
-    there, clock = rows_at_target(run, metric), run.numbers(metrics.TRAIN_SECONDS)
-    known = clock[: there[0] + 1] if len(there) and not count_clock_jumps(run) else clock[:0]
-    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
-    return float(known[-1]) if len(known) else math.nan
+    reached, clock = rows_at_target(run, metric), run.numbers(metrics.TRAIN_SECONDS)
+    times = clock[: reached[0] + 1] if len(reached) and not count_clock_jumps(run) else clock[:0]
+    times = times[np.isfinite(times)]  # a row without a clock has the time of the row before it
+    return float(times[-1]) if len(times) else math.nan
 
 
 def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
-    """The numbers of the rows in which the metric is at its target or better."""
+    """Return the numbers of the rows in which the metric is at its target or better."""
     if (target := metric.target) is None:
         return np.empty(0, int)
     values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
@@ -157,8 +166,8 @@ def rows_at_target(run: RunRecord, metric: ComparedMetric) -> np.ndarray:
     )
 
 
-# In the order of files. Memory is the device's peak allocation, on a CPU the process's resident memory; the
-# score the last value of the compared metric in the unit in which it is shown.
+# In the order of the export files. Memory is the peak allocation of the device, or the resident memory
+# of the process on a CPU. The score is the last value of the compared metric in the shown unit.
 RUN_METRICS = (
     RunMetric(THROUGHPUT, lambda run, _: _throughput(run), SPEED, ("faster", "slower"), is_timed=True),
     RunMetric("step_time_ms_p50", lambda run, _: summary_value(run, metrics.STEP_TIME_P50), is_timed=True),
@@ -181,8 +190,8 @@ RUN_METRICS = (
     RunMetric(BEST, lambda run, _: _best(run), is_ratio=False, is_of_seed=True),
     RunMetric(TO_TARGET, seconds_to_target, TIME, is_timed=True),
 )
-# What is known of a run besides, and in part what publications have: the time with evaluations, that of an
-# epoch, the last accuracy (0..1).
+# Other values of a run. Publications report some of them: the time with evaluations, the time of an
+# epoch, and the last accuracy (0..1).
 OTHER_METRICS = (
     RunMetric("step_time_ms_p95", lambda run, _: summary_value(run, metrics.STEP_TIME_P95), is_timed=True),
     RunMetric(EPOCHS, lambda run, _: _maximum(run, metrics.EPOCH)),
@@ -194,5 +203,5 @@ OTHER_METRICS = (
     RunMetric("seconds_per_epoch", lambda run, _: _seconds_per_epoch(run), is_timed=True),
     RunMetric(FINAL, lambda run, _: _last(run, metrics.EVAL_ACCURACY), is_of_seed=True),
 )
-BY_COLUMN = {figure.column: figure for figure in (*RUN_METRICS, *OTHER_METRICS)}
-COMPARED = {figure.question: figure for figure in RUN_METRICS if figure.question}
+METRICS_BY_COLUMN = {run_metric.column: run_metric for run_metric in (*RUN_METRICS, *OTHER_METRICS)}
+COMPARED_METRICS = {run_metric.question: run_metric for run_metric in RUN_METRICS if run_metric.question}

@@ -1,6 +1,6 @@
-"""One row per run: its figures, how it ended, what it ran on, and what tells it from others.
+"""The table of runs: one row per run with its metrics, its outcome, its machine and its settings.
 
-Everything behind this reads the frame that `table_of` makes: groups, tables, CSV, JSON and page.
+`build_run_table` makes the frame that groups, tables, CSV, JSON and page read.
 """
 
 import math
@@ -16,7 +16,7 @@ from ampcompare.analysis.grouping.compared_metric import ComparedMetric
 from ampcompare.analysis.grouping.contention import measure_contention
 from ampcompare.analysis.grouping.outcome import outcome_of
 from ampcompare.analysis.grouping.run_metrics import (
-    BY_COLUMN,
+    METRICS_BY_COLUMN,
     count_clock_jumps,
     summary_or_maximum,
     summary_value,
@@ -25,18 +25,18 @@ from ampcompare.runs import RunRecord
 from ampcompare.runs.nested import as_text
 from ampcompare.runtime.formatting import plural, printable, short
 
-# Columns beside the figures. DTYPE is torch's name of the type that a run computed in (`bfloat16`), HALF the
-# short one of a type of 16 bits (`bf16`), ARITHMETIC the instructions that it ran on,
-# CARDS what the run computed on and OVERLAP the share of its time in which others of the set were there, too
-# (`shared`); SETTINGS are all that tells it from others but its seed, GROUP the label of what that makes it
-# one of.
+# Columns besides the metrics. DTYPE is torch's name of the dtype that a run computed in (`bfloat16`),
+# DTYPE_16BIT the short name of a 16-bit dtype (`bf16`), ARITHMETIC the instructions that it used. CARDS are
+# the devices of the run, and OVERLAP is the fraction of its time in which other runs used them, too
+# (`contention`). SETTINGS distinguish it from other runs, except by the seed, and GROUP is the label of its
+# group.
 RUN, NAME, SEED, OUTCOME, WHY = "run", "name", "seed", "outcome", "why"
-REFUSED = "refused"  # in the column of outcomes, of a run that ended before its first step
+REFUSED = "refused"  # outcome of a run that ended before its first step
 DEVICE, DEVICE_TYPE, ROWS, STARTED = "device", "device_type", "rows", "started"
 ON_CPU, DTYPE_16BIT, DTYPE, ARITHMETIC, CARDS = "on_cpu", "half", "dtype", "arithmetic", "cards"
 OVERLAP, JUMPS, PROBLEMS, SETTINGS, GROUP = "overlap", "clock_jumps", "problems", "settings", "group"
 
-MAX_OVERLAP = 0.2  # of a run's training; with less, its median and its seconds are still its own
+MAX_OVERLAP = 0.2  # fraction of a run's time; with less overlap its times still count
 NO_DEVICE = "device not recorded"
 
 
@@ -46,13 +46,20 @@ def build_run_table(
     seeds: Sequence[Any],
     settings: Sequence[Mapping[str, str]],
 ) -> pd.DataFrame:
-    """The frame, in the order of the records, which its index counts."""
+    """Return the table, in the order of the records.
+
+    Args:
+        records: The runs.
+        metric: The compared metric.
+        seeds: The seed of each run, None if it is not known.
+        settings: The distinguishing settings of each run.
+    """
     frame = pd.DataFrame([_row(run, metric) for run in records])
-    shares, cards = measure_contention(records, frame[DEVICE_TYPE], frame[STARTED])
-    # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
-    told = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
-    made = {name: pd.Series(values, dtype=object) for name, values in told.items()}
-    return frame.assign(**made, **{OVERLAP: shares, CARDS: cards})
+    fractions, cards = measure_contention(records, frame[DEVICE_TYPE], frame[STARTED])
+    # As objects: pandas turns None into NaN in a text column, which would merge all unknown seeds.
+    extra = {SEED: [*map(_seed, seeds)], SETTINGS: [*settings]}
+    series = {name: pd.Series(values, dtype=object) for name, values in extra.items()}
+    return frame.assign(**series, **{OVERLAP: fractions, CARDS: cards})
 
 
 def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
@@ -75,44 +82,47 @@ def _row(run: RunRecord, metric: ComparedMetric) -> dict[str, Any]:
         STARTED: _started(run),
         JUMPS: jumps,
         PROBLEMS: _problems(run, jumps),
-        **{column: figure.value_of(run, metric) for column, figure in BY_COLUMN.items()},
+        **{column: run_metric.value_of(run, metric) for column, run_metric in METRICS_BY_COLUMN.items()},
     }
 
 
 def describe_device(row: pd.Series) -> str:
-    """`NVIDIA A100 (CUDA)`."""
+    """Return the device in words: `NVIDIA A100 (CUDA)`."""
     kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
     return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
 
 
 def is_machine_shared(rows: pd.DataFrame) -> pd.Series:
-    """Of which runs the times are not their own: others of the set were on their card or CPU too long."""
+    """Return which runs shared their card or CPU for too long, so that their times do not count."""
     return rows[OVERLAP] > MAX_OVERLAP
 
 
 def _seed(value: Any) -> str | None:
-    """A seed as text, so that 1 and 1.0 are one; None where none is recorded."""
+    """Return a seed as text, so that 1 and 1.0 are equal; None if none is recorded."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if value is None or value != value else short(printable(as_text(value)))
 
 
 def _started(run: RunRecord) -> float:
-    """Seconds since 1970, in UTC unless the record says otherwise; infinity where that is not known."""
-    began = run.started_at
-    return began.replace(tzinfo=began.tzinfo or UTC).timestamp() if isinstance(began, datetime) else math.inf
+    """Return the start time in seconds since 1970, infinity if unknown. Times without a zone are UTC."""
+    start = run.started_at
+    return start.replace(tzinfo=start.tzinfo or UTC).timestamp() if isinstance(start, datetime) else math.inf
 
 
 def _problems(run: RunRecord, jumps: int) -> list[str]:
-    """Everything that is wrong with the run's record, a sentence each."""
-    found = [] if run.rows else ["No history."]
+    """Return everything that is wrong with the run's record, one sentence each."""
+    problems = [] if run.rows else ["No history."]
     if bad_losses := len(run.nonfinite(metrics.LOSS)):
-        found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+        problems.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
     restores = run.option("training.on_nonfinite_buffers") == "restore"
     if not restores and summary_or_maximum(run, metrics.NONFINITE_BUFFERS) >= 1:
-        at, todo = summary_value(run, metrics.NONFINITE_AT), "training.on_nonfinite_buffers=restore mends it"
+        at, action = (
+            summary_value(run, metrics.NONFINITE_AT),
+            "training.on_nonfinite_buffers=restore mends it",
+        )
         step = "" if math.isnan(at) else f" at step {at:,.0f}"
-        left = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
-        found.append(f"{left}: evaluations from there on say nothing; {todo}.")
-    found += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
-    return [*found, *run.problems]
+        effect = f"A forward that overflowed{step} left buffers (BatchNorm's statistics) non-finite"
+        problems.append(f"{effect}: evaluations from there on say nothing; {action}.")
+    problems += ["Its clock goes backwards: it is not drawn by wall-clock time."] if jumps else []
+    return [*problems, *run.problems]

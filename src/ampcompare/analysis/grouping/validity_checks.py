@@ -1,4 +1,4 @@
-"""What may be wrong with runs although they finished: at chance, one after the other, stalled, drifting."""
+"""Problems of finished runs: metrics at chance, groups run one after the other, stalls, drift."""
 
 import math
 from collections.abc import Sequence
@@ -16,47 +16,49 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.analysis.statistics.mean_difference import difference
 from ampcompare.runtime.formatting import plural
 
-MIN_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
-SATURATION = 0.995  # from here on a constant accuracy is no wonder
+MIN_EVALUATIONS = 3  # evaluations with the same value; two may agree by chance on a small test set
+SATURATION = 0.995  # a constant accuracy above this is plausible
 ERRORS_ABOVE_CHANCE = 3.0
-MAX_DECIMALS = 6  # of a figure that was rounded where it was logged; more are those of a computation
-FLOAT32 = 2.0**-24  # of a value: what its way through float32, as TensorBoard's, may have changed
+MAX_DECIMALS = 6  # a value with more decimals was not rounded when it was logged
+FLOAT32 = 2.0**-24  # relative error of a value that was stored as float32, as TensorBoard does
 MEDIAN_GAP = 0.03
-MIN_RUNS_FOR_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
-DRIFT_LEVEL = 0.99  # every report asks this, and few have any
+MIN_RUNS_FOR_DRIFT = 6  # with fewer runs a trend has too few degrees of freedom
+DRIFT_LEVEL = 0.99  # stricter than 95%, because every report tests for drift
 
 
 def explain_degenerate(group: Group) -> str:
-    """Why the metric of a group says nothing, at chance or constant; else nothing. One such run is enough:
-    paired with another such, it would pass for a perfect agreement.
+    """Return why the metric of a group says nothing: it is at chance, or constant; "" otherwise.
 
-    At chance is a run at or below 1/classes + 3 sqrt(p (1 - p) / images), p = 1/classes (k/classes for a
-    top-k accuracy); constant one whose evaluations, three at least, all gave the same below 99.5 %. Of
-    metrics other than accuracies only constancy can be told.
+    One such run is enough: paired with another such run it would look like perfect agreement. A run is at
+    chance if its accuracy is at or below p + 3 sqrt(p (1 - p) / images), with p = 1/classes (k/classes for a
+    top-k accuracy). A run is constant if at least three evaluations gave the same value below 99.5%. Metrics
+    other than accuracies are only tested for being constant.
     """
     metric, rows = group.metric, group.rows[group.rows[SCORE].notna()]
     p = rows[CHANCE]
     errors = np.sqrt(p * (1 - p) / rows[IMAGES].where(rows[IMAGES] > 0)).fillna(0.0)
-    low = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
-    if len(low):
-        return f"at chance in {len(low)} of {plural(len(rows), 'run')} ({low.iloc[0] * 100:g} % by guessing)"
+    at_chance = p[(p > 0) & (p < 1) & (rows[SCORE] / 100 <= p + ERRORS_ABOVE_CHANCE * errors)]
+    if len(at_chance):
+        runs = plural(len(rows), "run")
+        return f"at chance in {len(at_chance)} of {runs} ({at_chance.iloc[0] * 100:g} % by guessing)"
     ceiling = SATURATION * 100 if metric.is_accuracy else math.inf
-    every = [run.values(metric.key) * metric.factor for run in rows[RUN]]
-    stuck = [v for v in every if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
-    return f"the same at every evaluation in {len(stuck)} of {plural(len(rows), 'run')}" if stuck else ""
+    series = [run.values(metric.key) * metric.factor for run in rows[RUN]]
+    constant = [v for v in series if len(v) >= MIN_EVALUATIONS and np.ptp(v) == 0 and v[0] < ceiling]
+    return (
+        f"the same at every evaluation in {len(constant)} of {plural(len(rows), 'run')}" if constant else ""
+    )
 
 
 def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
-    """Return the least by which the metric of two runs can differ, in the shown unit.
+    """Return the smallest possible difference between the metric of two runs, in the shown unit.
 
-    One answer of the smallest test set that is recorded, else the last decimal that was logged. 0 where
-    neither is known: for a continuous metric, and where every value is an end of the scale (all 0 or 1),
-    whose decimals say nothing.
+    It is one answer of the smallest recorded test set, else the last logged decimal. 0 if neither is known:
+    for a continuous metric, and if every value is an end of the scale (all 0 or 1).
     """
-    known = rows[rows[SCORE].notna()]
-    if metric.is_percentage and known[IMAGES].notna().any():
-        return float(100 / known[IMAGES].min())
-    values = np.concatenate([run.values(metric.key) for run in known[RUN]] or [[]])
+    scored = rows[rows[SCORE].notna()]
+    if metric.is_percentage and scored[IMAGES].notna().any():
+        return float(100 / scored[IMAGES].min())
+    values = np.concatenate([run.values(metric.key) for run in scored[RUN]] or [[]])
     values = values[np.isfinite(values)]
     if metric.is_percentage and np.isin(values * metric.factor, (0.0, 100.0)).all():
         return 0.0
@@ -67,8 +69,9 @@ def measure_resolution(rows: pd.DataFrame, metric: ComparedMetric) -> float:
 
 
 def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
-    """The ratio of two groups' throughputs, of medians, and that of their whole training seconds a step,
-    where these differ by more than 3 %: by what a median leaves out, start-up and stalls.
+    """Return the speed-up by median throughput and by total training time, if they differ by more than 3%.
+
+    A median leaves out start-up and stalls. None if the speed-ups agree or are unknown.
     """
     both = []
     for side in (group, base):
@@ -82,37 +85,45 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
 
 
 def find_sequential_groups(groups: Sequence[Group]) -> list[str]:
-    """Labels of groups of two runs or more of which all of one were half done before any of another began: a
-    machine drifts, and no interval of theirs knows of it.
+    """Return the labels of groups that ran one after the other.
+
+    All runs of one group were half done before any run of another began. A machine drifts, and no interval
+    accounts for that.
     """
-    known = [(g.label, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
+    started = [(g.label, g.rows[np.isfinite(g.rows[STARTED])]) for g in groups]
     spans = [
         (rows[STARTED].min(), (rows[STARTED] + rows[SECONDS].fillna(0.0) / 2).max(), label)
-        for label, rows in known
+        for label, rows in started
         if len(rows) > 1
     ]
-    pairs = [(one[2], other[2]) for one, other in permutations(sorted(spans), 2) if one[1] < other[0]]
+    pairs = [
+        (earlier[2], later[2]) for earlier, later in permutations(sorted(spans), 2) if earlier[1] < later[0]
+    ]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
 def find_groups_on_other_cards(groups: Sequence[Group]) -> list[str]:
-    """Labels of groups that have no card, or host, in common with another."""
-    known = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
-    pairs = [pair for pair in combinations(known, 2) if not known[pair[0]] & known[pair[1]]]
+    """Return the labels of groups that share no card, or host, with another group."""
+    cards = {g.label: frozenset().union(*g.rows[CARDS]) for g in groups if g.n and all(g.rows[CARDS])}
+    pairs = [pair for pair in combinations(cards, 2) if not cards[pair[0]] & cards[pair[1]]]
     return list(dict.fromkeys(label for pair in pairs for label in pair))
 
 
 def estimate_control_drift(control: Group, level: float) -> Estimate | None:
-    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
+    """Return the throughput of the control's last runs relative to its first; not paired."""
     rows = control.rows[~is_machine_shared(control.rows)]
     arms = rows[RUN].map(control_position)
-    found = difference(*(rows[THROUGHPUT][arms == where].dropna() for where in ("last", "first")), log=True)
-    return found and found.at_level(level)
+    estimate = difference(
+        *(rows[THROUGHPUT][arms == position].dropna() for position in ("last", "first")), log=True
+    )
+    return estimate and estimate.at_level(level)
 
 
 def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
-    """The throughput of the last run to that of the first by a straight line of its logarithm over the
-    starting times, with a level for each group on each of its cards; at 99 %. None where it cannot be told.
+    """Return the throughput of the last run relative to the first, with a 99% interval.
+
+    It is the slope of a straight line of log throughput over start time, with one intercept for each group on
+    each of its cards. None if there are too few runs.
     """
     if not groups:
         return None
@@ -126,7 +137,7 @@ def estimate_drift(groups: Sequence[Group]) -> Estimate | None:
     if len(frame) < MIN_RUNS_FOR_DRIFT or df < 1 or span <= 0:
         return None
     x, y = (frame["x"] - by["x"].transform("mean")) / span, frame["y"] - by["y"].transform("mean")
-    if (squares := float(x @ x)) <= 1e-9:  # every group at one moment of its own
+    if (squares := float(x @ x)) <= 1e-9:  # the runs of every group started at the same time
         return None
     slope = float(x @ y) / squares
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / df / squares)

@@ -7,7 +7,7 @@ from typing import Self
 
 from scipy.special import stdtrit
 
-ALPHA = 0.05  # the error of each question, all its groups and looks together
+ALPHA = 0.05  # error probability of each question, over all groups and looks
 
 
 def quantile(probability: float, df: float) -> float:
@@ -115,7 +115,7 @@ class Estimate:
         return replace(self, level=level)
 
     def prediction_interval(self) -> tuple[float, float] | None:
-        """Return the interval for one more run, or one more pair, at the same level; None if there is none."""
+        """Return the interval for one more run, or one more pair, at the same level; None without one."""
         if self.error is None or not self.spread_df:
             return None
         return self._around(math.hypot(self.error, self.spread), self.spread_df)

@@ -13,9 +13,9 @@ import pandas as pd
 
 from ampcompare.analysis.statistics.estimate import Estimate
 
-MIN_RUNS = 3  # runs a side, or pairs, from which there is an interval
-MAX_VALUE = 1e300  # a figure beyond it could not be squared or added up
-ROUNDING = 8 * 2.0**-52  # figures that vary by less, relative to their size, do not vary
+MIN_RUNS = 3  # runs per side, or pairs, that an interval needs
+MAX_VALUE = 1e300  # squares and sums of larger values would overflow
+ROUNDING = 8 * 2.0**-52  # a smaller relative variation is rounding error
 
 
 def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimate | None:
@@ -28,7 +28,7 @@ def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimat
             measurement are no evidence of a spread of zero.
     """
     values = _scaled(a, log).to_numpy()
-    return _of_one(values, log, max(_deviation(values), resolution)) if len(values) else None
+    return _mean_estimate(values, log, max(_deviation(values), resolution)) if len(values) else None
 
 
 def difference(
@@ -56,20 +56,21 @@ def difference(
     smaller = min(sizes)
     if paired_by and len(shared) >= (MIN_RUNS if smaller >= MIN_RUNS else 1) and 2 * len(shared) >= smaller:
         pairs, largest = (a[shared] - b[shared]).to_numpy(), max(a[shared].abs().max(), b[shared].abs().max())
-        paired = _of_one(pairs, log, max(_deviation(pairs, largest), resolution))
+        paired = _mean_estimate(pairs, log, max(_deviation(pairs, largest), resolution))
         return replace(paired, sizes=sizes, paired_by=paired_by)
-    found = replace(_of_one(np.array([a.mean() - b.mean()]), log, 0.0), n=smaller, sizes=sizes)
-    found = replace(
-        found, observed_range=(found.from_scale(a.min() - b.max()), found.from_scale(a.max() - b.min()))
+    estimate = replace(_mean_estimate(np.array([a.mean() - b.mean()]), log, 0.0), n=smaller, sizes=sizes)
+    estimate = replace(
+        estimate,
+        observed_range=(estimate.from_scale(a.min() - b.max()), estimate.from_scale(a.max() - b.min())),
     )
     if smaller < MIN_RUNS:
-        return found
+        return estimate
     spreads = [max(_deviation(side.to_numpy()), resolution) for side in (a, b)]
     parts = [(spread / math.sqrt(n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
     next_ones = [(spread * math.sqrt(1 + 1 / n), n - 1.0) for spread, n in zip(spreads, sizes, strict=True)]
     error, df = combine_errors(*parts)
     _, spread_df = combine_errors(*next_ones)
-    return replace(found, error=error, df=df, spread=math.hypot(*spreads), spread_df=spread_df)
+    return replace(estimate, error=error, df=df, spread=math.hypot(*spreads), spread_df=spread_df)
 
 
 def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -85,20 +86,20 @@ def combine_errors(one: tuple[float, float], other: tuple[float, float]) -> tupl
     return error, 1 / (sum((part / error) ** 4 / df for part, df in (one, other)) or 1e-9)
 
 
-def _of_one(values: np.ndarray, log: bool, spread: float) -> Estimate:
+def _mean_estimate(values: np.ndarray, log: bool, spread: float) -> Estimate:
     """Return the mean of values on the scale of the computation, with standard deviation `spread`."""
     n, scale = len(values), Estimate(0.0, (0.0, 0.0), 0, log=log).from_scale
     lowest, center, highest = (scale(float(value)) for value in (values.min(), values.mean(), values.max()))
-    found = Estimate(center, (lowest, highest), n, log=log)
+    estimate = Estimate(center, (lowest, highest), n, log=log)
     if n < MIN_RUNS:
-        return found
-    return replace(found, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+        return estimate
+    return replace(estimate, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def _scaled(a: pd.Series, log: bool) -> pd.Series:
     """Return the numbers of a sample on the scale of the computation."""
     values = a.astype(float)
-    values = values[values.abs() <= MAX_VALUE]  # NaN is not either
+    values = values[values.abs() <= MAX_VALUE]  # also drops NaN
     return np.log(values[values > 0]) if log else values
 
 

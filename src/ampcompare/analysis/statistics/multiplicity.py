@@ -8,12 +8,12 @@ from scipy.special import betaincinv, gammaincinv, nctdtr, ndtri, stdtrit
 
 from ampcompare.analysis.statistics.estimate import ALPHA, Estimate
 
-PLANNED_POWER = 0.9  # at which further seeds are planned
-DEVIATION_CONFIDENCE = (
-    0.8  # of the deviation that is planned with: with the plain one half of the plans fall short
-)
-MAX_SEEDS = 1000  # seeds beyond which no number is named
-MAX_DEVIATIONS = 30.0  # deviations; from 36 on SciPy's non-central t is NaN here and there
+PLANNED_POWER = 0.9  # power of the plan for further seeds
+# Plans use this upper confidence bound of the standard deviation. With the estimate itself, half of the plans
+# would be too small.
+DEVIATION_CONFIDENCE = 0.8
+MAX_SEEDS = 1000  # larger numbers of seeds are not reported
+MAX_DEVIATIONS = 30.0  # in standard errors; from 36 on SciPy's non-central t is sometimes NaN
 
 
 def joint_level(groups: int, looks: int = 1) -> float:
@@ -65,7 +65,8 @@ def more_seeds(estimate: Estimate, *, null: float | None = None, margin: float |
         limit, error = stdtrit(df, (1 + estimate.level) / 2), deviation / math.sqrt(seeds)
         return sum(nctdtr(df, min(d / error, MAX_DEVIATIONS), limit) for d in distances) <= 1 - PLANNED_POWER
 
-    more = bisect_left(range(1, MAX_SEEDS + 1), True, key=is_enough) + 1  # power rises with every seed
+    # power increases with the number of seeds
+    more = bisect_left(range(1, MAX_SEEDS + 1), True, key=is_enough) + 1
     return more if more <= MAX_SEEDS else None
 
 
