@@ -45,12 +45,12 @@ def workspace(
 ) -> None:
     """Make or update a W&B view of live panels, with the page of the report."""
     from ampcompare.analysis import analyse_runs
-    from ampcompare.report.wandb_workspace import as_json, save, split_target
+    from ampcompare.report.wandb_workspace import preview_json, save, split_target
     from ampcompare.runs import load_runs
 
     entity, project = split_target(target)
     analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)
     if dry_run:
-        typer.echo(as_json(analysis, entity, project), nl=False)
+        typer.echo(preview_json(analysis, entity, project), nl=False)
     else:
         save(analysis, entity, project, with_report=report, say=typer.echo)

@@ -98,9 +98,9 @@ def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _printed(found: Estimate, is_share: bool) -> Any:
-    """A figure with its interval and n; without an interval as text, with the digits that it has."""
+    """Return a value with its interval and n; without an interval as text."""
     if found.low is None or found.high is None:
         return f"{found.value:.6f}"
-    # Without the digits that nobody can measure: 78.504 for 78.50399999999999.
+    # Without the digits of rounding errors: 78.504 for 78.50399999999999.
     ends = {"value": found.value, "low": found.low if is_share else max(found.low, 0.0), "high": found.high}
     return {key: float(f"{end:.7g}") for key, end in ends.items()} | {"n": found.n, "confidence": 1 - ALPHA}
