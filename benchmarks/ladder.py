@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from ampcompare import load_runs, metrics  # noqa: E402
 from ampcompare.report.charts import vega  # noqa: E402
-from ampcompare.report.palette import styles  # noqa: E402
+from ampcompare.report.palette import choose_styles  # noqa: E402
 from ampcompare.runs import RunRecord  # noqa: E402
 
 STRICT, TF32 = "none", "tf32"
@@ -184,7 +184,7 @@ def _relative(found: Sequence[Measurement], bases: Sequence[Measurement]) -> Rel
 
 
 LABELS = ("none", "tf32", "native", "apex_o1", "apex_o2", "native_bf16", "fp16")
-STYLES = styles([(label, label) for label in LABELS])
+STYLES = choose_styles([(label, label) for label in LABELS])
 NAMES = {STRICT: "none (strict fp32)"}
 
 

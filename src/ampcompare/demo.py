@@ -50,7 +50,7 @@ def demo(
     from ampcompare.bench.cli import build_arms
     from ampcompare.bench.runner import Schedule, run_benchmark
     from ampcompare.config.load import config_from_cli
-    from ampcompare.report.options import Request
+    from ampcompare.report.options import ReportOptions
     from ampcompare.report.pipeline import make_report
     from ampcompare.runtime.atomic_files import write_json
     from ampcompare.runtime.child_process import run_to_completion
@@ -86,7 +86,7 @@ def demo(
         if code := run_to_completion(command, environment):
             raise typer.Exit(code)
     print_line(console, f"--- {parts} of {parts}: the report; {describe_seconds(PAGE_SECONDS)} left")
-    make_report(Request([folder], f"{folder}/report", bench=str(bench_file)), console)
+    make_report(ReportOptions([folder], f"{folder}/report", bench=str(bench_file)), console)
     print_line(console, f"done in {clock(time.monotonic() - began)}. Next, with your own network:")
     network = ("model.name=./net.py:build", "data.source=./data.py:build")
     for purpose, arguments in (

@@ -19,7 +19,7 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.precision.registry import REGISTRY
 from ampcompare.report.comparison_table import comparison_table, runs_table
 from ampcompare.report.exports import COMPARED, to_csv, to_json
-from ampcompare.report.forest_axis import axis_of
+from ampcompare.report.forest_axis import make_axis
 from ampcompare.report.text_renderer import LONGEST_WORD, print_table, to_markdown
 
 RECORDS = [
@@ -50,12 +50,12 @@ def flat(text: str) -> str:
 def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
     shown = math.exp if log else float
     marks = [Estimate(shown(middle), (shown(low), shown(high)), 1) for low, middle, high in ends]
-    axis = axis_of(marks, 1.0 if log else 0.0, str, log=log)
-    assert axis.holds(axis.null)
-    assert all(axis.holds(mark.value) for mark in marks)
+    axis = make_axis(marks, 1.0 if log else 0.0, str, log=log)
+    assert axis.contains(axis.null)
+    assert all(axis.contains(mark.value) for mark in marks)
     if not log:
-        assert all(axis.holds(end) for mark in marks for end in mark.span)
-    places = [axis.place(tick) for tick, _ in axis.ticks]
+        assert all(axis.contains(end) for mark in marks for end in mark.span)
+    places = [axis.position(tick) for tick, _ in axis.ticks]
     assert places == sorted(places)
     assert 1 <= len(places) <= 4
     assert all(0 < place < 1 for place in places)

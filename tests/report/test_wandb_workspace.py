@@ -17,14 +17,14 @@ from ampcompare import analyse_runs, metrics
 from ampcompare.analysis.analysis import CHARTS_JOB
 from ampcompare.cli import main
 from ampcompare.errors import UserError
-from ampcompare.report.wandb_workspace import as_json, split_target
+from ampcompare.report.wandb_workspace import preview_json, split_target
 
 
 @pytest.mark.slow
 def test_the_view_has_live_panels_grouped_by_backend_and_the_finding_as_text():
     runs = [make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)]
     analysis = analyse_runs(runs)
-    content = json.loads(as_json(analysis, "someone", "p"))
+    content = json.loads(preview_json(analysis, "someone", "p"))
     assert analysis.headline in content["verdict"]
     view = content["view"]
     assert [key["name"] for key in view["runset_settings"]["groupby"]] == ["backend"]

@@ -8,7 +8,7 @@ from ampcompare.sweeps.stop_request import SAME_REQUEST_SECONDS, SweepStopReques
 
 
 def test_two_signals_at_once_are_one_request():
-    """A terminal and a wrapper such as `uv run` both pass on one Ctrl-C: the runs must not be killed for it."""
+    """A terminal and a wrapper such as `uv run` both pass on one Ctrl-C: it must not kill the runs."""
     with SweepStopRequest() as stop:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)

@@ -12,7 +12,7 @@ from support.quick import QUICK
 
 from ampcompare.cli import main
 from ampcompare.precision.registry import REGISTRY
-from ampcompare.why.diff import Difference, Line, difference, sentences
+from ampcompare.why.diff import ModuleDifference, StepDifference, compare_step, summarize
 
 NET = """
 import torch
@@ -195,75 +195,75 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def by_title(found: Difference) -> dict[str, Line]:
-    return {line.title: line for line in found.lines}
+def by_title(difference: StepDifference) -> dict[str, ModuleDifference]:
+    return {line.title: line for line in difference.lines}
 
 
 def test_rounding_alone_is_not_called_large_in_a_network_without_a_fault():
     for backend in ("native", "bf16"):
-        said = sentences(difference([*IMAGES, f"backend={backend}"]))
-        assert any(line.startswith("no module's own error is large") for line in said), said
+        messages = summarize(compare_step([*IMAGES, f"backend={backend}"]))
+        assert any(line.startswith("no module's own error is large") for line in messages), messages
 
 
 @pytest.mark.parametrize("base", ["Fp32", "Native"])
 @pytest.mark.parametrize(("number", "where"), [*enumerate(WHERE)])
-def test_a_planted_fault_is_the_worst_line(number: int, where: str, base: str):
-    found = difference([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
-    worst, second = found.by_worst()[:2]
+def test_a_planted_fault_has_the_largest_own_error(number: int, where: str, base: str):
+    difference = compare_step([*FAULTY, f"backend=./faults.py:{base}_{number}", "precision.init_scale=256"])
+    worst, second = difference.by_worst()[:2]
     assert worst.title == where
     assert worst.size > 1e-3
     assert second.size < worst.size / 2
-    unit = torch.finfo(getattr(torch, found.dtype)).eps / 2
+    unit = torch.finfo(getattr(torch, difference.dtype)).eps / 2
     is_large = math.inf > worst.size > 20 * unit
-    told = [line for line in sentences(found) if line.startswith("large, above ")]
-    assert [f": {where};" in line for line in told] == [True] * is_large
-    assert f" {where}" in sentences(found)[0]
+    large = [line for line in summarize(difference) if line.startswith("large, above ")]
+    assert [f": {where};" in line for line in large] == [True] * is_large
+    assert f" {where}" in summarize(difference)[0]
     if where == "twice":
         assert (worst.calls, worst.call) == (2, 1)
-        assert "twice (call 2 of 2)" in sentences(found)[0]
+        assert "twice (call 2 of 2)" in summarize(difference)[0]
 
 
-def test_errors_travel_in_the_step_and_not_in_the_own_error():
-    after = by_title(difference([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
+def test_errors_propagate_in_the_step_and_not_into_own_errors():
+    after = by_title(compare_step([*FAULTY, "backend=./faults.py:Fp32_1"]))["second.out"]
     assert after.output.size > 1e-3
     assert after.size < 1e-6
 
 
 def test_the_first_gradient_that_is_not_finite_is_named():
     """Here the gradient of the logits still fits into fp16, and those of the head's weights do not."""
-    found = difference([*FAULTY, "backend=native", "precision.init_scale=1048576"])
-    assert (found.first_gradient, found.skipped) == ("head", True)
-    assert found.by_worst()[0].title == "head"
+    difference = compare_step([*FAULTY, "backend=native", "precision.init_scale=1048576"])
+    assert (difference.first_gradient, difference.skipped) == ("head", True)
+    assert difference.by_worst()[0].title == "head"
 
 
-def check(found: Difference, bound: float, but: tuple[str, ...] = ()) -> None:
-    """Every module that ran is measured, its own error within what its type rounds to."""
-    for line in found.lines:
-        assert line.title in but or 0 <= line.size <= bound, line
+def check_errors(difference: StepDifference, bound: float, random: tuple[str, ...] = ()) -> None:
+    """Check that every module that ran is measured, and that its own error is within its dtype's rounding."""
+    for line in difference.lines:
+        assert line.title in random or 0 <= line.size <= bound, line
         assert line.output.size < math.inf
-    assert (found.first_output, found.first_gradient, found.skipped) == (None, None, False)
+    assert (difference.first_output, difference.first_gradient, difference.skipped) == (None, None, False)
 
 
 @backends([name for name in REGISTRY if name != "none"], few=("native", "apex_o1"))
 def test_every_backend_is_measured(backend: str):
-    found = difference([*IMAGES, f"backend={backend}"])
-    check(found, BOUND[REGISTRY[backend].dtype])
-    assert found.not_called == []
+    difference = compare_step([*IMAGES, f"backend={backend}"])
+    check_errors(difference, BOUND[REGISTRY[backend].dtype])
+    assert difference.not_called == []
 
 
 @pytest.mark.parametrize("backend", ["native", "native_bf16", "apex_o1"])
 def test_odd_modules_are_measured_random_ones_are_not_and_idle_ones_are_named(backend: str):
-    found = difference(
+    difference = compare_step(
         ["model.name=./odd.py:build", *TOKENS, "precision.init_scale=256", f"backend={backend}"]
     )
-    lines = by_title(found)
+    lines = by_title(difference)
     random = tuple(title for title in lines if title.startswith(("dropped", "layer", "(network)")))
-    check(found, BOUND[REGISTRY[backend].dtype], random)
+    check_errors(difference, BOUND[REGISTRY[backend].dtype], random)
     assert lines["dropped"].size == -1
     assert lines["dropped"].output.size < 0.02  # its mask is that of fp32
     assert lines["shared"].calls == 2
     assert "again" not in lines
-    assert set(found.not_called) == {"idle", "layer.self_attn.out_proj"}
+    assert set(difference.not_called) == {"idle", "layer.self_attn.out_proj"}
     assert lines["shared"].gradient is not None  # an in-place ReLU comes after it
 
 
@@ -272,23 +272,23 @@ def test_gradients_without_a_scale_are_flushed_to_zero():
     loss = "def loss(outputs, targets):\n    return outputs.square().mean() * 1e-6"
     Path("loss.py").write_text(loss)
     words = [*IMAGES, "task.loss=./loss.py:loss", "task.metrics=[]", "backend=apex_o2"]
-    bare, scaled = (difference([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
+    bare, scaled = (compare_step([*words, f"precision.loss_scale={scale}"]).lines[0] for scale in (1, 65536))
     assert bare.gradient.flushed > 0.9
     assert scaled.gradient.flushed < 0.1
 
 
 @pytest.mark.parametrize("word", ["training.accumulate=2", "training.gradient_penalty=0.1"])
 def test_a_step_is_that_of_the_run(word: str):
-    found = difference([*IMAGES, word, "backend=native_bf16"])
-    assert found.samples == (4 if "accumulate" in word else 2)
-    assert 0 < found.update.size < 0.5
+    difference = compare_step([*IMAGES, word, "backend=native_bf16"])
+    assert difference.samples == (4 if "accumulate" in word else 2)
+    assert 0 < difference.update.size < 0.5
 
 
-def test_nothing_of_the_process_is_changed():
+def test_the_random_state_of_the_process_is_restored():
     torch.manual_seed(5)
     wanted = torch.rand(3)
     torch.manual_seed(5)
-    difference([*IMAGES, "backend=native_bf16"])
+    compare_step([*IMAGES, "backend=native_bf16"])
     assert torch.equal(torch.rand(3), wanted)
 
 
@@ -314,7 +314,7 @@ def test_the_same_question_has_the_same_answer_in_eighty_columns(tmp_path: Path,
     assert "the step was skipped" in said
 
 
-def test_what_is_compared_with_is_strict_fp32_also_where_the_words_say_tf32(
+def test_the_reference_is_strict_fp32_even_with_tf32(
     capsys: pytest.CaptureFixture[str],
 ):
     said = []

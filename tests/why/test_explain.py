@@ -12,10 +12,10 @@ import torch
 
 from ampcompare.cli import main
 from ampcompare.training.run_context import make_config, prepare_run
-from ampcompare.why.explain import Side, sentences
-from ampcompare.why.memory_estimate import memory_of
-from ampcompare.why.op_dtypes import watch_forward
-from ampcompare.why.op_profile import CASTS, IDLE, OPTIMIZER, Times, in_turns, ratio
+from ampcompare.why.explain import StepProfile, summarize
+from ampcompare.why.memory_estimate import estimate_memory
+from ampcompare.why.op_dtypes import trace_forward
+from ampcompare.why.op_profile import CASTS, IDLE, OPTIMIZER, StepTimes, measure_interleaved, speed_ratio
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 # Each so slow in its own way that other work on the machine hides nothing.
@@ -71,21 +71,21 @@ def test_native_is_explained_where_no_backend_is_named_on_forty_lines(tmp_path: 
     assert content["backends"][1]["casts"]["tensors"] == 6
 
 
-def side(name: str, rounds: list[float], kinds: dict[str, float]) -> Side:
+def profile_of(name: str, rounds: list[float], kinds: dict[str, float]) -> StepProfile:
     config = make_config([*TINY, f"backend={name}", "data.train_limit=32", "data.test_limit=8"])
     context = prepare_run(config)
-    seen = watch_forward(context.build_trainer(config), context.first_steps(1)[0][0])
-    return Side(config, seen, memory_of(seen, config), Times(tuple(rounds), kinds))
+    trace = trace_forward(context.build_trainer(config), context.first_steps(1)[0][0])
+    return StepProfile(config, trace, estimate_memory(trace, config), StepTimes(tuple(rounds), kinds))
 
 
-def test_no_cause_is_told_where_the_interval_holds_one():
-    base = side("none", [1.0, 2.0] * 10, {"convolution": 1.0})
-    other = side("native_bf16", [2.0, 1.0] * 10, {"convolution": 1.0, CASTS: 0.2})
-    said = "\n".join(sentences(base, other, torch.device("cpu")))
+def test_no_cause_is_named_where_the_interval_contains_1():
+    base = profile_of("none", [1.0, 2.0] * 10, {"convolution": 1.0})
+    other = profile_of("native_bf16", [2.0, 1.0] * 10, {"convolution": 1.0, CASTS: 0.2})
+    said = "\n".join(summarize(base, other, torch.device("cpu")))
     assert "No difference in time is shown" in said
     assert "difference is" not in said
-    faster = side("native_bf16", [0.5, 1.0] * 10, {"convolution": 0.4})
-    said = "\n".join(sentences(base, faster, torch.device("cpu")))
+    faster = profile_of("native_bf16", [0.5, 1.0] * 10, {"convolution": 0.4})
+    said = "\n".join(summarize(base, faster, torch.device("cpu")))
     assert "No difference" not in said
     assert "convolution, 1 > 0.4 ms" in said
 
@@ -107,7 +107,7 @@ def test_without_seconds_there_are_types_and_memory_and_no_times(capsys):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("casts", CASTS), ("idles", IDLE)])
-def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str, kind: str, tmp_path: Path):
+def test_casts_or_idle_time_are_named_where_they_make_a_network_slow(name: str, kind: str, tmp_path: Path):
     (tmp_path / "slow.py").write_text(SLOW)
     file = tmp_path / "explained.json"
     words = [f"model.name={tmp_path}/slow.py:{name}", "data.source=synthetic", "batch_size=8", "device=cpu"]
@@ -118,10 +118,10 @@ def test_a_network_that_is_slow_by_its_casts_or_by_python_is_found_out(name: str
         assert max({*times} if kind == IDLE else {*times} - {IDLE}, key=times.get) == kind
 
 
-class OfTurns:
-    """A trainer, and its precision, that take steps in a training context of their own alone."""
+class ExclusiveTrainer:
+    """A trainer and its precision; a step fails while another trainer's context is open."""
 
-    open: ClassVar[set[OfTurns]] = set()
+    open: ClassVar[set[ExclusiveTrainer]] = set()
 
     def __init__(self) -> None:
         self.precision, self.steps = self, 0
@@ -138,17 +138,17 @@ class OfTurns:
 
 
 def test_a_step_is_timed_in_the_context_of_its_own_backend_alone():
-    trainers = [OfTurns(), OfTurns()]
-    rounds = in_turns(trainers, [], torch.device("cpu"), 0.1)
+    trainers = [ExclusiveTrainer(), ExclusiveTrainer()]
+    rounds = measure_interleaved(trainers, [], torch.device("cpu"), 0.1)
     assert all(len(own) >= 3 for own in rounds)
     assert all(trainer.steps > len(own) for trainer, own in zip(trainers, rounds, strict=True))
 
 
 def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
-    assert ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]) == (2.0, "3 rounds, taking turns")
-    assert ratio([2.0], [1.0]) == (2.0, "one step")
-    value, how = ratio([2.0] * 20, [1.0] * 10 + [2.0] * 10)
-    assert (value, how) == (1.5, "1.00 to 2.00 in 95 %, 20 rounds, taking turns")
+    assert speed_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]) == (2.0, "3 rounds, taking turns")
+    assert speed_ratio([2.0], [1.0]) == (2.0, "one step")
+    value, basis = speed_ratio([2.0] * 20, [1.0] * 10 + [2.0] * 10)
+    assert (value, basis) == (1.5, "1.00 to 2.00 in 95 %, 20 rounds, taking turns")
 
 
 @pytest.mark.parametrize(
@@ -161,14 +161,14 @@ def test_a_ratio_is_that_of_rounds_and_has_an_interval_where_there_are_enough():
         (["--json", "/proc/none/x.json", "--seconds", "0"], "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_code_two(capsys, words, said):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, words, said):
     assert explain(*TINY, *words) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
 
 
-def test_a_network_that_looks_at_values_is_explained_too(tmp_path, capsys):
+def test_a_network_that_reads_tensor_values_can_be_explained(tmp_path, capsys):
     lines = "import torch\nfrom torch import nn\nclass N(nn.Module):\n  def __init__(s):\n"
     lines += "    super().__init__()\n    s.l = nn.Linear(3 * 32 * 32, 10)\n  def forward(s, x):\n"
     lines += "    return s.l(x.flatten(1) * (2 if x.sum().item() > 0 else 1))\n"

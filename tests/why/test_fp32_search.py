@@ -1,4 +1,4 @@
-"""`why guard`: the hunt in trials that are told, the modules of a network, the command with real trials."""
+"""`why guard`: the search with scripted trials, the modules of a network, the command with real trials."""
 
 import json
 import math
@@ -14,7 +14,13 @@ from typer.testing import CliRunner
 from ampcompare.cli import app
 from ampcompare.errors import UserError
 from ampcompare.training.run_context import make_config, prepare_run
-from ampcompare.why.fp32_search import Hunt, Trial, called_by, minimal, run_guard
+from ampcompare.why.fp32_search import (
+    MinimalSetSearch,
+    Trial,
+    find_minimal_set,
+    list_called_modules,
+    run_guard,
+)
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """
@@ -50,46 +56,46 @@ CALLED = ("a", "a.x", "a.y", "b", "b.x", "b.x.u", "b.x.v", "c")
 WORK = ("a.x", "a.y", "b.x.u", "b.x.v", "c")
 
 
-def below(kept: set[str], name: str) -> bool:
-    """Whether a module is kept, itself or with one above it."""
+def is_kept(kept: set[str], name: str) -> bool:
+    """Return whether a module is kept, itself or with a module above it."""
     return any(k == "*" or k == name or name.startswith(f"{k}.") for k in kept)
 
 
-def hunt(cures: Callable[[set[str]], bool]) -> Hunt:
-    """One whose trials end as a rule says: NaN where it says that they do not cure; fp32 learns 2.5 to 2."""
+def search_with(passes: Callable[[set[str]], bool]) -> MinimalSetSearch:
+    """Return a search with scripted trials: a loss of 2 if the set passes, else NaN. Fp32 learns 2.5 to 2."""
 
     def train(backend: str, kept: tuple[str, ...]) -> Trial:
-        is_well = backend == "none" or cures({*kept})
-        return Trial(kept, 2.5, 2.0 if is_well else math.nan)
+        is_within = backend == "none" or passes({*kept})
+        return Trial(kept, 2.5, 2.0 if is_within else math.nan)
 
-    made = Hunt(train, "fp16", 0.05, lambda line: None)
-    assert made.begin() is cures(set())
-    return made
+    search = MinimalSetSearch(train, "fp16", 0.05, lambda line: None)
+    assert search.start() is passes(set())
+    return search
 
 
 @pytest.mark.parametrize(
     ("needed", "found"),
     [*(((name,), [name]) for name in (*WORK, "a", "b.x")), (("a.y", "c"), ["a.y", "c"]), ((), None)],
 )
-def test_what_needs_fp32_is_named_in_few_trials(needed: tuple[str, ...], found: list[str] | None):
-    """One module, one that calls others, two that need each other; none, where nothing cures."""
-    made = hunt(lambda kept: bool(needed) and all(below(kept, name) for name in needed))
-    assert made.find(CALLED) == found
+def test_the_modules_that_need_fp32_are_found_in_few_trials(needed: tuple[str, ...], found: list[str] | None):
+    """One module, one that calls others, two that need each other; none, where no set passes."""
+    search = search_with(lambda kept: bool(needed) and all(is_kept(kept, name) for name in needed))
+    assert search.find(CALLED) == found
     most = max(1, len(needed)) * (math.ceil(math.log2(len(CALLED) + 1)) + 1)
-    assert len(made.trials) - 2 <= most  # beside nothing and all of it
+    assert len(search.trials) - 2 <= most  # beside nothing and all of it
 
 
-@pytest.mark.parametrize(("loss", "is_well"), [(2.02, True), (1.2, True), (2.03, False), (math.nan, False)])
-def test_a_loss_is_well_up_to_a_share_of_what_fp32_learned(loss: float, is_well: bool):
-    made = hunt(lambda kept: True)
-    assert made.is_well(Trial((), 2.5, loss)) is is_well
-    assert not made.is_well(Trial((), 2.5, loss, trained=False))
+@pytest.mark.parametrize(("loss", "is_within"), [(2.02, True), (1.2, True), (2.03, False), (math.nan, False)])
+def test_a_loss_is_within_the_margin_up_to_a_fraction_of_what_fp32_learned(loss: float, is_within: bool):
+    search = search_with(lambda kept: True)
+    assert search.is_within_margin(Trial((), 2.5, loss)) is is_within
+    assert not search.is_within_margin(Trial((), 2.5, loss, trained=False))
 
 
-def test_where_fp32_learns_nothing_nothing_can_be_said():
-    made = Hunt(lambda backend, kept: Trial(kept, 2.5, 2.499), "fp16", 0.05, lambda line: None)
+def test_a_search_is_refused_where_fp32_learns_too_little():
+    search = MinimalSetSearch(lambda backend, kept: Trial(kept, 2.5, 2.499), "fp16", 0.05, lambda line: None)
     with pytest.raises(UserError, match=r"fp32 learns too little here \(loss 2.5 to 2.499\)"):
-        made.begin()
+        search.start()
 
 
 NAMES = [f"m{number}" for number in range(40)]
@@ -97,29 +103,29 @@ some = st.sets(st.sampled_from(NAMES), min_size=1, max_size=4)
 
 
 @given(st.lists(some, min_size=1, max_size=4))
-def test_what_is_found_cures_and_none_of_it_can_be_left_out(sets: list[set[str]]):
-    """One set that cures is found whole, in few trials; of several one that is enough."""
+def test_the_minimal_set_passes_and_no_item_can_be_left_out(sets: list[set[str]]):
+    """A single set that passes is found whole, in few trials; of several sets one is found."""
     asked = []
 
-    def cures(kept) -> bool:
+    def passes(kept) -> bool:
         asked.append(kept)
-        return any(one <= {*kept} for one in sets)
+        return any(names <= {*kept} for names in sets)
 
-    found = minimal(NAMES, cures)
+    found = find_minimal_set(NAMES, passes)
     assert len(asked) <= len(found) * (math.ceil(math.log2(len(NAMES))) + 1)
-    assert cures(found)
+    assert passes(found)
     assert found == sorted(found, key=NAMES.index)
-    assert not any(cures({*found} - {name}) for name in found)
+    assert not any(passes({*found} - {name}) for name in found)
 
 
 def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path):
     (tmp_path / "net.py").write_text(NET)
     words = (f"model.name={tmp_path / 'net.py'}:build", *SMALL, "backend=none")
     config = make_config(words)
-    called = called_by(prepare_run(config), config)
+    called = list_called_modules(prepare_run(config), config)
     assert called == ["flat", "first", "block", "block.0", "block.1", "head"]
     kept = make_config((*words, "precision.keep_fp32=block,head"))
-    assert called_by(prepare_run(kept), kept) == ["flat", "first"]
+    assert list_called_modules(prepare_run(kept), kept) == ["flat", "first"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +167,7 @@ def build(num_classes=10):
 """
 
 
-def test_where_no_set_of_modules_helps_that_is_said_and_the_parameters_outside_are_named(tmp_path):
+def test_where_no_set_of_modules_helps_the_parameters_outside_of_modules_are_named(tmp_path):
     (tmp_path / "net.py").write_text(OUTSIDE)
     words = ["backend=fp16", f"model.name={tmp_path / 'net.py'}:build", *SMALL, "optimizer.lr=1e-4"]
     options = ["--steps", "8", "--margin", "0.2", "--json", str(tmp_path / "found.json")]
@@ -173,7 +179,7 @@ def test_where_no_set_of_modules_helps_that_is_said_and_the_parameters_outside_a
     assert json.loads((tmp_path / "found.json").read_text())["outcome"] == "no set of modules"
 
 
-def test_the_planted_module_and_only_it_is_kept(tmp_path, monkeypatch):
+def test_only_the_planted_module_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
     words = ["backend=fp16", "model.name=./net.py:plain", *SMALL, "optimizer.lr=1e-4", "--margin", "0.2"]

@@ -6,8 +6,8 @@ import pytest
 from torch.autograd.graph import saved_tensors_hooks
 
 from ampcompare.training.run_context import make_config, prepare_run, with_synthetic_data
-from ampcompare.why.memory_estimate import MIB, Memory, memory_of
-from ampcompare.why.op_dtypes import FP32, GIVEN, LOSS, LOW, Watched, watch_forward
+from ampcompare.why.memory_estimate import MIB, StepMemory, estimate_memory
+from ampcompare.why.op_dtypes import AS_INPUT, CAST_DOWN, FP32, LOSS, ForwardTrace, trace_forward
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "optimizer.momentum=0.9", "device=cpu"]
 IMAGENET = ["data.source=synthetic", "data.kwargs.size=224", "model.stem=imagenet", "batch_size=2"]
@@ -52,67 +52,67 @@ def data(train):
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> list[str]:
-    """The words of a network and data of a user's own, in a file."""
+def own_files(tmp_path: Path) -> list[str]:
+    """Return the options of a user's own network and data, in a file."""
     (tmp_path / "net.py").write_text(NET)
     where = [f"model.name={tmp_path}/net.py:build", f"data.source={tmp_path}/net.py:data"]
     return [*where, "batch_size=8", "device=cpu"]
 
 
-def watched(words: list[str], backend: str) -> tuple[Watched, Memory]:
+def traced(words: list[str], backend: str) -> tuple[ForwardTrace, StepMemory]:
     config = with_synthetic_data(make_config(words, backend=backend))
     context = prepare_run(config)
-    seen = watch_forward(context.build_trainer(config), context.first_steps(1)[0][0])
-    return seen, memory_of(seen, config)
+    trace = trace_forward(context.build_trainer(config), context.first_steps(1)[0][0])
+    return trace, estimate_memory(trace, config)
 
 
-def types_of(seen: Watched, name: str) -> set[tuple[str, str]]:
-    return {(op.dtype, op.why) for op in seen.ops if op.name == name}
+def dtypes_of(trace: ForwardTrace, name: str) -> set[tuple[str, str]]:
+    return {(op.dtype, op.why) for op in trace.ops if op.name == name}
 
 
 @pytest.mark.slow
-def test_resnet50_under_native_has_the_types_casts_and_memory_that_were_seen():
-    base, native = (watched([*IMAGENET, "device=cpu"], backend) for backend in ("none", "native"))
+def test_resnet50_under_native_has_the_dtypes_casts_and_memory_that_were_measured():
+    base, native = (traced([*IMAGENET, "device=cpu"], backend) for backend in ("none", "native"))
     convolutions = [op for op in native[0].ops if op.name == "conv2d"]
-    assert {(op.dtype, op.why) for op in convolutions} == {("float16", LOW)}
+    assert {(op.dtype, op.why) for op in convolutions} == {("float16", CAST_DOWN)}
     assert len(convolutions) == 53
-    assert types_of(native[0], "batch_norm") == {("float16", GIVEN)}
-    assert types_of(native[0], "cross_entropy") == {("float32", FP32)}
+    assert dtypes_of(native[0], "batch_norm") == {("float16", AS_INPUT)}
+    assert dtypes_of(native[0], "cross_entropy") == {("float32", FP32)}
     # 53 weights of convolutions, weight and bias of the last layer, the images; and logits back to fp32
     assert (base[0].casts, native[0].casts) == (0, 56 + 1)
     # Of 64 images 5,207 and 2,715 MiB were seen, of the latter 44.8 weights in fp16, whatever the batch.
     assert base[1].activations / MIB == pytest.approx(5207 / 32, abs=1)
     assert native[1].activations / MIB == pytest.approx((2715 - 44.8) / 32 + 44.8, abs=1)
-    assert base[1].standing == native[1].standing
+    assert base[1].fixed == native[1].fixed
 
 
 @pytest.mark.parametrize("backend", ["none", "native", "native_bf16", "apex_o1", "apex_o2", "fp16", "bf16"])
-def test_every_backend_is_watched(backend: str):
+def test_every_backend_is_traced(backend: str):
     low = {"none": "float32", "native_bf16": "bfloat16", "bf16": "bfloat16"}.get(backend, "float16")
-    seen, memory = watched(TINY, backend)
-    assert {dtype for dtype, _ in types_of(seen, "conv2d")} == {low}
-    assert "float32" in {dtype for dtype, _ in types_of(seen, "cross_entropy")}
-    assert (seen.casts > 0) is (backend != "none")
+    trace, memory = traced(TINY, backend)
+    assert {dtype for dtype, _ in dtypes_of(trace, "conv2d")} == {low}
+    assert "float32" in {dtype for dtype, _ in dtypes_of(trace, "cross_entropy")}
+    assert (trace.casts > 0) is (backend != "none")
     assert memory.activations > 0
 
 
-def test_modules_are_told_apart_and_one_called_twice_counts_twice(own: list[str]):
-    seen, _ = watched(own, "native")
-    assert [op.name for op in seen.ops if op.module == "twice"] == ["linear", "linear"]
-    assert {op.module for op in seen.ops if op.name == "cross_entropy"} == {LOSS}
-    assert not any(op.module == "unused" for op in seen.ops)
+def test_ops_are_listed_by_module_and_a_module_called_twice_counts_twice(own_files: list[str]):
+    trace, _ = traced(own_files, "native")
+    assert [op.name for op in trace.ops if op.module == "twice"] == ["linear", "linear"]
+    assert {op.module for op in trace.ops if op.name == "cross_entropy"} == {LOSS}
+    assert not any(op.module == "unused" for op in trace.ops)
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
-def test_attention_is_one_op_in_the_low_type(own: list[str], backend: str):
-    words = [word.replace("net.py:build", "net.py:attends") for word in own]
-    seen, _ = watched(words, backend)
-    assert types_of(seen, "scaled_dot_product_attention") == {("float16", LOW)}
-    assert {dtype for dtype, _ in types_of(seen, "layer_norm")} == {"float32"}
+def test_attention_is_one_op_in_the_low_type(own_files: list[str], backend: str):
+    words = [word.replace("net.py:build", "net.py:attends") for word in own_files]
+    trace, _ = traced(words, backend)
+    assert dtypes_of(trace, "scaled_dot_product_attention") == {("float16", CAST_DOWN)}
+    assert {dtype for dtype, _ in dtypes_of(trace, "layer_norm")} == {"float32"}
 
 
 @pytest.mark.parametrize("backend", ["none", "native_bf16", "apex_o1", "apex_o2", "bf16"])
-def test_activations_are_what_autograd_really_saves(backend: str):
+def test_activations_are_what_autograd_saves(backend: str):
     config = make_config(TINY, backend=backend)
     context = prepare_run(config)
     trainer, (batch,) = context.build_trainer(config), context.first_steps(1)[0]
@@ -129,11 +129,11 @@ def test_activations_are_what_autograd_really_saves(backend: str):
     precision = trainer.precision
     with precision.session(), precision.forward_context(), saved_tensors_hooks(pack, lambda tensor: tensor):
         _kept = trainer.forward(*batch)
-    assert watched(TINY, backend)[1].activations == pytest.approx(sum(found.values()), rel=0.05)
+    assert traced(TINY, backend)[1].activations == pytest.approx(sum(found.values()), rel=0.05)
 
 
-def test_weights_are_counted_once_and_masters_beside_them(own: list[str]):
-    assert watched(own, "none")[1].weights == 4 * (50 * 32 + 33 * 32 + 9 * 8 + 51 * 10)
-    base, o2 = (watched(TINY, backend)[1] for backend in ("none", "apex_o2"))
+def test_weights_are_counted_once_and_masters_beside_them(own_files: list[str]):
+    assert traced(own_files, "none")[1].weights == 4 * (50 * 32 + 33 * 32 + 9 * 8 + 51 * 10)
+    base, o2 = (traced(TINY, backend)[1] for backend in ("none", "apex_o2"))
     assert o2.weights < base.weights < o2.weights + o2.masters
     assert (base.masters, base.states) == (0, o2.states)

@@ -1,1 +1,1 @@
-"""Render an analysis: a page, charts, tables, text, exports, a workspace on W&B. Computes nothing."""
+"""Render an analysis as page, charts, tables, text, exports or W&B workspace; compute no statistics."""

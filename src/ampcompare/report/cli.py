@@ -1,32 +1,36 @@
-"""`ampcompare report` and `ampcompare workspace`. Each imports what it needs when it runs."""
+"""`ampcompare report` and `ampcompare workspace`. Heavy imports happen when a command runs."""
 
 import inspect
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ampcompare.report.options import Request
+from ampcompare.report.options import ReportOptions
 
 
-def report(**words: Any) -> None:
+def report(**values: Any) -> None:
     """Compare runs: a table here, a page in DIR. docs/reports.md has more options."""
     from rich.console import Console
 
     from ampcompare.report.pipeline import make_report
 
-    request, console = Request(**words), Console(highlight=False)
-    if request.watch:
+    options, console = ReportOptions(**values), Console(highlight=False)
+    if options.watch:
         from ampcompare.report.watch import watch_report
 
-        watch_report(request, console)
-    elif status := make_report(request, console):
+        watch_report(options, console)
+    elif status := make_report(options, console):
         raise typer.Exit(status)
 
 
-# Its words are the fields of a request, with their help: Typer reads them from the signature.
-_HINTS = get_type_hints(Request, include_extras=True)
+# Typer reads the options and their help from the signature: the fields of ReportOptions.
+_HINTS = get_type_hints(ReportOptions, include_extras=True)
+_PARAMETERS = inspect.signature(ReportOptions).parameters
 vars(report)["__signature__"] = inspect.Signature(
-    [field.replace(annotation=_HINTS[name]) for name, field in inspect.signature(Request).parameters.items()]
+    [
+        field.replace(annotation=_HINTS[name])
+        for name, field in inspect.signature(ReportOptions).parameters.items()
+    ]
 )
 
 
@@ -41,12 +45,12 @@ def workspace(
 ) -> None:
     """Make or update a W&B view of live panels, with the page of the report."""
     from ampcompare.analysis import analyse_runs
-    from ampcompare.report.wandb_workspace import as_json, save, split_target
+    from ampcompare.report.wandb_workspace import preview_json, save, split_target
     from ampcompare.runs import load_runs
 
     entity, project = split_target(target)
     analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)
     if dry_run:
-        typer.echo(as_json(analysis, entity, project), nl=False)
+        typer.echo(preview_json(analysis, entity, project), nl=False)
     else:
         save(analysis, entity, project, with_report=report, say=typer.echo)

@@ -1,7 +1,7 @@
-"""The comparison as a table, of which terminal, Markdown and page show the same cells; runs; machines.
+"""The comparison as a table, and tables of the runs and machines.
 
-No figure is computed here: a cell words an estimate of the analysis, and says where it lies on its column's
-axis.
+Terminal, Markdown and page show the same cells. No value is computed here: a cell formats an estimate of the
+analysis, and the column's axis says where the estimate is drawn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,29 @@ from ampcompare.analysis.grouping import run_metrics, run_table
 from ampcompare.analysis.grouping.compared_metric import DEFAULT_METRIC
 from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.statistics.estimate import Estimate
-from ampcompare.report.forest_axis import Axis, axis_of
+from ampcompare.report.forest_axis import Axis, make_axis
 from ampcompare.runs.nested import as_text, flatten
 from ampcompare.runtime import formatting
 
-MOST_VALUES = 3  # of a fact of the machines that is not the same for all
+MAX_VALUES = 3  # that are listed, where machines differ
 NOT_REACHED = "not reached"
 NOT_IN_BENCH = "not in the benchmark"
-TextRows = list[tuple[str, ...]]  # of a table of nothing but text, its heads first
+TextRows = list[tuple[str, ...]]  # a table of text, its heads first
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`text` is the figure: of the baseline as it is, with its `unit`; else beside the baseline's, with its
-    interval as `span`, both as the `mark` on the axis, and as `also` the group's own figure. `answer` is what
-    that shows (`faster`), or `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
+    """A cell: one value of one group.
+
+    Attributes:
+        text: The baseline's own value; for other groups the value relative to the baseline.
+        unit: The unit of the baseline's value.
+        span: The interval.
+        mark: The estimate that is drawn on the axis; None for the baseline, and where nothing was estimated.
+        also: The group's own value with its unit, where `text` is relative.
+        answer: What the interval shows (`faster`), or that it shows nothing (`inconclusive`).
+        why: The reason, where it shows nothing.
+        is_open: Whether the mark is hollow.
     """
 
     text: str
@@ -54,9 +62,14 @@ class GroupRow:
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a comparison is written: by `show`, the number that `shown` makes of it, with so many `digits` and
-    behind it a `sign`.
+class NumberFormat:
+    """How a value relative to the baseline is written.
+
+    Attributes:
+        show: Formats a number with a number of digits.
+        digits: Returns the number of digits for a number.
+        sign: What comes behind the number.
+        shown: Converts the value to the number that is shown.
     """
 
     show: Callable[[float, int], str]
@@ -65,46 +78,61 @@ class Form:
     shown: Callable[[float], float] = float
 
 
-TIMES = Form(formatting.number, lambda shown: 3, "×")
-CHANGE = Form(formatting.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100)
-POINTS = Form(formatting.signed, lambda shown: 2)
+TIMES = NumberFormat(formatting.number, lambda shown: 3, "×")
+CHANGE = NumberFormat(
+    formatting.signed, lambda shown: int(abs(shown) < 9.95), " %", lambda ratio: (ratio - 1) * 100
+)
+POINTS = NumberFormat(formatting.signed, lambda shown: 2)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One question, by its `key`, and how it is shown: a group's own figure by `own`, in its `unit`, a
-    comparison in its `form`. `axis` is that of the marks, None where no cell has one.
+    """A column: one question, and how its answers are shown.
+
+    Attributes:
+        key: The question.
+        head: The head.
+        own: Formats a group's own value.
+        unit: The unit of that value.
+        form: How a value relative to the baseline is written.
+        margin: The zone within which a difference counts as none.
+        axis: The axis of the marks; None where no cell has a mark.
     """
 
     key: str
     head: str
     own: Callable[[float], str]
     unit: str
-    form: Form = CHANGE
+    form: NumberFormat = CHANGE
     margin: tuple[float, float] | None = None
     axis: Axis | None = None
 
     @property
     def figure(self) -> run_metrics.RunMetric:
+        """The run metric that the question is about."""
         return run_metrics.COMPARED_METRICS[self.key]
 
     def text(self, value: float) -> str:
+        """Return a value relative to the baseline as text."""
         form, number = self.form, self.form.shown(value)
         return f"{form.show(number, form.digits(number))}{form.sign}"
 
-    def span(self, found: Estimate) -> str:
-        """The interval, with the digits that tell its ends from each other and from no change and margin."""
-        form, number = self.form, self.form.shown(found.value)
-        low, high = map(form.shown, found.span)
-        least = min(map(form.digits, (number, low, high)))
+    def span(self, estimate: Estimate) -> str:
+        """Return the interval as text.
+
+        It has enough digits to distinguish its ends from each other, from no change and from the margin.
+        """
+        form, number = self.form, self.form.shown(estimate.value)
+        low, high = map(form.shown, estimate.span)
+        minimum = min(map(form.digits, (number, low, high)))
         apart = (low, high, *map(form.shown, (self.figure.null, *(self.margin or ()))))
         digits = formatting.digits_to_distinguish(
-            (low, high), apart, form.show, max(least, form.digits(number))
+            (low, high), apart, form.show, max(minimum, form.digits(number))
         )
         return formatting.interval(low, high, lambda end: form.show(end, digits))
 
     def tick(self, tick: float) -> str:
-        """A place on the axis: `1.5×`, `−20 %`, `+0.5`, `0`."""
+        """Return the label of a tick: `1.5×`, `−20 %`, `+0.5`, `0`."""
         number, is_ratio = round(self.form.shown(tick), 9), self.form is TIMES
         plus = "" if is_ratio or not number else "+" if number > 0 else "−"
         size = f"{abs(number):,g}" if 1e-4 <= abs(number) < 1e9 or not number else f"{abs(number):.0e}"
@@ -112,8 +140,15 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
-    """The comparison; `head` is over the labels. The `caption` says what the intervals are."""
+class ComparisonTable:
+    """The comparison.
+
+    Attributes:
+        head: The head of the column of labels.
+        columns: The other columns.
+        rows: A row per group, the baseline's first.
+        caption: What the intervals are.
+    """
 
     head: str
     columns: tuple[Column, ...]
@@ -122,7 +157,7 @@ class Table:
 
 
 def _columns(analysis: Analysis) -> list[Column]:
-    """What is shown of each question, those of energy and time to target only where recorded."""
+    """Return the columns; energy and time to target only where they were recorded."""
     metric, units = analysis.metric, analysis.quantities
     name = metric.noun if metric.key == DEFAULT_METRIC else formatting.printable(metric.name)
     margin = None if metric.margin is None else (-metric.margin, metric.margin)
@@ -142,18 +177,18 @@ def _columns(analysis: Analysis) -> list[Column]:
     return [column for column in every if column.key in told]
 
 
-def comparison_table(analysis: Analysis) -> Table:
-    """A row a group, the baseline's first; columns of energy and time to target only where recorded."""
+def comparison_table(analysis: Analysis) -> ComparisonTable:
+    """Return the comparison as a table."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
     columns = _columns(analysis)
     rows = tuple(_row(group, columns, analysis) for group in groups)
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if marks := [mark for row in rows if (mark := row.cells[column.key].mark)]:
             figure, margin = column.figure, column.margin
-            axis = axis_of(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
-            columns[place] = replace(column, axis=axis)
+            axis = make_axis(marks, figure.null, column.tick, log=figure.is_ratio, margin=margin)
+            columns[index] = replace(column, axis=axis)
     keys = [formatting.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
-    return Table(", ".join(keys), tuple(columns), rows, analysis.caption)
+    return ComparisonTable(", ".join(keys), tuple(columns), rows, analysis.caption)
 
 
 def _row(group: Group, columns: Sequence[Column], analysis: Analysis) -> GroupRow:
@@ -192,7 +227,7 @@ def _cell(column: Column, group: Group, found: Comparison | None) -> Cell:
 
 
 def _own_figure(column: Column, group: Group) -> tuple[str, str]:
-    """A group's own figure and its unit, as they are shown: `554` and `images/s`."""
+    """Return a group's own value and its unit as text: `554` and `images/s`."""
     if (found := group.estimates.get(column.figure.column)) is not None:
         return column.own(found.value), column.unit
     has_clock = group.rows[run_metrics.SECONDS].notna().any() and not group.rows[run_table.JUMPS].any()
@@ -201,10 +236,10 @@ def _own_figure(column: Column, group: Group) -> tuple[str, str]:
 
 
 def runs_table(analysis: Analysis) -> TextRows:
-    """A row a run, as it is recorded."""
+    """Return a row per run, with its recorded values."""
     metric, units = analysis.metric, analysis.quantities
     peak = f"peak {units.memory or 'memory'}"
-    # Beside a benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
+    # Not the benchmark's speed: whole runs, minutes apart, with evaluations and other work in between.
     speed = f"{units.speed} in training" if analysis.has_bench_speed else units.speed
     heads = ["run", "group", "seed", "outcome", "epochs", speed, peak, metric.name, "trained"]
     rows: list[Sequence[str]] = [[*heads, "problems"]]
@@ -216,30 +251,30 @@ def runs_table(analysis: Analysis) -> TextRows:
             f"{run[run_table.OUTCOME]}: {run[run_table.WHY]}"
             if run[run_table.WHY]
             else run[run_table.OUTCOME],
-            _known(formatting.count, run[run_metrics.EPOCHS]),
-            _known(formatting.number, run[run_metrics.THROUGHPUT]),
-            _known(units.show_memory, run[run_metrics.PEAK]),
-            _known(metric.show_value, run[run_metrics.SCORE]),
-            _known(formatting.duration, run[run_metrics.SECONDS]),
+            _format_known(formatting.count, run[run_metrics.EPOCHS]),
+            _format_known(formatting.number, run[run_metrics.THROUGHPUT]),
+            _format_known(units.show_memory, run[run_metrics.PEAK]),
+            _format_known(metric.show_value, run[run_metrics.SCORE]),
+            _format_known(formatting.duration, run[run_metrics.SECONDS]),
             " ".join(run[run_table.PROBLEMS]),
         )
         rows.append(cells)
     return [tuple(map(formatting.printable, row)) for row in rows]
 
 
-def _known(show: Callable[[float], str], value: float) -> str:
+def _format_known(show: Callable[[float], str], value: float) -> str:
     return show(value) if value == value else formatting.NOTHING  # NaN: not recorded
 
 
 def machines_table(analysis: Analysis) -> TextRows:
-    """What was recorded of machine and packages, a row a fact, with every value that it has."""
+    """Return a row per recorded fact about machines and packages, with its values."""
     facts: dict[str, dict[str, None]] = {}
     for run in analysis.table[run_table.RUN]:
         for key, value in flatten(run.environment):
             if value is not None and key.partition(".")[0] != metrics.TASK:
                 facts.setdefault(key, {})[formatting.short(formatting.printable(as_text(value)))] = None
-    told = [
-        (formatting.printable(key), formatting.some([*values], MOST_VALUES))
+    known = [
+        (formatting.printable(key), formatting.some([*values], MAX_VALUES))
         for key, values in sorted(facts.items())
     ]
-    return [("recorded", "value"), *told]
+    return [("recorded", "value"), *known]

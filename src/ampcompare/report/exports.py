@@ -1,4 +1,4 @@
-"""The comparison for programs: JSON, with everything, and CSV, one row a group of the same figures."""
+"""The comparison for programs: JSON with everything, CSV with one row per group."""
 
 import json
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from ampcompare.analysis.statistics.estimate import Estimate
 from ampcompare.runtime.atomic_files import finite
 
 FIGURES = [figure.column for figure in run_metrics.RUN_METRICS]
-# Questions by the names that they have in files: speedup, memory_ratio, quality_difference; ratios first.
+# Questions by their names in the files: speedup, memory_ratio, quality_difference; ratios first.
 COMPARED = {
     f"{q}up" if q == run_metrics.SPEED else f"{q}_{'ratio' if figure.is_ratio else 'difference'}": q
     for q, figure in sorted(run_metrics.COMPARED_METRICS.items(), key=lambda item: not item[1].is_ratio)
 }
-OF_A_RUN = (
+RUN_COLUMNS = (
     run_table.DEVICE,
     run_table.ROWS,
     run_metrics.EPOCHS,
@@ -34,7 +34,7 @@ OF_A_RUN = (
 
 
 def to_json(analysis: Analysis) -> str:
-    """Everything: groups, comparisons, runs, reasons for doubt. NaN and inf become null."""
+    """Return groups, comparisons, runs and caveats as JSON; NaN and infinity become null."""
     metric, units = analysis.metric, analysis.quantities
     content = {
         "version": __version__,
@@ -42,7 +42,8 @@ def to_json(analysis: Analysis) -> str:
         "basis": analysis.basis,
         "decided": analysis.is_decided,
         "undecided": [
-            {"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided
+            {"label": label, **_attributes(c, "question", "why", "more_seeds")}
+            for label, c in analysis.undecided
         ],
         "notes": analysis.notes,
         "numerics": analysis.numerics,
@@ -62,9 +63,9 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(row) for _, row in analysis.table.iterrows()],
     }
-    if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
-        said = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
-        content["units"] = said
+    if units != OWN:  # other programs' units, under images_per_second, peak_mib and joules_per_image
+        names = {"throughput": units.speed, "memory": units.memory or None, "energy": f"J per {units.item}"}
+        content["units"] = names
     if analysis.gates:
         content["requirements"] = [_requirement(answer) for answer in analysis.gate_results]
     if analysis.reproduction is not None:
@@ -73,7 +74,7 @@ def to_json(analysis: Analysis) -> str:
 
 
 def to_csv(analysis: Analysis) -> str:
-    """One row a group: its figures and how they compare, each with its interval and what it rests on."""
+    """Return a row per group as CSV: its values, absolute and relative, with intervals, n and method."""
     rows = []
     for group in (_group(one, analysis) for one in analysis.groups):
         compared = group["compared"] or {}
@@ -97,7 +98,7 @@ def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, 
 
 
 def _cell_text(value: Any) -> Any:
-    """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe before it."""
+    """Return a value that a spreadsheet reads as text: an apostrophe before what begins like a formula."""
     if isinstance(value, tuple):
         value = " ".join(value)
     is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
@@ -137,7 +138,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
 
 
 def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
-    """A figure against the baseline, and what its interval shows; or why there is none."""
+    """Return a value relative to the baseline, and what its interval shows; or why there is none."""
     claim, beside = found.claims.get(question), found.relative_to_control.get(question)
     figure = _estimate(found.estimates.get(question))
     if figure is None and claim is None:
@@ -151,7 +152,7 @@ def _estimate(found: Estimate | None) -> dict[str, Any] | None:
         return None
     after = found.prediction_interval()
     return {
-        **_named(found, "value", "low", "high", "n"),
+        **_attributes(found, "value", "low", "high", "n"),
         "method": found.basis,
         "confidence": found.level if found.has_interval else None,
         "seen": found.observed_range,
@@ -176,13 +177,13 @@ def _run(row: pd.Series) -> dict[str, Any]:
         "outcome": row[run_table.OUTCOME],
         "outcome_because": row[run_table.WHY] or None,
         "problems": row[run_table.PROBLEMS],
-        **{name: row[name] for name in OF_A_RUN},
+        **{name: row[name] for name in RUN_COLUMNS},
     }
 
 
 def _published(beside: ReproductionResult) -> dict[str, Any]:
     names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
-    return _named(beside.publication, *names) | {
+    return _attributes(beside.publication, *names) | {
         "verdict": beside.headline,
         "refuted": beside.is_refuted,
         "differs_in": beside.differences,
@@ -199,7 +200,7 @@ def _judged(row: AssessedValue, group: Group | None) -> dict[str, Any]:
         "arm": row.arm,
         "group": group and group.label,
         "printed": row.printed,
-        "published": row.published and _named(row.published, "value", "low", "high"),
+        "published": row.published and _attributes(row.published, "value", "low", "high"),
         "ours": _estimate(row.measured),
         "verdict": row.verdict,
         "because": row.why,
@@ -207,5 +208,5 @@ def _judged(row: AssessedValue, group: Group | None) -> dict[str, Any]:
     }
 
 
-def _named(thing: Any, *names: str) -> dict[str, Any]:
+def _attributes(thing: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}

@@ -1,4 +1,4 @@
-"""The axis of a column of the comparison, with ticks to read it by: it holds all but the widest intervals."""
+"""The axis of a column of the comparison table, with ticks; only the widest intervals leave it."""
 
 import math
 import sys
@@ -8,20 +8,27 @@ from itertools import pairwise
 
 from ampcompare.analysis.statistics.estimate import Estimate
 
-MOST_TICKS = 4
-LEAST_GAP = 0.3  # of the axis, between two ticks
-CHARACTER = 0.055  # of the narrowest axis on a page: the width of a label's character
-LEAST_SPAN, LEAST_OF_LOGS = 1e-300, 1e-9  # below it ticks run out of digits
-EDGE = 0.1  # of the axis, left free at either end: half a label
-REACH = 100  # times the largest figure: an end of an interval beyond it is an arrow, and said in words alone
-LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
-DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
+MAX_TICKS = 4
+MIN_GAP = 0.3  # between two ticks, as a fraction of the axis
+CHARACTER_WIDTH = 0.055  # of a label, as a fraction of the narrowest axis on a page
+MIN_SPAN, MIN_LOG_SPAN = 1e-300, 1e-9  # a shorter axis has no room for ticks in double precision
+EDGE = 0.1  # free at either end for half a label, as a fraction of the span
+REACH = 100  # from the outermost values, as a ratio: an end of an interval beyond it becomes an arrow
+MAX_RATIO = 1e250  # a larger ratio, or one below the inverse, counts as infinite or 0
+WIDE_RATIO = 4.0  # of the ends: a wider axis has ticks at 1, 2, 5, 10 in place of even steps
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, on a logarithmic scale for ratios; `null` is the line of no change, `margin` the
-    zone within which a difference counts as none.
+    """The axis of one column.
+
+    Attributes:
+        null: The value of no change.
+        margin: The zone within which a difference counts as none; None where there is no margin.
+        log: Whether the scale is logarithmic, as for ratios.
+        low: The left end.
+        high: The right end.
+        ticks: Values with their labels.
     """
 
     null: float
@@ -31,17 +38,17 @@ class Axis:
     high: float
     ticks: tuple[tuple[float, str], ...]
 
-    def place(self, value: float) -> float:
-        """Where a value lies, 0 to 1; what is beyond an end, at that end."""
+    def position(self, value: float) -> float:
+        """Return where a value lies, from 0 to 1; a value beyond an end lies at that end."""
         low, high, at = (_scaled(v, self.log) for v in (self.low, self.high, value))
         return min(1.0, max(0.0, (at - low) / (high - low)))
 
-    def holds(self, value: float) -> bool:
-        """Whether a value is on it; where an end of a mark is not, an arrow says so."""
+    def contains(self, value: float) -> bool:
+        """Return whether a value lies on the axis; an interval that leaves it ends in an arrow."""
         return self.low <= value <= self.high
 
 
-def axis_of(
+def make_axis(
     marks: Sequence[Estimate],
     null: float,
     label: Callable[[float], str],
@@ -49,32 +56,40 @@ def axis_of(
     log: bool,
     margin: tuple[float, float] | None = None,
 ) -> Axis:
-    """The axis on which these lie with their spans, with no change and the margin; `label` words a tick's
-    value.
+    """Return the axis on which these estimates lie with their intervals.
+
+    Args:
+        marks: The estimates.
+        null: The value of no change, which is on the axis.
+        label: Returns the label of a tick.
+        log: Whether the scale is logarithmic.
+        margin: The zone within which a difference counts as none, which is on the axis.
     """
     dots = [_scaled(v, log) for v in (null, *(margin or ()), *(mark.value for mark in marks))]
     spans = [_scaled(end, log) for mark in marks for end in mark.span]
     reach = math.log(REACH) if log else sys.float_info.max
     ends = dots + [end for end in spans if min(dots) - reach <= end <= max(dots) + reach]
     low, high = min(ends), max(ends)
-    if high - low < (LEAST_OF_LOGS if log else LEAST_SPAN):
+    if high - low < (MIN_LOG_SPAN if log else MIN_SPAN):
         low, high = low - 0.1, high + 0.1
     low, high = low - EDGE * (high - low), high + EDGE * (high - low)
     first, last = (math.exp(low), math.exp(high)) if log else (low, high)
     bare = Axis(null, margin, log, first, last, ())
-    ticks = next((found for found in _candidates(bare) if _fits(found, bare, label)), (null,))
+    ticks = next((ticks for ticks in _candidates(bare) if _are_readable(ticks, bare, label)), (null,))
     return Axis(null, margin, log, first, last, tuple((tick, label(tick)) for tick in ticks))
 
 
 def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
-    """Ticks, more of them first: multiples of 1, 2, 2.5 and 5 away from no change; of a wide range of ratios
-    1, 2, 5 and 10, or 1, 3 and 10, and then powers of ten alone.
+    """Yield sets of ticks, those with more ticks first.
+
+    Ticks are multiples of 1, 2, 2.5 or 5 times a power of ten, counted from no change. An axis with a wide
+    range of ratios has 1, 2, 5 and 10, or 1, 3 and 10, or powers of ten.
     """
-    if axis.log and axis.high / axis.low > DECADES:
+    if axis.log and axis.high / axis.low > WIDE_RATIO:
         first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
         for factors, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), math.ceil((last - first) / 3))):
             powers = [p for p in range(first, last + 1) if p % every == 0]
-            yield tuple(v for p in powers for f in factors if axis.holds(v := float(f"{f}e{p}")))
+            yield tuple(v for p in powers for f in factors if axis.contains(v := float(f"{f}e{p}")))
         return
     span = axis.high - axis.low
     smallest = math.floor(math.log10(span)) - 1
@@ -88,17 +103,17 @@ def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
             yield tuple(axis.null + n * step for n in range(first, last + 1))
 
 
-def _fits(ticks: Sequence[float], axis: Axis, label: Callable[[float], str]) -> bool:
-    """Whether the ticks are few, and their labels, each in the middle of its tick, do not touch."""
-    if not 1 < len(ticks) <= MOST_TICKS:
+def _are_readable(ticks: Sequence[float], axis: Axis, label: Callable[[float], str]) -> bool:
+    """Return whether the ticks are few, and their centred labels do not touch."""
+    if not 1 < len(ticks) <= MAX_TICKS:
         return False
-    widths = [(len(label(tick)) + 1) * CHARACTER for tick in ticks]
-    gaps = [axis.place(b) - axis.place(a) for a, b in pairwise(ticks)]
-    needed = [max(LEAST_GAP, (a + b) / 2) for a, b in pairwise(widths)]
-    return all(gap >= least for gap, least in zip(gaps, needed, strict=True))
+    widths = [(len(label(tick)) + 1) * CHARACTER_WIDTH for tick in ticks]
+    gaps = [axis.position(b) - axis.position(a) for a, b in pairwise(ticks)]
+    needed = [max(MIN_GAP, (a + b) / 2) for a, b in pairwise(widths)]
+    return all(gap >= minimum for gap, minimum in zip(gaps, needed, strict=True))
 
 
 def _scaled(value: float, log: bool) -> float:
     if not log:
         return value
-    return math.log(value) if 1 / LARGEST < value < LARGEST else math.copysign(math.inf, value - 1)
+    return math.log(value) if 1 / MAX_RATIO < value < MAX_RATIO else math.copysign(math.inf, value - 1)

@@ -1,4 +1,4 @@
-"""What a report was asked for: the words of `ampcompare report`, checked before anything is read."""
+"""The options of `ampcompare report`, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 PICTURES = ("png", "svg")
 FORMATS = ("html", "csv", "md", "json", *PICTURES)
 ALL = "all"
-PUBLICATIONS = (".yaml", ".yml")
-OPTION_NAMES = {"formats": "--format"}  # of fields that are called otherwise
-AS_IT_IS = (
+PUBLICATION_SUFFIXES = (".yaml", ".yml")
+OPTION_NAMES = {"formats": "--format"}  # by field, where the option has another name
+PASSED_UNCHANGED = (
     *("baseline", "bench", "metric", "best", "seed", "throughput", "time", "memory", "margin", "target"),
     *("reproduce", "within"),
 )
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be reported, in the words of the command line. Raises UserError for what cannot be meant."""
+class ReportOptions:
+    """The options of `ampcompare report`, one field an option.
+
+    Raises:
+        UserError: If an option has a bad value, or two options contradict each other.
+    """
 
     sources: Annotated[
         list[str],
@@ -88,14 +92,14 @@ class Request:
     port: Annotated[int, Option(min=0, max=65535, hidden=True)] = 0
 
     def __post_init__(self) -> None:
-        if self.group_by is not None and not names_in(self.group_by):
+        if self.group_by is not None and not split_names(self.group_by):
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
-        for name in self.kinds or ("",):
+        for name in self.chosen_formats or ("",):
             if name not in FORMATS:
                 raise UserError(f"--format {name!r}: expected some of {', '.join(FORMATS)}, or {ALL}")
         if not 0 < self.within < 1:
             raise UserError(f"--within {self.within:g}: expected a fraction above 0 and below 1, such as 0.1")
-        if self.publish is not None and not self.publish.endswith(PUBLICATIONS):
+        if self.publish is not None and not self.publish.endswith(PUBLICATION_SUFFIXES):
             raise UserError(
                 f"--publish {self.publish!r}: expected the name of a YAML file, such as mine.yaml"
             )
@@ -104,7 +108,7 @@ class Request:
         at_end = {"--require": self.require, "--summary": self.summary, "--publish": self.publish}
         for option in (name for name, value in at_end.items() if value and self.watch):
             raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
-        if self.watch and "html" not in self.kinds:
+        if self.watch and "html" not in self.chosen_formats:
             raise UserError("--watch: shows the page; add html to --format")
         if self.reproduce is not None:
             from ampcompare.publications.publication import load_publication
@@ -116,12 +120,18 @@ class Request:
             parse_gates(self.require)
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        chosen = names_in(self.formats.lower())
+    def chosen_formats(self) -> tuple[str, ...]:
+        """The formats to write."""
+        chosen = split_names(self.formats.lower())
         return FORMATS if chosen == (ALL,) else chosen
 
     def analyse(self) -> Analysis:
-        """Read the runs and compare them."""
+        """Read the runs and compare them.
+
+        Raises:
+            UserError: If no run can be read, or an option does not fit the runs.
+            MissingInput: A UserError whose message has the command with the options that are missing.
+        """
         from ampcompare.analysis.analysis import analyse_runs
         from ampcompare.analysis.external.questions import MissingInput
         from ampcompare.runs import load_runs
@@ -129,21 +139,21 @@ class Request:
         try:
             return analyse_runs(
                 load_runs(self.sources, step=self.step),
-                group_by=None if self.group_by is None else names_in(self.group_by),
-                split_by=names_in(self.split_by),
-                ignore=names_in(self.ignore),
+                group_by=None if self.group_by is None else split_names(self.group_by),
+                split_by=split_names(self.split_by),
+                ignore=split_names(self.ignore),
                 require=self.require or (),
-                **{name: getattr(self, name) for name in AS_IT_IS},
+                **{name: getattr(self, name) for name in PASSED_UNCHANGED},
             )
         except MissingInput as missing:
             raise missing.as_command(self.command_with(missing.arms, missing.arguments)) from None
 
     def command_with(self, arms: Sequence[str], arguments: Sequence[str]) -> str:
-        """Return the command that asks for the same, with what was missing.
+        """Return this command, completed by further options.
 
         Args:
-            arms: Sources with names, in place of those of the request; empty where these stay.
-            arguments: Options and their values, in turn.
+            arms: Sources with names, in place of `sources`; empty to keep `sources`.
+            arguments: Further options and their values, alternating.
         """
         from ampcompare.runtime.paths import shell_command
 
@@ -155,10 +165,11 @@ class Request:
             if field.name == "sources" or option in added or value in (field.default, None):
                 continue
             values = value if isinstance(value, list) else [value]
-            given += [option] if value is True else [word for one in values for word in (option, str(one))]
+            given += [option] if value is True else [word for item in values for word in (option, str(item))]
         new = [word for pair in added.items() for word in pair]
         return shell_command("ampcompare", "report", *(arms or self.sources), *given, *new)
 
 
-def names_in(words: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+def split_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

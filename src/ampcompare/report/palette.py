@@ -1,4 +1,4 @@
-"""How each backend looks, the same in every chart, card and table.
+"""The colour and dash of each backend, the same in every chart and table.
 
 Colours are from Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), with grey for
 the baseline; all stand out on white and on near-black. Dashes tell lines apart where they lie on each other:
@@ -58,10 +58,10 @@ KNOWN = tuple(Style(label, *pen) for label, pen in _PENS.items())
 
 def styles_of(analysis: Analysis) -> Mapping[str, Style]:
     """Return the style of each group's label."""
-    return styles((group.label, group.value) for group in analysis.groups)
+    return choose_styles((group.label, group.value) for group in analysis.groups)
 
 
-def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
+def choose_styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
     """Return the style of each label, given with the compared value that it stands for.
 
     The value decides the colour. Dashes distinguish labels with the same value. An unknown value takes a pen
@@ -77,14 +77,14 @@ def styles(labels: Iterable[tuple[str, str]]) -> dict[str, Style]:
         free = [*_SPARE_PENS[first:], *_SPARE_PENS[:first], *unused]
         taken.append(next((pen for pen in free if pen not in taken), free[len(taken) % len(free)]))
         pens[value] = taken[-1]
-    seen: Counter[str] = Counter()
-    found = {}
+    uses: Counter[str] = Counter()
+    styles = {}
     for label, value in pairs:
         colour, dash = pens[value.removesuffix(AA_SUFFIX)]
-        if seen[value]:
-            dash = _SPARE_PENS[(seen[value] - 1) % len(_SPARE_PENS)][1]
+        if uses[value]:
+            dash = _SPARE_PENS[(uses[value] - 1) % len(_SPARE_PENS)][1]
         elif value.endswith(AA_SUFFIX):
             dash = CONTROL_DASH
-        seen[value] += 1
-        found[label] = Style(label, colour, dash)
-    return found
+        uses[value] += 1
+        styles[label] = Style(label, colour, dash)
+    return styles

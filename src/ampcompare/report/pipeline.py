@@ -1,36 +1,58 @@
-"""`ampcompare report`: from what the reader asked for to the files on disk, and then the text."""
+"""`ampcompare report`: analyse the runs, write the report's files, print the table."""
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from ampcompare.analysis.analysis import Analysis
 from ampcompare.errors import UserError, one_line, reason
-from ampcompare.report.options import PICTURES, Request
+from ampcompare.report.charts import charts_of
+from ampcompare.report.charts.vega import draw_pictures
+from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
+from ampcompare.report.page.render import render_page
 from ampcompare.report.publish import publish
-from ampcompare.report.text_renderer import print_table, to_summary
-from ampcompare.report.writer import PAGE_NAME, write_report
-from ampcompare.runtime.atomic_files import make_folder
+from ampcompare.report.text_renderer import print_table, to_markdown, to_summary
+from ampcompare.runtime.atomic_files import make_folder, write_file
 from ampcompare.runtime.messages import messages_on
 
-EXIT_NOT_SHOWN = 3  # what was required is not shown; 2 is a mistake in the words
+EXIT_NOT_SHOWN = 3  # a gate fails, or a published value is not reproduced; 2 is bad input
+PAGE_NAME = "index.html"
+EXPORTS: Mapping[str, tuple[str, Callable[[Analysis], str]]] = {  # by format: file name, renderer
+    "csv": ("comparison.csv", to_csv),
+    "md": ("comparison.md", to_markdown),
+    "json": ("comparison.json", to_json),
+}
 
 
-def make_report(request: Request, console: Console) -> int:
-    """The files, then the table in the terminal, whose reader may leave; returns the exit code: 3 where a
-    requirement fails, or a published figure is not reproduced.
+def make_report(options: ReportOptions, console: Console) -> int:
+    """Write the report's files, then print the table.
+
+    The files come first: the reader of the terminal may leave (`... | head`).
+
+    Args:
+        options: What to compare, and what to write.
+        console: Where to print.
+
+    Returns:
+        The exit code: 0; EXIT_NOT_SHOWN where a gate fails or a published value is not reproduced.
+
+    Raises:
+        UserError: If the runs cannot be compared, or a file cannot be written.
     """
     with messages_on(console):
-        analysis = request.analyse()
-        folder = make_folder(Path(request.out), f"--out {request.out!r}")
-        written = write_report(analysis, folder, request.kinds)
-    if request.summary is not None:
-        _append(Path(request.summary), to_summary(analysis))
-    published = publish(analysis, request.publish) if request.publish is not None else None
+        analysis = options.analyse()
+        folder = make_folder(Path(options.out), f"--out {options.out!r}")
+        written = write_report(analysis, folder, options.chosen_formats)
+    if options.summary is not None:
+        _append(Path(options.summary), to_summary(analysis))
+    publication = publish(analysis, options.publish) if options.publish is not None else None
     print_table(analysis, console)
-    if published is not None:
-        say(console, f"published: {published}")
-    tell(written, folder, console)
+    if publication is not None:
+        say(console, f"published: {publication}")
+    print_written(written, folder, console)
     failed = [answer.sentence for answer in analysis.gate_results if not answer.is_shown]
     failed += analysis.reproduction.refuted if analysis.reproduction is not None else []
     for sentence in failed:
@@ -38,8 +60,39 @@ def make_report(request: Request, console: Console) -> int:
     return EXIT_NOT_SHOWN if failed else 0
 
 
+def write_report(analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write the files of a report, the page first.
+
+    Args:
+        analysis: What the report shows.
+        folder: Where to write.
+        formats: Some of FORMATS.
+
+    Returns:
+        The written files.
+
+    Raises:
+        UserError: If a file cannot be written.
+    """
+    picture_formats = [kind for kind in PICTURES if kind in formats]
+    charts = charts_of(analysis) if picture_formats or "html" in formats else {}
+    written = []
+    if "html" in formats:
+        written.append(write_file(folder / PAGE_NAME, render_page(analysis, charts=charts)))
+    for name, render in (EXPORTS[kind] for kind in FORMATS if kind in formats and kind in EXPORTS):
+        written.append(write_file(folder / name, render(analysis)))
+    pictures = draw_pictures(charts, picture_formats) if picture_formats else {}
+    for name, drawn in pictures.items():
+        written += [write_file(folder / f"charts/{name}.{kind}", drawn[kind]) for kind in picture_formats]
+    return written
+
+
 def _append(path: Path, block: str) -> None:
-    """Add the block to the file, which others write to as well (GITHUB_STEP_SUMMARY). Raises UserError."""
+    """Append a block to a file that other programs also write to, such as GITHUB_STEP_SUMMARY.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", errors="replace") as file:
@@ -48,16 +101,17 @@ def _append(path: Path, block: str) -> None:
         raise UserError(f"--summary {path}: {reason(problem)}; name a file that can be written") from None
 
 
-def tell(written: list[Path], folder: Path, console: Console) -> None:
-    """Say what was written, the page last."""
+def print_written(written: Sequence[Path], folder: Path, console: Console) -> None:
+    """Print which files were written, the page last."""
     pictures = sum(path.suffix[1:] in PICTURES for path in written)
-    also = [path.name for path in written if path.stem == "comparison"]
-    also += [f"{pictures} pictures in charts/"] if pictures else []
-    if also:
-        say(console, f"also: {', '.join(also)}")
+    names = [path.name for path in written if path.stem == "comparison"]
+    names += [f"{pictures} pictures in charts/"] if pictures else []
+    if names:
+        say(console, f"also: {', '.join(names)}")
     if folder / PAGE_NAME in written:
         say(console, f"page: {folder / PAGE_NAME}")
 
 
 def say(console: Console, line: str) -> None:
+    """Print one line as it is, without markup and without wrapping."""
     console.print(one_line(line), markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`ampcompare report --publish`: one's own runs as a publication, which others can reproduce and judge."""
+"""`ampcompare report --publish`: write runs as a publication that others can reproduce."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,16 +14,27 @@ from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import OPTIONS, with_role
 from ampcompare.errors import UserError
 from ampcompare.publications.publication import MEASUREMENTS, load_publication
-from ampcompare.report.writer import write_file
 from ampcompare.runs.nested import as_text, flatten
+from ampcompare.runtime.atomic_files import write_file
 from ampcompare.runtime.formatting import listed, printable, some
 
-ASIDE = with_role(Role.BOOKKEEPING, Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"}
-MOST_RECORDS = 100  # whose ids are named
+EXCLUDED_OPTIONS = with_role(Role.BOOKKEEPING, Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"}
+MAX_RECORDS = 100  # more ids are counted, not listed
 
 
 def publish(analysis: Analysis, name: str) -> Path:
-    """Write the runs' setting, arms and figures as a publication's file; returns it. Raises UserError."""
+    """Write the setting, arms and measured values of the runs as a publication.
+
+    Args:
+        analysis: The compared runs.
+        name: The file to write.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: If the runs cannot be published, or the file cannot be written.
+    """
     import yaml
 
     content = yaml.safe_dump(_content(analysis), sort_keys=False, allow_unicode=True, width=100)
@@ -41,24 +52,24 @@ def _content(analysis: Analysis) -> dict[str, Any]:
         why = "no run of the baseline" if base not in groups else "runs that have not finished"
         raise UserError(f"--publish: there are {why}; publish what is whole, or name another --baseline")
     options = [_options(group) for group in groups]
-    keys = dict.fromkeys(key for one in options for key in one)
-    varying = [k for k in keys if k == BACKEND or any(one.get(k) != options[0].get(k) for one in options)]
+    keys = dict.fromkeys(key for own in options for key in own)
+    varying = [k for k in keys if k == BACKEND or any(own.get(k) != options[0].get(k) for own in options)]
     arms = [{key: own[key] for key in varying if key in own} for own in options]
-    if twins := [group.label for group, arm in zip(groups, arms, strict=True) if arms.count(arm) > 1]:
+    if ambiguous := [group.label for group, arm in zip(groups, arms, strict=True) if arms.count(arm) > 1]:
         what = "differ in no option, but in the machine or its software; publish the runs of one machine"
-        raise UserError(f"--publish: {listed(map(repr, twins))} {what}")
+        raise UserError(f"--publish: {listed(map(repr, ambiguous))} {what}")
     labels = [printable(group.label) for group in groups]
     began = [run.started_at for run in runs if run.started_at]
-    torch = dict.fromkeys(as_text(found) for run in runs if (found := run.environment.get("torch")))
-    told = {
+    torch = dict.fromkeys(as_text(name) for run in runs if (name := run.environment.get("torch")))
+    texts = {
         "title": f"{analysis.setting.text}: {listed(labels)}",
         "source": f"runs recorded by AMP Compare {__version__}",
-        "note": f"Of the records {some([run.id for run in runs], MOST_RECORDS)}",
+        "note": f"Of the records {some([run.id for run in runs], MAX_RECORDS)}",
         "date": f"{max(began):%Y-%m-%d}" if began else "",
         "hardware": listed(sorted({name for group in groups for name in group.devices if name})),
         "software": f"torch {listed(torch)}" if torch else "",
     }
-    return {key: printable(text) for key, text in told.items() if text} | {
+    return {key: printable(text) for key, text in texts.items() if text} | {
         "runs": min(group.n for group in groups),
         "setting": {key: value for key, value in options[0].items() if key not in varying},
         "baseline": printable(base.label),
@@ -68,14 +79,14 @@ def _content(analysis: Analysis) -> dict[str, Any]:
 
 
 def _options(group: Group) -> dict[str, Any]:
-    """What a group's runs were asked for, and what of it may be said of all: no seed, no folder."""
-    found: dict[str, Any] = {}
+    """Return the options of a group's runs, without those that differ between them (seed, folder)."""
+    options: dict[str, Any] = {}
     for key, spec in OPTIONS.items():
-        if key not in ASIDE and not key.startswith(("plan.", "published.")):
+        if key not in EXCLUDED_OPTIONS and not key.startswith(("plan.", "published.")):
             value = group.records[0].option(key, spec.default)
             is_mapping = spec.is_free_form and isinstance(value or {}, Mapping)
-            found |= dict(flatten(value or {}, f"{key}.")) if is_mapping else {key: value}
-    return found
+            options |= dict(flatten(value or {}, f"{key}.")) if is_mapping else {key: value}
+    return options
 
 
 def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -87,10 +98,10 @@ def _figures(groups: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _printed(found: Estimate, is_percentage: bool) -> Any:
-    """A figure with its interval and n; without an interval as text, with the digits that it has."""
+    """Return a value with its interval and n; without an interval as text."""
     if found.low is None or found.high is None:
         return f"{found.value:.6f}"
-    # Without the digits that nobody can measure: 78.504 for 78.50399999999999.
+    # Without the digits of rounding errors: 78.504 for 78.50399999999999.
     ends = {
         "value": found.value,
         "low": found.low if is_percentage else max(found.low, 0.0),

@@ -4,27 +4,27 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
-from rich.table import Table as Grid
+from rich.table import Table
 from rich.text import Text
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.analysis.reproduction import ReproductionResult
-from ampcompare.report.comparison_table import Cell, Column, Table, comparison_table
+from ampcompare.report.comparison_table import Cell, Column, ComparisonTable, comparison_table
 from ampcompare.report.palette import styles_of
 from ampcompare.runtime.formatting import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
-LONGEST_WORD = len("apex_o1_bf16")  # of a label that is never broken
-MOST_COLUMNS = 3  # of figures that fit into 80 columns beside label and verdict
-MOST_NAMED = 6
+MAX_WORD = len("apex_o1_bf16")  # a longer word of a label is broken
+MAX_COLUMNS = 3  # that fit into 80 characters beside label and verdict
+MAX_NAMED = 6
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
-    """Print the finding, what it is of, the table, and the reasons for doubt. Fits 80 columns."""
+    """Print the verdict, its basis, the table and the caveats, in 80 columns."""
     table = comparison_table(analysis)
     _print(console, [analysis.headline], "bold")
     _print(console, [analysis.basis], "dim")
-    for columns in (table.columns[:MOST_COLUMNS], table.columns[MOST_COLUMNS:]):
+    for columns in (table.columns[:MAX_COLUMNS], table.columns[MAX_COLUMNS:]):
         if columns:
             console.print()
             console.print(_grid(table, columns, analysis))
@@ -44,14 +44,14 @@ def _print(console: Console, lines: Iterable[str], style: str = "") -> None:
             console.print(Text(printable(line), style=style))
 
 
-def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
+def _grid(table: ComparisonTable, columns: Sequence[Column], analysis: Analysis) -> Table:
     is_first = columns[0] is table.columns[0]
-    # Without edges: a name and its figures take all of 80 columns.
-    grid = Grid(
+    # Without edges: a name and its values take all of 80 columns.
+    grid = Table(
         box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False, collapse_padding=True
     )
     longest = max((len(word) for row in table.rows for word in row.label.split()), default=0)
-    grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, LONGEST_WORD))
+    grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, MAX_WORD))
     for column in columns:
         grid.add_column(printable(column.head), overflow="fold")
     if is_first:
@@ -59,33 +59,33 @@ def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
     styles = styles_of(analysis)
     for row in table.rows:
         name = Text(printable(row.label), style=styles[row.label].colour)
-        cells = [Text("\n".join(filter(None, _parts(row.cells[column.key])))) for column in columns]
+        cells = [Text("\n".join(filter(None, _cell_lines(row.cells[column.key])))) for column in columns]
         verdict = Text("\n".join(part for part in (row.badge, row.runs) if part))
         grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
     return grid
 
 
-def _parts(cell: Cell) -> list[str]:
-    """What a cell says, a part a line: figure, interval, the group's own figure, or that nothing is told."""
+def _cell_lines(cell: Cell) -> list[str]:
+    """Return the lines of a cell: value, interval, the group's own value, and why nothing is shown."""
     return [f"{cell.text} {cell.unit}".strip(), cell.span, cell.also, cell.answer if cell.why else ""]
 
 
-def _reasons(table: Table) -> Iterator[str]:
-    """Why what is not told cannot be, a sentence for each reason."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+def _reasons(table: ComparisonTable) -> Iterator[str]:
+    """Yield a sentence for each reason why cells show nothing."""
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in table.rows:
         for column in table.columns:
             cell = row.cells[column.key]
             if cell.why:
                 name = column.head.partition(",")[0]
-                found.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
-    for (what, why), of in found.items():
-        said = some([f"{listed(names)} of {label}" for label, names in of.items()], MOST_NAMED)
-        yield f"{capital(what)}, because {why}: {said}."
+                reasons.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
+    for (answer, why), cells in reasons.items():
+        names = some([f"{listed(heads)} of {label}" for label, heads in cells.items()], MAX_NAMED)
+        yield f"{capital(answer)}, because {why}: {names}."
 
 
 def _judged(beside: ReproductionResult) -> Iterator[str]:
-    """What became of each published figure, and which runs were no evidence."""
+    """Yield what became of each published value, and which runs did not count."""
     yield from (row.sentence for row in beside.rows)
     if beside.differences:
         yield f"what differs: {listed(beside.differences)}"
@@ -93,7 +93,7 @@ def _judged(beside: ReproductionResult) -> Iterator[str]:
 
 
 def to_markdown(analysis: Analysis) -> str:
-    """The finding, a table to paste into a pull request or paper, and the reasons for doubt."""
+    """Return verdict, table and caveats as Markdown, to paste into a pull request or a paper."""
     table = comparison_table(analysis)
     head = [[f"# {_safe(analysis.headline)}"], [_safe(analysis.basis)], _markdown_table(table)]
     said = [_safe(" ".join([table.caption, *_reasons(table)]))]
@@ -103,7 +103,7 @@ def to_markdown(analysis: Analysis) -> str:
 
 
 def to_summary(analysis: Analysis) -> str:
-    """A block for a pull request: the finding, whether each requirement is shown, the table."""
+    """Return a Markdown block for a pull request: verdict, gates and table."""
     table, head = comparison_table(analysis), [f"### {_safe(analysis.headline)}"]
     said = [_safe(f"{analysis.basis}. {table.caption}")]
     return _paragraphs(head, *_asked(analysis), _markdown_table(table), said)
@@ -113,10 +113,10 @@ def _paragraphs(*parts: Sequence[str]) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def _markdown_table(table: Table) -> list[str]:
+def _markdown_table(table: ComparisonTable) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
     for row in table.rows:
-        cells = [_parts(row.cells[column.key]) for column in table.columns]
+        cells = [_cell_lines(row.cells[column.key]) for column in table.columns]
         told = [[f"{own} ({span})" if span else own, *more] for own, span, *more in cells]
         rows.append([row.label, *(", ".join(filter(None, parts)) for parts in told), row.badge, row.runs])
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
@@ -124,7 +124,7 @@ def _markdown_table(table: Table) -> list[str]:
 
 
 def _asked(analysis: Analysis) -> list[list[str]]:
-    """What was required and whether it is shown; which published figures are reproduced."""
+    """Return the gates with their results, and which published values are reproduced."""
     required = []
     for answer in analysis.gate_results:
         mark = "shown" if answer.is_shown else "**not shown**"
@@ -141,5 +141,5 @@ def _list(lines: Iterable[str]) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """The text as itself on one line: names of runs may hold anything, what turns a line around included."""
+    """Return the text on one line without Markdown syntax; names of runs may hold any character."""
     return printable(" ".join(text.splitlines())).translate(ESCAPES)

@@ -1,6 +1,6 @@
-"""The comparison on W&B: a saved workspace, a Report and the page, made once and updated from then on.
+"""The comparison on W&B: a saved workspace, a Report and the page, created once and then updated.
 
-Panels are W&B's own over the runs' metrics, grouped by what is compared: they follow runs as they go on.
+The panels are W&B's own, over the runs' metrics, grouped by the compared setting. They follow running runs.
 """
 
 import dataclasses
@@ -17,28 +17,32 @@ from ampcompare.runtime.paths import shell_command
 from ampcompare.wandb_client.client import api_errors, api_reason
 
 TITLE = "AMP Compare"
-REPORT_TITLE = "What mixed precision buys"  # W&B's client makes its address of it: a "?" would end that
-PAGE_RUN = "ampcompare-charts"  # id of the run that holds the page; no report reads it as a training run
-PAGE, WORKSPACE, REPORT = "page", "workspace", "report"  # in its summary: the page, where the other two are
+REPORT_TITLE = "What mixed precision buys"  # part of the Report's address: no "?"
+PAGE_RUN = "ampcompare-charts"  # id of the run with the page; reports do not read it as a training run
+PAGE, WORKSPACE, REPORT = "page", "workspace", "report"  # keys of its summary: the page, and two URLs
 FINISH_TIMEOUT_SECONDS = 60.0
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """`entity/project` in two. Raises UserError."""
+    """Return entity and project of `entity/project`.
+
+    Raises:
+        UserError: If the text has another form.
+    """
     entity, _, project = map(str.strip, target.removeprefix("wandb:").partition("/"))
     if not entity or not project or "/" in project:
         raise UserError(f"{target!r}: expected ENTITY/PROJECT, as in the address of the project's page")
     return entity, project
 
 
-def panels_of(analysis: Analysis) -> list[Any]:
-    """Lines by step, bars, quality against throughput, and the page. Needs no server."""
+def make_panels(analysis: Analysis) -> list[Any]:
+    """Return the panels: lines by step, bars, quality against throughput, and the page."""
     import wandb_workspaces.reports.v2 as wr
 
     by = wr.Config(analysis.keys[0])
     group: dict[str, Any] = {"groupby": by, "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     metric = analysis.metric.key
-    titles = {key: one.title for key, one in metrics.METRICS.items()}
+    titles = {key: declared.title for key, declared in metrics.METRICS.items()}
     titles[metric] = analysis.metric.title
     lines = (metric, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE, metrics.UNDERFLOW)
     x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
@@ -51,13 +55,13 @@ def panels_of(analysis: Analysis) -> list[Any]:
     panels += [wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y)]
     panels += [wr.RunComparer(diff_only=True)]
     panels += [wr.MediaBrowser(title="Page of the report", media_keys=[PAGE])]
-    for place, panel in enumerate(panels):
-        panel.layout = wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9)
+    for index, panel in enumerate(panels):
+        panel.layout = wr.Layout(x=12 * (index % 2), y=9 * (index // 2), w=12, h=9)
     return panels
 
 
-def workspace_of(analysis: Analysis, entity: str, project: str) -> Any:
-    """The view: the panels, runs grouped by what is compared. Needs no server."""
+def make_workspace(analysis: Analysis, entity: str, project: str) -> Any:
+    """Return the workspace: the panels, with the runs grouped by the compared settings."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.expr import Config
 
@@ -65,31 +69,42 @@ def workspace_of(analysis: Analysis, entity: str, project: str) -> Any:
         entity=entity,
         project=project,
         name=TITLE,
-        sections=[ws.Section(name=TITLE, panels=panels_of(analysis), is_open=True, pinned=True)],
+        sections=[ws.Section(name=TITLE, panels=make_panels(analysis), is_open=True, pinned=True)],
         settings=ws.WorkspaceSettings(x_axis=metrics.STEP, max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
 
 
-def as_json(analysis: Analysis, entity: str, project: str) -> str:
-    """View and verdict as they would be saved, for a look without a server."""
-    view = dataclasses.asdict(workspace_of(analysis, entity, project))
+def preview_json(analysis: Analysis, entity: str, project: str) -> str:
+    """Return workspace and verdict as JSON, without a request to the server."""
+    view = dataclasses.asdict(make_workspace(analysis, entity, project))
     return json.dumps({"view": view, "verdict": to_markdown(analysis)}, indent=1, default=str) + "\n"
 
 
 def save(
     analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]
 ) -> None:
-    """Create or update view, page and, if asked for, Report. Raises UserError where W&B refuses."""
+    """Create or update workspace, page and Report on W&B.
+
+    Args:
+        analysis: What to show.
+        entity: The W&B entity.
+        project: The W&B project.
+        with_report: Whether to save a Report.
+        say: Prints a line.
+
+    Raises:
+        UserError: If W&B refuses.
+    """
     import wandb
     import wandb_workspaces.reports.v2 as wr
 
     where: dict[str, Any] = {"entity": entity, "project": project}
     refusals: tuple[type[Exception], ...] = (*api_errors(), ValueError)  # ValueError: no such project
     try:
-        found = list(wandb.Api().runs(f"{entity}/{project}", filters={"name": PAGE_RUN}))
-        known = dict(found[0].summary) if found else {}
-        view = workspace_of(analysis, entity, project)
+        page_runs = list(wandb.Api().runs(f"{entity}/{project}", filters={"name": PAGE_RUN}))
+        known = dict(page_runs[0].summary) if page_runs else {}
+        view = make_workspace(analysis, entity, project)
         if (saved := _saved(type(view), known.get(WORKSPACE))) is not None:
             saved.sections, saved.runset_settings.groupby = view.sections, view.runset_settings.groupby
             view = saved
@@ -97,7 +112,7 @@ def save(
         if with_report:
             report = _saved(wr.Report, known.get(REPORT)) or wr.Report(**where)
             report.title, report.description, report.width = REPORT_TITLE, analysis.headline, "fluid"
-            grid = wr.PanelGrid(runsets=[wr.Runset(**where)], panels=panels_of(analysis))
+            grid = wr.PanelGrid(runsets=[wr.Runset(**where)], panels=make_panels(analysis))
             report.blocks = [wr.MarkdownBlock(text=to_markdown(analysis)), grid]
             urls[REPORT] = report.save().url
     except refusals as problem:
@@ -109,7 +124,7 @@ def save(
 
 
 def _saved(kind: Any, url: Any) -> Any:
-    """What was saved there before; None where nothing was, or it is gone."""
+    """Return the workspace or Report at a URL; None if there is none any more."""
     try:
         return kind.from_url(url) if isinstance(url, str) else None
     except ValueError:
@@ -119,16 +134,16 @@ def _saved(kind: Any, url: Any) -> Any:
 def _keep_page(
     analysis: Analysis, where: dict[str, Any], urls: dict[str, str], say: Callable[[str], None]
 ) -> None:
-    """Log the page in the run that is kept for it, with where view and Report are."""
+    """Log the page in a run of its own, with the URLs of workspace and Report."""
     import wandb
 
     quiet: dict[str, Any] = {"console": "off", "quiet": True, "x_disable_stats": True, "disable_git": True}
-    what: dict[str, Any] = {"id": PAGE_RUN, "job_type": CHARTS_JOB, "name": "page of AMP Compare", **where}
-    what["settings"] = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
+    options: dict[str, Any] = {"id": PAGE_RUN, "job_type": CHARTS_JOB, "name": "page of AMP Compare", **where}
+    options["settings"] = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
     page = wandb.Html(render_page(analysis).decode(), inject=False)
     try:
-        with wandb.init(resume="allow", **what) as run:
+        with wandb.init(resume="allow", **options) as run:
             run.log({PAGE: page})
             run.summary.update(urls)
-    except Exception as problem:  # whatever the client has against an upload: the view is saved
+    except Exception as problem:  # any error of the client's upload: the workspace is saved already
         say(f"the page could not be uploaded ({reason(problem)}): its panel stays empty")

@@ -1,4 +1,4 @@
-"""A report that keeps up with its runs: written anew when their records changed, served to this machine."""
+"""`ampcompare report --watch`: rebuild the report when its records change, and serve it to this machine."""
 
 import os
 import re
@@ -14,9 +14,8 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.errors import UserError, reason
-from ampcompare.report.options import PICTURES, Request
-from ampcompare.report.pipeline import say, tell
-from ampcompare.report.writer import write_report
+from ampcompare.report.options import PICTURES, ReportOptions
+from ampcompare.report.pipeline import print_written, say, write_report
 from ampcompare.runs.loader import split_arm
 from ampcompare.runtime.atomic_files import make_folder
 from ampcompare.runtime.formatting import plural
@@ -24,10 +23,11 @@ from ampcompare.runtime.messages import messages_on
 from ampcompare.runtime.signals import StopRequest
 
 HOST = "127.0.0.1"
-POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
-REST = 4.0  # of the processor time of the last build: the runs that are watched may be measured here
-AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while, though no file changes
-# What a report consists of; the folder may hold more, and on a shared machine others can ask, too.
+POLL_SECONDS = 1.0  # at least, between two checks of the files
+# Multiples of the processor time of the last build to wait: the watched runs may be measured on this machine.
+REST_FACTOR = 4.0
+REBUILD_SECONDS = 30  # also without a change: a run that stops writing counts as crashed after a while
+# The files of a report. The folder may hold others, and other users of the machine can send requests.
 SERVED = re.compile(r"/(index\.html|comparison\.(csv|json|md)|charts/[a-z0-9-]+\.(png|svg))")
 
 
@@ -47,11 +47,19 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal shows the runs."""
+        """Print nothing: the terminal shows the runs."""
 
 
 def serve(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of the folder to this machine alone, not yet running. Raises UserError."""
+    """Return a server of the folder for this machine alone, not yet running.
+
+    Args:
+        folder: The folder of the report.
+        port: The port; 0 for any free one.
+
+    Raises:
+        UserError: If the port cannot be used.
+    """
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(folder)))
     except (OSError, OverflowError) as problem:
@@ -59,57 +67,65 @@ def serve(folder: Path, port: int) -> ThreadingHTTPServer:
         raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
 
 
-def watch_report(request: Request, console: Console) -> None:
-    """Write the page now and whenever the sources change, and serve it, until interrupted; the pictures at
-    the end. The page in the browser stays as it is until its reader reloads it.
+def watch_report(options: ReportOptions, console: Console) -> None:
+    """Serve the report, and rebuild it whenever the sources change, until Ctrl-C.
 
-    What is wrong with the sources at first is raised; later it is said, and the last page stays.
+    Pictures are drawn at the end only. The browser shows a new page when the reader reloads it. If a later
+    build fails, the reason is printed and the last page stays.
+
+    Args:
+        options: What to compare, and what to write.
+        console: Where to print.
+
+    Raises:
+        UserError: If the first build fails, or the port cannot be used.
     """
-    folder = make_folder(Path(request.out), f"--out {request.out!r}")
-    places = [split_arm(source)[1] for source in request.sources]
-    quick = [kind for kind in request.kinds if kind not in PICTURES]
-    analysis, seen, said = None, None, ""
-    # Ctrl-C also ends the processes that read records, which is a KeyboardInterrupt here; so is a second one.
-    with serve(folder, request.port) as server, StopRequest() as stop, suppress(KeyboardInterrupt):
+    folder = make_folder(Path(options.out), f"--out {options.out!r}")
+    paths = [split_arm(source)[1] for source in options.sources]
+    quick = [kind for kind in options.chosen_formats if kind not in PICTURES]
+    analysis, last_signature, last_line = None, None, ""
+    # Ctrl-C also ends the processes that read records, which raises KeyboardInterrupt here.
+    with serve(folder, options.port) as server, StopRequest() as stop, suppress(KeyboardInterrupt):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             while not stop.is_made():
                 began = time.process_time()
-                if (now := signature(places)) != seen:
-                    seen = now
+                if (now := file_signature(paths)) != last_signature:
+                    last_signature = now
                     try:
-                        with messages_on(Console(quiet=True)):  # at each build the same
-                            analysis = request.analyse()
+                        with messages_on(Console(quiet=True)):  # the same messages at each build
+                            analysis = options.analyse()
                         write_report(analysis, folder, quick)
                         line = f"{plural(len(analysis.table), 'run')}: {analysis.headline}"
                     except UserError as problem:
-                        if not said:
+                        if not last_line:
                             raise
                         line = f"not rebuilt: {problem}"
-                    if line != said:
+                    if line != last_line:
                         say(console, line)
-                    if not said:
+                    if not last_line:
                         where = f"http://{HOST}:{server.server_port}/"
                         say(console, f"watching: {where}  (reload to see more; end with Ctrl-C)")
-                    said = line
-                stop.wait(max(POLL_SECONDS, REST * (time.process_time() - began)))
+                    last_line = line
+                stop.wait(max(POLL_SECONDS, REST_FACTOR * (time.process_time() - began)))
         finally:
             server.shutdown()
     say(console, "watching ended")
     if analysis is not None:
-        tell(write_report(analysis, folder, request.kinds), folder, console)
+        print_written(write_report(analysis, folder, options.chosen_formats), folder, console)
 
 
-def signature(sources: Sequence[str]) -> tuple[Any, ...]:
-    """Something that changes when the sources' files do (names, sizes, times), but those of a report, which
-    each build writes anew; and every so often anyway.
+def file_signature(sources: Sequence[str]) -> tuple[Any, ...]:
+    """Return a value that changes when a file of the sources changes, and every REBUILD_SECONDS.
+
+    It consists of names, sizes and times. The files of a report do not count: each build writes them.
     """
-    found = []
+    files = []
     for source in sources:
         for folder, inner, names in os.walk(source) if os.path.isdir(source) else [("", [], [source])]:
             inner[:] = [name for name in inner if not name.startswith(".")]
             for path in (os.path.join(folder, name) for name in names if not SERVED.fullmatch(f"/{name}")):
-                with suppress(OSError):  # deleted since it was listed, or no path of this machine at all
+                with suppress(OSError):  # deleted since it was listed, or not a path of this machine
                     status = os.stat(path)
-                    found.append((path, status.st_size, status.st_mtime_ns))
-    return (int(time.time() / AGEING_SECONDS), *sorted(found))
+                    files.append((path, status.st_size, status.st_mtime_ns))
+    return (int(time.time() / REBUILD_SECONDS), *sorted(files))

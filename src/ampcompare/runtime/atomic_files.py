@@ -102,3 +102,20 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a whole file, and its folder where there is none; return the path.
+
+    The file is either complete or as it was before. Lone surrogates in a text are replaced.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be written: {reason(problem)}") from None
+    return path

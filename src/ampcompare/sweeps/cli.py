@@ -125,10 +125,10 @@ def reproduce(
         typer.echo("\n".join(lines(seeds or SEEDS)))
         return
     if runs:
-        from ampcompare.report.options import Request
+        from ampcompare.report.options import ReportOptions
         from ampcompare.report.pipeline import make_report
 
-        raise typer.Exit(make_report(Request([*runs], out or "report", reproduce=name), console))
+        raise typer.Exit(make_report(ReportOptions([*runs], out or "report", reproduce=name), console))
     way = (name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
     if write_sweep is not None:
         _, text = sweep_file(*way, file=str(write_sweep))

@@ -11,7 +11,7 @@ from ampcompare.analysis.grouping.run_metrics import QUALITY, SPEED
 from ampcompare.config.option_spec import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
-from ampcompare.report.options import FORMATS, PICTURES, Request
+from ampcompare.report.options import FORMATS, PICTURES, ReportOptions
 from ampcompare.report.pipeline import make_report
 from ampcompare.runs.run_state import RunState
 from ampcompare.runs.wandb_file import read_wandb_file
@@ -26,7 +26,7 @@ from ampcompare.sweeps.training_check import trains_here
 PUBLISHED = "published.name"
 
 
-def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Request:
+def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> ReportOptions:
     """Return the report of a sweep.
 
     What the sweep varies is compared, first the backend; or a publication's arms, where it repeats one.
@@ -39,7 +39,7 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Req
     here, given = trains_here(sweep), {p.key: p for p in sweep.parameters if p.is_listed}
     published = given.get(PUBLISHED)
     if here and published is not None and published.grid_size() == 1:
-        return Request([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
+        return ReportOptions([str(folder)], str(folder / "report"), reproduce=str(published.grid_value(0)))
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # no differences for the report
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
@@ -56,7 +56,7 @@ def request_of(sweep: Sweep, folder: Path, code_keys: Iterable[str] = ()) -> Req
     metric = _metric(sweep)
     # Where the file has no goal, the metric's name tells more than W&B's default, minimize.
     goal = (sweep.raw.get("metric") or {}).get("goal")
-    return Request(
+    return ReportOptions(
         [str(folder)],
         str(folder / "report"),
         baseline,
@@ -86,7 +86,7 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         return 0
 
 
-def _request_with_code(sweep: Sweep, folder: Path) -> Request:
+def _request_with_code(sweep: Sweep, folder: Path) -> ReportOptions:
     """Return the report of a sweep whose user's code may have changed.
 
     A program that does not use W&B's client to log does not record the change.

@@ -1,6 +1,8 @@
-"""Why a comparison came out so: what a step costs and in which types its ops run (`explain`), where a backend
-leaves fp32 (`diff`), which modules must stay in fp32 (`guard`).
+"""Explain the result of a comparison, step by step and module by module.
 
-`setting` builds the training as a run does; `types`, `memory` and `times` are what explain sees of it,
-`observe` what diff does. It loads torch, so nothing that reads records may import it.
+`explain` compares what a step costs under two backends, and the dtypes in which its ops run. `diff` measures
+where a backend departs from fp32. `guard` searches for the modules that must stay in fp32.
+
+All three build the training as a run does. The package imports torch, so no package that reads records may
+import it.
 """

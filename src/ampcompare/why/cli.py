@@ -1,4 +1,4 @@
-"""`ampcompare why`: explain, diff, guard. Free of torch until one of them runs."""
+"""`ampcompare why`: explain, diff, guard. Torch is imported when one of them runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,75 +19,78 @@ def _before_torch_is_loaded() -> None:
     let_threads_sleep()
 
 
-# What is no option here is one of the run, as `--batch_size 4`: its own parser says what is wrong with it.
-OPTIONS_OF_A_RUN = {"ignore_unknown_options": True}
-Words = Annotated[
+# An unknown option may be one of the run, such as `--batch_size 4`: the run's own parser checks it.
+RUN_OPTIONS = {"ignore_unknown_options": True}
+Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
 ]
-Named = Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")]
-Json = Annotated[
+ConfigName = Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")]
+JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write it all, for programs.")
 ]
 
 
-# What is looked at where nothing is chosen: it is there at once, on every machine.
+# The defaults where the options choose neither model nor data: quick, and on every machine.
 SMALL = ("--config", "demo", "model.name=tiny", "device=cpu")
 
 
-def _given(words: list[str] | None, config: str | None) -> list[str]:
-    # Modules and ops are looked at one by one, which a compiled or captured step does not have.
-    words = words or []
+def _complete(overrides: list[str] | None, config: str | None) -> list[str]:
+    """Return the options of the run: the given ones or SMALL, and eager execution.
+
+    A compiled step or a CUDA graph has no single modules and ops to examine.
+    """
+    overrides = overrides or []
     chosen = ("model.", "data.", "published.", "--config")
-    if config is None and not any(word.lstrip("+").startswith(chosen) for word in words):
-        words = [*SMALL, *words]
-    return [*(["--config", config] if config else []), *words, "execution=eager"]
+    if config is None and not any(word.lstrip("+").startswith(chosen) for word in overrides):
+        overrides = [*SMALL, *overrides]
+    return [*(["--config", config] if config else []), *overrides, "execution=eager"]
 
 
-@why.command(context_settings=OPTIONS_OF_A_RUN)
+@why.command(context_settings=RUN_OPTIONS)
 def explain(
-    words: Words = None,
-    config: Named = None,
+    overrides: Overrides = None,
+    config: ConfigName = None,
     against: Annotated[
         str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")
     ] = "none",
     seconds: Annotated[
         float, typer.Option(min=0, help="For steps of both in turn; 0: types and memory alone.")
     ] = 10.0,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Types, memory and time of a step under two backends, and why."""
     from rich.console import Console
 
     from ampcompare.why.explain import run_explain
 
-    run_explain(_given(words, config), against, seconds, json, Console(highlight=False))
+    run_explain(_complete(overrides, config), against, seconds, json, Console(highlight=False))
 
 
-@why.command(context_settings=OPTIONS_OF_A_RUN)
+@why.command(context_settings=RUN_OPTIONS)
 def diff(
-    words: Words = None,
-    config: Named = None,
+    overrides: Overrides = None,
+    config: ConfigName = None,
     every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Where a backend leaves fp32 in a training step: each module's errors, and where they arise."""
     from rich.console import Console
 
     from ampcompare.why.diff import run_diff
 
-    run_diff(_given(words, config), Console(highlight=False), every=every, file=json)
+    run_diff(_complete(overrides, config), Console(highlight=False), every=every, file=json)
 
 
-@why.command(context_settings=OPTIONS_OF_A_RUN)
+@why.command(context_settings=RUN_OPTIONS)
 def guard(
-    words: Words = None,
-    config: Named = None,
+    overrides: Overrides = None,
+    config: ConfigName = None,
     margin: Annotated[
         float, typer.Option(help="How far above fp32's loss is well, as a share of what fp32 learns.")
     ] = 0.05,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of a trial.")] = 40,
-    json: Json = None,
+    json: JsonFile = None,
 ) -> None:
     """Which modules must stay in fp32 for a loss near fp32's, found in few short trials.
 
@@ -98,4 +101,4 @@ def guard(
     from ampcompare.why.fp32_search import run_guard
 
     console = Console(highlight=False)
-    raise typer.Exit(run_guard(_given(words, config), console, margin=margin, steps=steps, file=json))
+    raise typer.Exit(run_guard(_complete(overrides, config), console, margin=margin, steps=steps, file=json))

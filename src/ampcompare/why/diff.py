@@ -1,4 +1,4 @@
-"""`ampcompare why diff`: where a backend leaves fp32 in a training step, module by module."""
+"""`ampcompare why diff`: where a backend departs from fp32 in a training step, module by module."""
 
 import dataclasses
 import math
@@ -22,44 +22,70 @@ from ampcompare.runtime.console import print_line
 from ampcompare.runtime.formatting import printable, some
 from ampcompare.system.device import allow_tf32
 from ampcompare.training.run_context import make_config, prepare_run
-from ampcompare.why.fp32_reference import Error, beside_twins, compared
-from ampcompare.why.step_capture import Call, Step, floats, observe
+from ampcompare.why.fp32_reference import RelativeError, measure_own_errors, relative_error
+from ampcompare.why.step_capture import CapturedStep, ModuleCall, capture_step, floating_tensors
 
-FEW = 8  # samples of a batch that are looked at
-MOST = 15  # modules that are shown
-NETWORK, LOSS = "(network)", "the loss"  # the network is called "" by PyTorch
-SAME = 1e-3  # of gradients in fp32: those of a weight that its module alone uses
-LARGE = (
-    20  # times the unit roundoff: of sums that cancel, as in gradients of weights, rounding alone reaches 16
-)
-SHARE = 1e-4  # of elements, from which it is said
-SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+SAMPLES = 8  # of the batch, unless the options set batch_size
+MAX_MODULES = 15  # rows of the table without --all
+NETWORK, LOSS = "(network)", "the loss"  # PyTorch calls the network ""
+# Where a gradient in fp32 differs by less from the reference's, only one module uses the weight.
+SAME_GRADIENT = 1e-3
+# Multiples of the unit roundoff. In sums that cancel (gradients of weights), rounding alone reaches 16.
+LARGE_ERROR = 20
+MIN_FLUSHED = 1e-4  # a smaller fraction of elements is not reported
+SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 @dataclass(frozen=True)
-class Line:
-    """A module: the type of its output; its `own` errors, of the worst of its `calls` (`call`, from 0), by
-    what they are of; those of its output and of the gradient there in the step, against the step in fp32.
+class ModuleDifference:
+    """The errors of one module.
+
+    Attributes:
+        title: The module's name, or NETWORK.
+        kind: Its class.
+        calls: Number of calls in the step.
+        type: The dtypes of its outputs.
+        own: Its own errors in its worst call, by name: `output`, `gradient`, `weights' gradients`.
+        call: The number of that call, from 0.
+        output: The error of its output against the step in fp32; None where the two steps share no call.
+        gradient: The same, of the gradient of its output.
     """
 
     title: str
     kind: str
     calls: int
     type: str
-    own: dict[str, Error]
+    own: dict[str, RelativeError]
     call: int
-    output: Error | None
-    gradient: Error | None
+    output: RelativeError | None
+    gradient: RelativeError | None
 
     @property
     def size(self) -> float:
-        """The largest of its own errors; -1 where none could be measured, as of dropout."""
-        return _worst(self.own.values(), -1.0)
+        """The largest of its own errors; -1 where none could be measured, as for dropout."""
+        return _largest(self.own.values(), -1.0)
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The whole answer; `lines` are in the order of the forward."""
+class StepDifference:
+    """How a step under a backend differs from the same step in fp32.
+
+    Attributes:
+        backend: The backend's label.
+        network: The network's name.
+        data: The data source.
+        samples: Number of samples in the step.
+        loss: The loss.
+        loss_fp32: The loss of the step in fp32.
+        scale: The loss scale.
+        skipped: Whether the optimizer step was skipped.
+        update: The error of the update of all weights.
+        first_output: The first module in the forward pass with an output that is not finite.
+        first_gradient: The first module in the backward pass with a gradient that is not finite.
+        lines: The modules, in the order of the forward pass.
+        not_called: Names of the modules that the step did not call.
+        dtype: The backend's dtype.
+    """
 
     backend: str
     network: str
@@ -69,188 +95,221 @@ class Difference:
     loss_fp32: float
     scale: float
     skipped: bool
-    update: Error
-    first_output: str | None  # the first module whose output is not finite, in the order of the forward
-    first_gradient: str | None  # and in that of the backward
-    lines: list[Line]
+    update: RelativeError
+    first_output: str | None
+    first_gradient: str | None
+    lines: list[ModuleDifference]
     not_called: list[str]
-    dtype: str = "float16"  # that of the backend
+    dtype: str = "float16"
 
-    def by_worst(self) -> list[Line]:
-        """The lines, the largest error of their own first; of those that are not finite the first ones."""
+    def by_worst(self) -> list[ModuleDifference]:
+        """Return the modules, the largest own error first; among infinite errors, the first in the step."""
         firsts = {self.first_output, self.first_gradient}
         return sorted(self.lines, key=lambda line: (-line.size, line.title not in firsts))
 
 
-def difference(words: Sequence[str]) -> Difference:
-    """Take a step under the backend of the words and in fp32, and compare them. Raises UserError."""
-    config = make_config(words)
-    fp32 = make_config(words, backend=PLAIN)
+def compare_step(overrides: Sequence[str]) -> StepDifference:
+    """Take a step under a backend and one in fp32, and compare them.
+
+    Args:
+        overrides: Options of a run, `backend` among them.
+
+    Raises:
+        UserError: For bad options, or if the backend is fp32.
+    """
+    config = make_config(overrides)
+    fp32 = make_config(overrides, backend=PLAIN)
     if get_backend(config.backend).is_strict_fp32:
         raise UserError(
             f"backend={config.backend}: is fp32 here; name one that is not, such as backend=native"
         )
-    random = torch.get_rng_state()
+    random_state = torch.get_rng_state()
     try:
-        setting = prepare_run(config)
-        allow_tf32(False)  # the fp32 that the backend is compared with is strict
-        named = any(word.lstrip("-+").startswith("batch_size=") for word in words)
-        (batches,) = setting.first_steps(1, samples=None if named else FEW)
-        reference, trainer = setting.build_trainer(fp32), setting.build_trainer(config)
-        twins = setting.build_trainer(fp32).model
-        truth = observe(reference, batches, config.seed)
-        seen = observe(trainer, batches, config.seed)
-        lines = _lines(truth, seen, twins)
-        called = {call.name for call in seen.calls.values()}
-        return Difference(
+        context = prepare_run(config)
+        allow_tf32(False)  # the backend is compared with strict fp32
+        has_batch_size = any(word.lstrip("-+").startswith("batch_size=") for word in overrides)
+        (batches,) = context.first_steps(1, samples=None if has_batch_size else SAMPLES)
+        fp32_trainer, trainer = context.build_trainer(fp32), context.build_trainer(config)
+        model = context.build_trainer(fp32).model
+        reference = capture_step(fp32_trainer, batches, config.seed)
+        step = capture_step(trainer, batches, config.seed)
+        lines = _compare_modules(reference, step, model)
+        called = {call.name for call in step.calls.values()}
+        return StepDifference(
             get_backend(config.backend).label,
             config.model.name,
             config.data.source,
             sum(count_samples(inputs) for inputs, _ in batches),
-            seen.loss,
-            truth.loss,
-            seen.scale,
-            seen.skipped,
-            compared(list(seen.updates.values()), list(truth.updates.values())),
-            _first_output(truth, seen),
-            _first_gradient(seen),
+            step.loss,
+            reference.loss,
+            step.scale,
+            step.skipped,
+            relative_error(list(step.updates.values()), list(reference.updates.values())),
+            _first_output(reference, step),
+            _first_gradient(step),
             lines,
-            [n for n, m in twins.named_modules() if n not in called and _has_forward(m)],
+            [n for n, m in model.named_modules() if n not in called and _has_forward(m)],
             get_backend(config.backend).dtype,
         )
     finally:
-        torch.set_rng_state(random)
+        torch.set_rng_state(random_state)
 
 
-def _lines(truth: Step, seen: Step, model: nn.Module) -> list[Line]:
-    twins, twins_fp32 = beside_twins(seen, model), beside_twins(truth, model)
-    calls: dict[str, list[Call]] = defaultdict(list)
-    for call in seen.calls.values():
+def _compare_modules(reference: CapturedStep, step: CapturedStep, model: nn.Module) -> list[ModuleDifference]:
+    """Return the errors of every called module, in the order of the forward pass.
+
+    Args:
+        reference: The step in fp32.
+        step: The step under the backend.
+        model: The network in fp32, with the weights from before the steps.
+    """
+    own_errors, fp32_errors = measure_own_errors(step, model), measure_own_errors(reference, model)
+    calls: dict[str, list[ModuleCall]] = defaultdict(list)
+    for call in step.calls.values():
         calls[call.name].append(call)
-    found = []
+    lines = []
     for name, module in model.named_modules():
         if name not in calls:
             continue
-        worst = max(calls[name], key=lambda call: _worst(twins.errors[call.key].values(), -1.0))
-        own = dict(twins.errors[worst.key])
-        # Of a weight that others use, too, the gradient is not that of these calls alone.
-        mine = [
+        worst = max(calls[name], key=lambda call: _largest(own_errors.errors[call.key].values(), -1.0))
+        own = dict(own_errors.errors[worst.key])
+        # If other modules use a weight, too, its gradient is not that of these calls alone.
+        own_weights = [
             n
-            for n, gradient in twins_fp32.gradients.items()
+            for n, gradient in fp32_errors.gradients.items()
             if n.rpartition(".")[0] == name
-            and n in twins.gradients
-            and compared([gradient], [truth.gradients[n]], truth.scale).size < SAME
+            and n in own_errors.gradients
+            and relative_error([gradient], [reference.gradients[n]], reference.scale).size < SAME_GRADIENT
         ]
-        if mine:
-            ours = [seen.gradients[n].double() * seen.scale for n in mine]
-            own["weights' gradients"] = compared(ours, [twins.gradients[n] for n in mine])
-        both = [(call, truth.calls[call.key]) for call in calls[name] if call.key in truth.calls]
-        outputs = [compared(floats(a.output), floats(b.output)) for a, b in both]
-        gradients = [_of_gradients(a, b, seen.scale / truth.scale) for a, b in both if a.output_gradients]
-        types = dict.fromkeys(str(t.dtype) for call in calls[name] for t in floats(call.output))
-        in_types = ", ".join(types).replace("torch.", "")
-        most = [max(errors, key=lambda error: error.size, default=None) for errors in (outputs, gradients)]
-        kind = type(module).__name__
-        found.append(Line(name or NETWORK, kind, len(calls[name]), in_types, own, worst.number, *most))
-    order = {call.name or NETWORK: place for place, call in reversed([*enumerate(seen.calls.values())])}
-    return sorted(found, key=lambda line: order[line.title])
+        if own_weights:
+            gradients = [step.gradients[n].double() * step.scale for n in own_weights]
+            own["weights' gradients"] = relative_error(
+                gradients, [own_errors.gradients[n] for n in own_weights]
+            )
+        pairs = [(call, reference.calls[call.key]) for call in calls[name] if call.key in reference.calls]
+        outputs = [relative_error(floating_tensors(a.output), floating_tensors(b.output)) for a, b in pairs]
+        scale = step.scale / reference.scale
+        output_gradients = [_gradient_error(a, b, scale) for a, b in pairs if a.output_gradients]
+        dtypes = dict.fromkeys(str(t.dtype) for call in calls[name] for t in floating_tensors(call.output))
+        largest = [
+            max(errors, key=lambda error: error.size, default=None) for errors in (outputs, output_gradients)
+        ]
+        lines.append(
+            ModuleDifference(
+                name or NETWORK,
+                type(module).__name__,
+                len(calls[name]),
+                ", ".join(dtypes).replace("torch.", ""),
+                own,
+                worst.number,
+                *largest,
+            )
+        )
+    order = {call.name or NETWORK: index for index, call in reversed([*enumerate(step.calls.values())])}
+    return sorted(lines, key=lambda line: order[line.title])
 
 
-def _of_gradients(ours: Call, theirs: Call, scale: float) -> Error:
-    places = [i for i in ours.output_gradients if i in theirs.output_gradients]
-    one, other = ([call.output_gradients[i] for i in places] for call in (ours, theirs))
-    return compared(one, other, scale)
+def _gradient_error(call: ModuleCall, reference: ModuleCall, scale: float) -> RelativeError:
+    indices = [i for i in call.output_gradients if i in reference.output_gradients]
+    own, fp32 = ([c.output_gradients[i] for i in indices] for c in (call, reference))
+    return relative_error(own, fp32, scale)
 
 
-def _worst(errors: Iterable[Error], default: float) -> float:
+def _largest(errors: Iterable[RelativeError], default: float) -> float:
     return max((error.size for error in errors), default=default)
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Whether it can be called at all: a ModuleList only holds others."""
+    """Return whether the module can be called: a ModuleList only holds others."""
     return type(module).forward is not nn.Module.forward
 
 
-def _first_output(truth: Step, seen: Step) -> str | None:
-    for key, call in seen.calls.items():
-        if key in truth.calls and math.isinf(
-            compared(floats(call.output), floats(truth.calls[key].output)).size
+def _first_output(reference: CapturedStep, step: CapturedStep) -> str | None:
+    """Return the first module in the forward pass with an output that is finite in fp32 only."""
+    for key, call in step.calls.items():
+        if key in reference.calls and math.isinf(
+            relative_error(floating_tensors(call.output), floating_tensors(reference.calls[key].output)).size
         ):
             return call.name or NETWORK
     return None
 
 
-def _first_gradient(step: Step) -> str | None:
-    """The module in whose backward a gradient became infinite or NaN; the loss, where all are from it on."""
-    for call in (call for call in step.backward if not call.inner):
-        if not _finite(call.output_gradients.values()):
+def _first_gradient(step: CapturedStep) -> str | None:
+    """Return the module in whose backward pass a gradient became infinite or NaN.
+
+    Returns:
+        LOSS, if the gradients are not finite from the loss on; None, if all are finite.
+    """
+    for call in (call for call in step.backward if not call.inner_calls):
+        if not _are_finite(call.output_gradients.values()):
             return LOSS
         own = [g for name, g in step.gradients.items() if name.rpartition(".")[0] == call.name]
-        if not _finite([*own, *call.given_gradients.values()]):
+        if not _are_finite([*own, *call.input_gradients.values()]):
             return call.name or NETWORK
-    names = [name for name, g in step.gradients.items() if not _finite([g])]
+    names = [name for name, g in step.gradients.items() if not _are_finite([g])]
     return (names[0].rpartition(".")[0] or NETWORK) if names else None
 
 
-def _finite(found: Iterable[Tensor]) -> bool:
-    return all(bool(t.isfinite().all()) for t in found)  # sync: this waits wherever it looks
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(t.isfinite().all()) for t in tensors)  # sync: a diagnostic step, not a training loop
 
 
-def sentences(found: Difference) -> list[str]:
-    """What the table does not say by itself, a sentence each."""
-    said, lines = [], [line for line in found.by_worst() if line.size > 0]
+def summarize(difference: StepDifference) -> list[str]:
+    """Return what the table does not show by itself, as sentences."""
+    messages, lines = [], [line for line in difference.by_worst() if line.size > 0]
     if lines:
         first = lines[0]
-        of, error = max(first.own.items(), key=lambda pair: pair[1].size)
+        part, error = max(first.own.items(), key=lambda pair: pair[1].size)
         where = f"{first.title} (call {first.call + 1} of {first.calls})" if first.calls > 1 else first.title
         if math.isinf(error.size):
-            said.append(f"what is not finite arises in {where}: in its {of}")
+            messages.append(f"what is not finite arises in {where}: in its {part}")
         else:
-            after = f"; next {lines[1].title}, {number(lines[1].size)}" if lines[1:] else ""
-            said.append(f"most error arises in {where}: {number(error.size)} of its {of}{after}")
+            after = f"; next {lines[1].title}, {format_error(lines[1].size)}" if lines[1:] else ""
+            messages.append(f"most error arises in {where}: {format_error(error.size)} of its {part}{after}")
     if lines and math.isfinite(lines[0].size):
-        said.append(_large(found))
-    if found.first_output:
-        said.append(f"the first output that is not finite is that of {found.first_output}")
-    if found.first_gradient:
-        at = f"at the loss scale of {found.scale:,.6g}"
-        said.append(f"the first gradient that is not finite comes from {found.first_gradient}, {at}")
-    if found.skipped:
-        said.append("the step was skipped, nothing was updated")
+        messages.append(_large_errors(difference))
+    if difference.first_output:
+        messages.append(f"the first output that is not finite is that of {difference.first_output}")
+    if difference.first_gradient:
+        at = f"at the loss scale of {difference.scale:,.6g}"
+        messages.append(f"the first gradient that is not finite comes from {difference.first_gradient}, {at}")
+    if difference.skipped:
+        messages.append("the step was skipped, nothing was updated")
     else:
-        still = (
-            f", {100 * found.update.flushed:.2g} % of the weights stand still and should not"
-            if found.update.flushed >= SHARE
+        unchanged = (
+            f", {100 * difference.update.flushed:.2g} % of the weights stand still and should not"
+            if difference.update.flushed >= MIN_FLUSHED
             else ""
         )
-        off = abs(found.loss - found.loss_fp32)
-        said.append(
-            f"the loss is off by {number(off)}, the whole update by {number(found.update.size)}{still}"
-        )
-    flushed = max(
-        ((line.gradient.flushed, line.title) for line in found.lines if line.gradient), default=(0.0, "")
+        loss_error = format_error(abs(difference.loss - difference.loss_fp32))
+        update_error = format_error(difference.update.size)
+        messages.append(f"the loss is off by {loss_error}, the whole update by {update_error}{unchanged}")
+    flushed, title = max(
+        ((line.gradient.flushed, line.title) for line in difference.lines if line.gradient),
+        default=(0.0, ""),
     )
-    if flushed[0] >= SHARE:
-        said.append(f"gradients flushed to zero: most in {flushed[1]}, {100 * flushed[0]:.2g} %")
-    if found.not_called:
-        said.append(f"not called in this step: {some(found.not_called)}")
-    return said
+    if flushed >= MIN_FLUSHED:
+        messages.append(f"gradients flushed to zero: most in {title}, {100 * flushed:.2g} %")
+    if difference.not_called:
+        messages.append(f"not called in this step: {some(difference.not_called)}")
+    return messages
 
 
-def _large(found: Difference) -> str:
-    """Say which modules err by more than the rounding of the backend's dtype explains."""
-    unit = torch.finfo(getattr(torch, found.dtype)).eps / 2
-    rounding = f"{LARGE} times the rounding of {SHORT.get(found.dtype, found.dtype)} ({number(unit)})"
-    large = [line.title for line in found.by_worst() if line.size > LARGE * unit]
+def _large_errors(difference: StepDifference) -> str:
+    """Return which modules have a larger error than the rounding of the backend's dtype explains."""
+    dtype = difference.dtype
+    unit = torch.finfo(getattr(torch, dtype)).eps / 2
+    rounding = f"{LARGE_ERROR} times the rounding of {SHORT_DTYPES.get(dtype, dtype)} ({format_error(unit)})"
+    large = [line.title for line in difference.by_worst() if line.size > LARGE_ERROR * unit]
     if not large:
         return f"no module's own error is large: none is above {rounding}"
     return f"large, above {rounding}: {some(large)}; the others are rounding"
 
 
-def number(value: float) -> str:
-    """`4.1e-4`, `0` and `inf/nan`.
+def format_error(value: float) -> str:
+    """Return an error as text: `4.1e-4`, `0` or `inf/nan`.
 
-    >>> number(0.00041)
+    >>> format_error(0.00041)
     '4.1e-4'
     """
     if value == 0:
@@ -262,31 +321,41 @@ def number(value: float) -> str:
 
 
 def run_diff(
-    words: Sequence[str], console: Console, *, every: bool = False, file: Path | None = None
+    overrides: Sequence[str], console: Console, *, every: bool = False, file: Path | None = None
 ) -> None:
-    """Compare, print, and write what was asked for. Raises UserError."""
-    found = difference(words)
-    lines = found.by_worst()
-    print_line(
-        console, f"{found.backend} beside fp32: {found.network} on {found.data}, {found.samples} samples"
-    )
+    """Compare a step with fp32, print the result, and write it where a file is named.
+
+    Args:
+        overrides: Options of a run.
+        console: Where to print.
+        every: Whether to print every module, not the worst MAX_MODULES.
+        file: File for the whole result as JSON.
+
+    Raises:
+        UserError: For bad options, or if the file cannot be written.
+    """
+    difference = compare_step(overrides)
+    lines = difference.by_worst()
+    setting = f"{difference.network} on {difference.data}, {difference.samples} samples"
+    print_line(console, f"{difference.backend} beside fp32: {setting}")
     table = Table(header_style="dim", box=None)
     for head in ("module", "in", "its own", "output", "gradient"):
         table.add_column(head, justify="left" if head in ("module", "in") else "right", overflow="fold")
-    for line in lines if every else lines[:MOST]:
+    for line in lines if every else lines[:MAX_MODULES]:
         calls = f" x{line.calls}" if line.calls > 1 else ""
-        kinds = ", ".join(SHORT.get(kind, kind) for kind in line.type.split(", "))
-        own = "-" if line.size < 0 else number(line.size)
-        sizes = ("-" if error is None else number(error.size) for error in (line.output, line.gradient))
-        table.add_row(*(Text(printable(cell)) for cell in (f"{line.title}{calls}", kinds, own, *sizes)))
+        dtypes = ", ".join(SHORT_DTYPES.get(dtype, dtype) for dtype in line.type.split(", "))
+        own = "-" if line.size < 0 else format_error(line.size)
+        sizes = ("-" if error is None else format_error(error.size) for error in (line.output, line.gradient))
+        table.add_row(*(Text(printable(cell)) for cell in (f"{line.title}{calls}", dtypes, own, *sizes)))
     console.print(table)
-    more = f"; {len(lines) - MOST} modules more with --all" if len(lines) > MOST and not every else ""
+    hidden = len(lines) - MAX_MODULES
+    more = f"; {hidden} modules more with --all" if hidden > 0 and not every else ""
     print_line(
         console,
         f"relative errors against fp32, by norm; its own: beside a twin in fp32 on the same inputs{more}",
     )
-    for sentence in sentences(found):
-        print_line(console, f"- {sentence}")
+    for message in summarize(difference):
+        print_line(console, f"- {message}")
     if file is not None:
-        write_json(file, dataclasses.asdict(found))
+        write_json(file, dataclasses.asdict(difference))
         print_line(console, f"Written: {file}")

@@ -1,8 +1,8 @@
-"""A module's own error in a step: beside its twin, the same module in fp32, on the numbers that it was given.
+"""Measure a module's own error in a step against its fp32 reference: the same module in fp32, same inputs.
 
-In a step errors travel: whatever comes after a bad module looks bad, too. What lies between a call and its
-twin is the call's own. A module that calls others gets from these, in the twin, what they really gave: what
-is left of it is its own arithmetic.
+Errors propagate through a step: every module behind a bad one has a bad output, too. The difference between a
+call and its fp32 reference is the error of this call alone. If the module calls other modules, they return
+their recorded outputs in the reference, so the difference is the error of the module's own arithmetic.
 """
 
 import math
@@ -12,100 +12,127 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ampcompare.why.step_capture import Call, Step, each_once, floats
+from ampcompare.why.step_capture import CapturedStep, ModuleCall, floating_tensors, map_tensors
 
-Key = tuple[str, int]  # of a call: its module's name and its number
+CallKey = tuple[str, int]  # name of the module, number of the call
 
 
 @dataclass(frozen=True)
-class Error:
-    """How far tensors are from others: the norm of the difference over that of the others, infinite where
-    they are not finite and the others are; and the share of elements that are 0 and should not be.
+class RelativeError:
+    """How far tensors are from their reference.
+
+    Attributes:
+        size: Norm of the difference divided by the norm of the reference. Infinite where the tensors are not
+            finite and the reference is.
+        flushed: Fraction of elements that are 0 and should not be.
     """
 
     size: float
     flushed: float
 
 
-def compared(found: Sequence[Tensor], truth: Sequence[Tensor], scale: float = 1.0) -> Error:
-    """The error of tensors, together, that are `scale` times as large as the others. Values that are not
-    finite in these are left out. Waits for the device.
+def relative_error(
+    tensors: Sequence[Tensor], reference: Sequence[Tensor], scale: float = 1.0
+) -> RelativeError:
+    """Return the error of several tensors, taken together.
+
+    Elements where the reference is not finite, and tensors of another shape than their reference, do not
+    count. Waits for the device.
+
+    Args:
+        tensors: The tensors.
+        reference: What they are compared with, in the same order.
+        scale: Factor by which the tensors are larger than the reference, such as the loss scale.
     """
-    alike = [pair for pair in zip(found, truth, strict=False) if pair[0].shape == pair[1].shape]
+    alike = [pair for pair in zip(tensors, reference, strict=False) if pair[0].shape == pair[1].shape]
     pairs = [[t.detach().cpu().double().flatten() for t in pair] for pair in alike]
     if not pairs:
-        return Error(0.0, 0.0)
-    values, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
-    values, wanted = values[wanted.isfinite()], wanted[wanted.isfinite()] * scale
-    lost = float(((values == 0) & (wanted != 0)).double().mean()) if len(wanted) else 0.0
+        return RelativeError(0.0, 0.0)
+    values, expected = (torch.cat(side) for side in zip(*pairs, strict=True))
+    values, expected = values[expected.isfinite()], expected[expected.isfinite()] * scale
+    flushed = float(((values == 0) & (expected != 0)).double().mean()) if len(expected) else 0.0
     if not bool(values.isfinite().all()):
-        return Error(math.inf, lost)
-    error, size = float((values - wanted).norm()), float(wanted.norm())
-    return Error(error / size if size else float(error > 0), lost)
+        return RelativeError(math.inf, flushed)
+    error, size = float((values - expected).norm()), float(expected.norm())
+    return RelativeError(error / size if size else float(error > 0), flushed)
 
 
 @dataclass(frozen=True)
-class Twins:
-    """By call the own errors of a step, by what they are of; by weight the gradients that the twins have,
-    added up over the calls, times the loss scale.
+class OwnErrors:
+    """The own errors of all calls of a step, and the gradients of the fp32 references.
+
+    Attributes:
+        errors: By call: the errors of `output` and of `gradient` (that of the inputs). Empty for a call
+            without a repeatable reference, such as dropout.
+        gradients: By parameter: the gradient in fp32, summed over the calls; includes the loss scale.
     """
 
-    errors: dict[Key, dict[str, Error]]
+    errors: dict[CallKey, dict[str, RelativeError]]
     gradients: dict[str, Tensor]
 
 
-def beside_twins(step: Step, model: nn.Module) -> Twins:
-    """Run the twin of every call; `model` is the network in fp32 with the weights that the step was taken
-    with. None is known of a module that draws random numbers.
+def measure_own_errors(step: CapturedStep, model: nn.Module) -> OwnErrors:
+    """Run the fp32 reference of every call, and compare.
+
+    Args:
+        step: The step.
+        model: The network in fp32, with the weights from before the step.
     """
-    modules, found = dict(model.named_modules()), Twins({}, {})
+    modules, result = dict(model.named_modules()), OwnErrors({}, {})
     for key, call in step.calls.items():
-        errors = found.errors[key] = {}
+        errors = result.errors[key] = {}
         if (module := modules.get(call.name)) is None:
             continue
-        outputs, given = _twin(call, module, modules)
-        again, _ = _twin(call, module, modules)
-        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(outputs, again, strict=True)):
-            continue
-        errors["output"] = compared(floats(call.output), outputs)
-        places = [i for i in call.output_gradients if i < len(outputs) and outputs[i].requires_grad]
-        inputs = [i for i in call.given_gradients if i < len(given)]
+        outputs, inputs = _run_reference(call, module, modules)
+        repeated, _ = _run_reference(call, module, modules)
+        pairs = zip(outputs, repeated, strict=True)
+        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
+            continue  # the module draws random numbers
+        errors["output"] = relative_error(floating_tensors(call.output), outputs)
+        output_indices = [i for i in call.output_gradients if i < len(outputs) and outputs[i].requires_grad]
+        input_indices = [i for i in call.input_gradients if i < len(inputs)]
         weights = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
-        if call.inner or not places or not (inputs or weights):
+        if call.inner_calls or not output_indices or not (input_indices or weights):
             continue
         gradients = torch.autograd.grad(
-            [outputs[i] for i in places],
-            [*(given[i] for i in inputs), *weights.values()],
-            [call.output_gradients[i].to(outputs[i]) for i in places],
+            [outputs[i] for i in output_indices],
+            [*(inputs[i] for i in input_indices), *weights.values()],
+            [call.output_gradients[i].to(outputs[i]) for i in output_indices],
             allow_unused=True,
         )
-        pairs = zip((call.given_gradients[i] for i in inputs), gradients, strict=False)
-        if known := [(ours, theirs) for ours, theirs in pairs if theirs is not None]:
-            errors["gradient"] = compared(*map(list, zip(*known, strict=True)))  # type: ignore[arg-type]
-        for name, gradient in zip(weights, gradients[len(inputs) :], strict=True):
+        measured = (call.input_gradients[i] for i in input_indices)
+        if known := [(own, fp32) for own, fp32 in zip(measured, gradients, strict=False) if fp32 is not None]:
+            errors["gradient"] = relative_error(*map(list, zip(*known, strict=True)))  # type: ignore[arg-type]
+        for name, gradient in zip(weights, gradients[len(input_indices) :], strict=True):
             if gradient is not None:
-                whole = f"{call.name}.{name}".removeprefix(".")
-                found.gradients[whole] = found.gradients.get(whole, 0) + gradient
-    return found
+                parameter = f"{call.name}.{name}".removeprefix(".")
+                result.gradients[parameter] = result.gradients.get(parameter, 0) + gradient
+    return result
 
 
-def _twin(call: Call, module: nn.Module, modules: dict[str, nn.Module]) -> tuple[list[Tensor], list[Tensor]]:
-    """What the module gives in fp32 for what the call was given, and what it is given for that."""
-    leaves = each_once(call.given, lambda x: x.float().requires_grad_() if x.is_floating_point() else x)
-    args, kwargs = each_once(leaves, lambda x: x.clone())  # which may be changed in place
-    given = iter(call.inner)
+def _run_reference(
+    call: ModuleCall, module: nn.Module, modules: dict[str, nn.Module]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Call the module in fp32 with the inputs of a call.
+
+    Returns:
+        Its floating-point outputs, and the inputs, which require a gradient.
+    """
+    leaves = map_tensors(call.inputs, lambda x: x.float().requires_grad_() if x.is_floating_point() else x)
+    args, kwargs = map_tensors(leaves, lambda x: x.clone())  # the module may change its inputs in place
+    inner_calls = iter(call.inner_calls)
     hooks = [
-        modules[name].register_forward_hook(lambda *_: each_once(next(given).output, _in_fp32))
-        for name in dict.fromkeys(inner.name for inner in call.inner)
+        modules[name].register_forward_hook(lambda *_: map_tensors(next(inner_calls).output, _to_fp32))
+        for name in dict.fromkeys(inner.name for inner in call.inner_calls)
         if name in modules
     ]
     try:
         with torch.enable_grad():
-            return floats(module(*args, **kwargs)), floats(leaves)
+            return floating_tensors(module(*args, **kwargs)), floating_tensors(leaves)
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _in_fp32(tensor: Tensor) -> Tensor:
+def _to_fp32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor

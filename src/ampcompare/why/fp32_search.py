@@ -23,20 +23,25 @@ from ampcompare.runtime.console import print_line
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.run_context import RunContext, make_config, prepare_run
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.op_profile import in_turns, ratio
+from ampcompare.why.op_profile import measure_interleaved, speed_ratio
 
 MARGIN, STEPS = 0.05, 40
-COST_SECONDS = 5.0  # for what the kept modules cost
-LEARNED = 0.01  # of the first loss: what fp32 learns at least, for a share of it to mean anything
-NOT_FOUND = 1  # the exit code where keeping modules does not help
+COST_SECONDS = 5.0  # for measuring the cost of the modules in fp32
+MIN_LEARNED = 0.01  # fraction of the first loss that fp32 has to learn: the margin is a fraction of that
+EXIT_NO_SET = 1  # the exit code where keeping modules in fp32 does not help
 KEY, WHOLE = "precision.keep_fp32", "*"
-Kept = tuple[str, ...]
+Kept = tuple[str, ...]  # names of the modules that stay in fp32
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A short training: its first loss, and the mean over the last quarter of its steps, NaN where it failed.
-    `trained`: whether any step was taken; each that overflows is skipped.
+    """A short training.
+
+    Attributes:
+        kept: The modules in fp32.
+        first: The first loss.
+        last: The mean loss over the last quarter of the steps; NaN where the training failed.
+        trained: Whether any step was taken; False if every step was skipped after an overflow.
     """
 
     kept: Kept
@@ -46,8 +51,17 @@ class Trial:
 
 
 @dataclass
-class Hunt:
-    """The search. `train` makes a trial of a backend with modules kept; `say` takes a line for each."""
+class MinimalSetSearch:
+    """Search for a smallest set of modules with which a backend trains about as well as fp32.
+
+    Attributes:
+        train: Makes a trial of a backend with modules in fp32.
+        backend: The backend.
+        margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
+        say: Prints a line; called once a trial.
+        bound: The highest loss within the margin; known after `start`.
+        trials: The trials so far, by the modules in fp32.
+    """
 
     train: Callable[[str, Kept], Trial]
     backend: str
@@ -56,93 +70,113 @@ class Hunt:
     bound: float = math.inf
     trials: dict[Kept, Trial] = field(default_factory=dict)
 
-    def begin(self) -> bool:
-        """fp32 and the plain backend; whether that is within the margin as it is. Raises UserError where fp32
-        learns too little in these steps for a share of that to tell anything.
+    def start(self) -> bool:
+        """Train in fp32, then with the backend as it is.
+
+        Returns:
+            Whether the backend is within the margin as it is.
+
+        Raises:
+            UserError: If fp32 learns so little in these steps that a fraction of that means nothing.
         """
         base = self.train(PLAIN, ())
         self.say(f"fp32: loss {base.first:.4g} to {base.last:.4g}")
         learned = base.first - base.last
-        if not learned > LEARNED * abs(base.first):
+        if not learned > MIN_LEARNED * abs(base.first):
             raise UserError(
                 f"fp32 learns too little here (loss {base.first:.4g} to {base.last:.4g}) for a share of that "
                 "to be a margin; take more --steps, or another optimizer.lr"
             )
         self.bound = base.last + self.margin * learned
-        return self.cures((), "nothing")
+        return self.passes((), "nothing")
 
-    def cures(self, kept: Kept, what: str = "") -> bool:
-        """Whether a training with these kept is within the margin; each set is tried once."""
+    def passes(self, kept: Kept, description: str = "") -> bool:
+        """Return whether a training with these modules in fp32 is within the margin; try each set once.
+
+        Args:
+            kept: The modules.
+            description: What to call the set in the printed line, in place of its names.
+        """
         if kept not in self.trials:
             trial = self.trials[kept] = self.train(self.backend, kept)
-            is_well = self.is_well(trial)
-            mark = ", within the margin" if is_well else "" if trial.trained else ", each step skipped"
-            self.say(f"{what or some_of(kept)} kept: loss {trial.last:.4g}{mark}")
-        return self.is_well(self.trials[kept])
+            is_within = self.is_within_margin(trial)
+            mark = ", within the margin" if is_within else "" if trial.trained else ", each step skipped"
+            self.say(f"{description or shorten_names(kept)} kept: loss {trial.last:.4g}{mark}")
+        return self.is_within_margin(self.trials[kept])
 
-    def is_well(self, trial: Trial) -> bool:
-        """Whether its loss is at most the margin above that of fp32."""
-        return trial.trained and trial.last <= self.bound  # NaN is not
+    def is_within_margin(self, trial: Trial) -> bool:
+        """Return whether the loss of a trial is at most the margin above fp32's."""
+        return trial.trained and trial.last <= self.bound  # False for NaN
 
     def find(self, called: Sequence[str]) -> list[str] | None:
-        """A smallest set of modules that cures when kept; None where keeping all of the network does not.
+        """Return a smallest set of modules that passes.
 
-        What is deepest is tried first: a module that calls others is found only where these are not enough,
-        as what overflows is then in its own forward.
+        Inner modules are tried before the modules that call them. So a module that calls others is returned
+        only where these are not enough: then the overflow is in its own forward.
+
+        Args:
+            called: Names of the modules that a forward calls.
+
+        Returns:
+            The names, in the order of `called`; None where even the whole network in fp32 does not pass.
         """
-        if not self.cures((WHOLE,), "the whole network"):
+        if not self.passes((WHOLE,), "the whole network"):
             return None
         deepest_first = sorted(called, key=lambda name: -name.count("."))
-        found = minimal([*deepest_first, WHOLE], lambda one: self.cures(one))
-        return sorted(found, key=[*called, WHOLE].index)
+        modules = find_minimal_set([*deepest_first, WHOLE], lambda kept: self.passes(kept))
+        return sorted(modules, key=[*called, WHOLE].index)
 
 
-def minimal(items: Sequence[str], cures: Callable[[Kept], bool]) -> list[str]:
-    """A set of `items` that cures and of which none can be left out, in their order.
+def find_minimal_set(items: Sequence[str], passes: Callable[[Kept], bool]) -> list[str]:
+    """Return a subset of `items` that passes and from which no item can be left out, in their order.
 
-    All items are known to cure, none at all is known not to; neither is asked. Where more of the items never
-    do harm, the set is minimal. Where they do, or the answers are noisy, it is one that cured.
+    All items together pass and none alone does not: neither is asked. If a larger set never does worse, the
+    subset is minimal. If it does, or if the answers are noisy, the subset is one that passed.
 
-    Bisection over how many of the items, from the first on, are enough: the last of these is needed. Then the
-    same over those before it, the found one being there each time, until the found ones are enough alone
-    (Zeller & Hildebrandt 2002, with the order of Junker's QuickXplain 2004). With k in the result at most
-    k times (log2 of the items, rounded up, plus 1) sets are asked.
+    The search bisects how many items, from the first on, pass: the last of these is needed. It repeats that
+    over the items before it, with the needed items added, until the needed items pass alone (Zeller &
+    Hildebrandt 2002, with the order of Junker's QuickXplain 2004). A result with k items takes at most
+    k (ceil(log2(len(items))) + 1) questions.
 
     >>> asked = []
-    >>> minimal("abcdefgh", lambda kept: asked.append(kept) or {"b", "f"} <= {*kept}), len(asked)
+    >>> find_minimal_set("abcdefgh", lambda kept: asked.append(kept) or {"b", "f"} <= {*kept}), len(asked)
     (['b', 'f'], 7)
     """
 
     def in_order(chosen: Sequence[str]) -> Kept:
         return tuple(item for item in items if item in {*chosen})
 
-    found: list[str] = []
-    enough = len(items)  # so many from the first on, with the found ones, are known to cure
-    while enough and not (found and cures(in_order(found))):
-        too_few = 0  # and so many not
+    needed: list[str] = []
+    enough = len(items)  # as many items from the first on, with the needed ones, are known to pass
+    while enough and not (needed and passes(in_order(needed))):
+        too_few = 0  # as many are known not to pass
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
-            if cures(in_order([*items[:middle], *found])):
+            if passes(in_order([*items[:middle], *needed])):
                 enough = middle
             else:
                 too_few = middle
         enough -= 1
-        found.append(items[enough])
-    return list(in_order(found))
+        needed.append(items[enough])
+    return list(in_order(needed))
 
 
 def _is_below(name: str, above: str) -> bool:
     return not above or name.startswith(f"{above}.")
 
 
-def called_by(setting: RunContext, config: Config) -> list[str]:
-    """The names of the modules that a forward calls, in the order of their first call, without those that
-    are kept anyway. Raises UserError for a name to be kept that there is not.
+def list_called_modules(context: RunContext, config: Config) -> list[str]:
+    """Return the names of the modules that a forward calls, in the order of their first call.
+
+    Modules that `precision.keep_fp32` keeps in fp32 already are left out.
+
+    Raises:
+        UserError: If `precision.keep_fp32` names a module that the network does not have.
     """
-    model = setting.build_trainer(config).model
+    model = context.build_trainer(config).model
     order: dict[nn.Module, None] = {}
     hooks = [m.register_forward_pre_hook(lambda m, _: order.setdefault(m)) for m in model.modules()]
-    inputs = map_tensors(setting.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
+    inputs = map_tensors(context.first_steps(1)[0][0][0], lambda tensor: tensor[:2])
     with torch.no_grad():
         call(model.train(), inputs)
     for hook in hooks:
@@ -152,38 +186,50 @@ def called_by(setting: RunContext, config: Config) -> list[str]:
         always = match_modules(model, config.precision.keep_fp32 or ())
     except KeepFp32Error as problem:
         raise UserError(problem) from None
-    every = (names[module] for module in order if names[module])
-    return [name for name in every if not any(name == k or _is_below(name, k) for k in always)]
+    called = (names[module] for module in order if names[module])
+    return [name for name in called if not any(name == k or _is_below(name, k) for k in always)]
 
 
 def run_guard(
-    words: Sequence[str],
+    overrides: Sequence[str],
     console: Console,
     *,
     margin: float = MARGIN,
     steps: int = STEPS,
     file: Path | None = None,
 ) -> int:
-    """Find the modules, print how and what they cost; 0 where they were found or none is needed, 1 where
-    keeping modules does not help. Raises UserError.
+    """Find the modules that must stay in fp32; print them, the option that keeps them, and what they cost.
+
+    Args:
+        overrides: Options of a run.
+        console: Where to print.
+        margin: How far the loss may be above fp32's, as a fraction of what fp32 learns.
+        steps: Optimizer steps of a trial.
+        file: File for the result as JSON.
+
+    Returns:
+        0 where modules were found or none is needed; 1 where keeping modules in fp32 does not help.
+
+    Raises:
+        UserError: For bad options, or if the file cannot be written.
     """
     if not 0 < margin < math.inf:
         raise UserError(f"--margin {margin}: expected a number above 0, a share of what fp32 learns")
-    config = make_config(words)
+    config = make_config(overrides)
     if get_backend(config.backend).is_fp32:
         is_strict = get_backend(config.backend).is_strict_fp32
         why = "is fp32 here" if is_strict else "has TF32 on or off for all modules, none can be kept in fp32"
         raise UserError(f"backend={config.backend}: {why}; name another backend, such as backend=fp16")
-    setting = prepare_run(config)
-    called = called_by(setting, dataclasses.replace(config, backend=PLAIN))
+    context = prepare_run(config)
+    called = list_called_modules(context, dataclasses.replace(config, backend=PLAIN))
     if not called:
         raise UserError(f"model.name={config.model.name!r}: calls no modules to choose from")
-    batches = setting.first_steps(steps)
+    batches = context.first_steps(steps)
 
     def say(line: str) -> None:
         print_line(console, one_line(line))
 
-    def with_kept(backend: str, kept: Kept) -> Config:
+    def config_with(backend: str, kept: Kept) -> Config:
         names = [*(config.precision.keep_fp32 or ()), *kept] or None
         precision = dataclasses.replace(config.precision, keep_fp32=names)
         tf32 = config.tf32 and backend != PLAIN
@@ -192,58 +238,58 @@ def run_guard(
     def train(backend: str, kept: Kept) -> Trial:
         losses = []
         try:
-            trainer = setting.build_trainer(with_kept(backend, kept))
+            trainer = context.build_trainer(config_with(backend, kept))
             with trainer.precision.training_context():
-                for number, one in enumerate(batches):
+                for number, step_batches in enumerate(batches):
                     torch.manual_seed(config.seed + number)
-                    losses.append(float(trainer.step(one).loss))  # sync: a trial is its losses
-        except RuntimeError as problem:  # a network that cannot be computed with just these in another type
+                    losses.append(float(trainer.step(step_batches).loss))  # sync: a trial is its losses
+        except RuntimeError as problem:  # the network may not run with these modules in another dtype
             say(f"failed: {reason(problem)}")
             return Trial(kept, math.nan, math.nan, trained=False)
         skipped = int(trainer.precision.skipped_steps())  # sync: as above
         return Trial(kept, losses[0], statistics.fmean(losses[-max(1, steps // 4) :]), skipped < steps)
 
     say(f"{config.backend} on {config.model.name}: {len(called)} modules, {steps} steps each trial")
-    hunt = Hunt(train, config.backend, margin, say)
-    told: dict[str, object] = {"outcome": "no problem", "kept": [], "use": None, "cost": None}
-    if hunt.begin():
+    search = MinimalSetSearch(train, config.backend, margin, say)
+    result: dict[str, object] = {"outcome": "no problem", "kept": [], "use": None, "cost": None}
+    if search.start():
         say(f"within {margin:.0%} of what fp32 learns: nothing has to be kept in fp32")
-    elif (found := hunt.find(called)) is None:
-        told["outcome"] = "not a module"
+    elif (modules := search.find(called)) is None:
+        result["outcome"] = "not a module"
         say("not even with the whole network in fp32: what is left is the loss, its scale, the updates")
-    elif WHOLE in found:
-        told["outcome"] = "no set of modules"
+    elif WHOLE in modules:
+        result["outcome"] = "no set of modules"
         say("no set of modules helps: only the whole network in fp32 does")
-        if outside := parameters_outside(
-            setting.build_trainer(dataclasses.replace(config, backend=PLAIN)), called
-        ):
-            say(f"parameters outside of the modules that the forward calls: {some_of(outside, 'parameters')}")
+        fp32_trainer = context.build_trainer(dataclasses.replace(config, backend=PLAIN))
+        if outside := list_parameters_outside(fp32_trainer, called):
+            names = shorten_names(outside, "parameters")
+            say(f"parameters outside of the modules that the forward calls: {names}")
     else:
-        use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *found])}"
-        trainers = [setting.build_trainer(with_kept(config.backend, kept)) for kept in ((), tuple(found))]
-        plain, slower = in_turns(trainers, batches[0], setting.world.device, COST_SECONDS)
-        value, how = ratio(slower, plain)
-        told |= {"outcome": "found", "kept": found, "use": use, "cost": value}
-        noun = "this module" if len(found) == 1 else f"these {len(found)} modules"
-        say(f"to stay within the margin {config.backend} needs {noun} in fp32: {', '.join(found)}")
-        say(f"a step then takes {value:.2f} times as long ({how})")
+        use = f"{KEY}={','.join([*(config.precision.keep_fp32 or ()), *modules])}"
+        trainers = [context.build_trainer(config_with(config.backend, kept)) for kept in ((), tuple(modules))]
+        plain, slower = measure_interleaved(trainers, batches[0], context.world.device, COST_SECONDS)
+        cost, basis = speed_ratio(slower, plain)
+        result |= {"outcome": "found", "kept": modules, "use": use, "cost": cost}
+        noun = "this module" if len(modules) == 1 else f"these {len(modules)} modules"
+        say(f"to stay within the margin {config.backend} needs {noun} in fp32: {', '.join(modules)}")
+        say(f"a step then takes {cost:.2f} times as long ({basis})")
         say(f"use: {shlex.quote(use)}")
     if file is not None:
         trials = [
-            {"kept": trial.kept, "loss": trial.last, "well": hunt.is_well(trial)}
-            for trial in hunt.trials.values()
+            {"kept": trial.kept, "loss": trial.last, "well": search.is_within_margin(trial)}
+            for trial in search.trials.values()
         ]
-        about = {"backend": config.backend, "model": config.model.name, "margin": margin}
-        write_json(file, {**about, **told, "trials": trials})
-    return NOT_FOUND if told["outcome"] in ("not a module", "no set of modules") else 0
+        arguments = {"backend": config.backend, "model": config.model.name, "margin": margin}
+        write_json(file, {**arguments, **result, "trials": trials})
+    return EXIT_NO_SET if result["outcome"] in ("not a module", "no set of modules") else 0
 
 
-def parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:
-    """Return the names of the parameters that no called module holds, itself or in a module below it."""
+def list_parameters_outside(trainer: Trainer, called: Sequence[str]) -> list[str]:
+    """Return the names of the parameters that belong to no called module and to no module below one."""
     names = (name for name, _ in trainer.model.named_parameters())
     return [name for name in names if not any(_is_below(name, module) for module in called)]
 
 
-def some_of(names: Sequence[str], noun: str = "modules") -> str:
-    """The names, of many how many and the ends."""
+def shorten_names(names: Sequence[str], noun: str = "modules") -> str:
+    """Return up to three names as a list; of more names the number, the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun} ({names[0]} to {names[-1]})"

@@ -1,8 +1,8 @@
-"""In which types the ops of a forward run, and why: watched in a real step.
+"""Trace the ops of a forward pass in a real step: the dtypes in which they run, and why.
 
-Above autocast a PyTorch function has the tensors that the network gave it, below it the op has those that it
-computes with. What lies between is the reason, as it was observed; O1, which casts before PyTorch is called,
-is asked for its own rule.
+Above autocast, a PyTorch function gets the tensors that the network passes. Below autocast, the op gets the
+tensors that it computes with. The difference between the two is the observed reason. O1 casts before PyTorch
+is called, so its reason is the rule of its cast lists.
 """
 
 from collections import Counter
@@ -22,27 +22,40 @@ from ampcompare.precision.o1.cast_cache import STATE
 from ampcompare.precision.o1.cast_lists import list_entries
 from ampcompare.training.losses_and_metrics import call
 from ampcompare.training.trainer import Trainer
-from ampcompare.why.step_capture import floats
+from ampcompare.why.step_capture import floating_tensors
 
 LOSS, NETWORK = "(loss)", "(network)"
-LOW, FP32, WIDEST, GIVEN = (
+# Reasons for a dtype.
+CAST_DOWN, FP32, WIDEST, AS_INPUT = (
     "cast to the low type",
     "kept in fp32",
     "the widest of its inputs",
     "as it is given",
 )
-OF_O1 = {"half": LOW, "attention": LOW, "recurrent": LOW, "float": FP32, "banned": FP32, "refuse": FP32}
+O1_REASONS = {
+    "half": CAST_DOWN,
+    "attention": CAST_DOWN,
+    "recurrent": CAST_DOWN,
+    "float": FP32,
+    "banned": FP32,
+    "refuse": FP32,
+}
 ATTENTION = "scaled_dot_product_attention"
-PARTS = ("multi_head_attention_forward",)  # one call of many ops, which are told one by one
-FREE = ("empty", "empty_like", "empty_strided", "detach", "new_empty")  # allocate, and write nothing
-# What a kernel is called by the function that one writes.
-KERNELS = {"convolution": "conv2d", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
+COMPOSITES = ("multi_head_attention_forward",)  # functions that call many ops, which are traced one by one
+WITHOUT_WORK = ("empty", "empty_like", "empty_strided", "detach", "new_empty")  # allocate, and write nothing
+# Kernels that have another name than the function that calls them.
+FUNCTION_NAMES = {"convolution": "conv2d", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
 
 
 @dataclass(frozen=True)
 class Op:
-    """An op of the forward: the function that one writes (`conv2d`), the module that called it, the type that
-    it computed in, and why.
+    """An op of the forward pass.
+
+    Attributes:
+        name: The PyTorch function that was called, such as `conv2d`.
+        module: The module that called it.
+        dtype: The dtype in which it computed.
+        why: The reason for the dtype.
     """
 
     name: str
@@ -52,11 +65,18 @@ class Op:
 
 
 @dataclass
-class Watched:
-    """A forward as it was seen. `casts` are how many tensors were cast, `cast_bytes` what was made so.
+class ForwardTrace:
+    """A traced forward pass.
 
-    `saved` are the bytes that autograd keeps for the backward, each storage once, by the module that left
-    them; `copies` those of them that are weights in another type.
+    Attributes:
+        model: The network.
+        optimizer: Its optimizer.
+        batch: The batch.
+        ops: The ops, in order.
+        casts: Number of tensors that were cast.
+        cast_bytes: Bytes of the tensors that casts created.
+        saved: Bytes that autograd keeps for the backward pass, by module; each storage counts once.
+        copies: The part of these bytes that is weights, cast to another dtype.
     """
 
     model: nn.Module
@@ -69,118 +89,125 @@ class Watched:
     copies: int = 0
 
 
-def watch_forward(trainer: Trainer, batch: Batch) -> Watched:
-    """Watch forward and loss of a real step on a batch, on the trainer's device."""
+def trace_forward(trainer: Trainer, batch: Batch) -> ForwardTrace:
+    """Trace forward pass and loss of a real step on a batch, which is on the trainer's device."""
     model, precision = trainer.model.train(), trainer.precision
-    found = Watched(model, trainer.optimizer, batch)
-    rules = _o1_rules()
-    watch = _Watch(found, rules)
+    trace = ForwardTrace(model, trainer.optimizer, batch)
+    tracer = _OpTracer(trace, _o1_rules())
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(watch.enter(name or NETWORK)).remove)
-            stack.callback(module.register_forward_hook(watch.leave, always_call=True).remove)
+            stack.callback(module.register_forward_pre_hook(tracer.enter(name or NETWORK)).remove)
+            stack.callback(module.register_forward_hook(tracer.leave, always_call=True).remove)
         for context in (
             precision.training_context(),
             precision.forward_context(),
-            saved_tensors_hooks(watch.keep, lambda tensor: tensor),
-            watch.above,
-            watch,
+            saved_tensors_hooks(tracer.save, lambda tensor: tensor),
+            tracer.function_tracer,
+            tracer,
         ):
             stack.enter_context(context)
         inputs, targets = batch
         outputs = call(model, inputs)
-        watch.where.append(LOSS)
+        tracer.module_stack.append(LOSS)
         trainer.task.loss(outputs, targets)
-    return found
+    return trace
 
 
-class _Watch(TorchDispatchMode):
-    """Notes each op below autocast, with the function above it that led to it."""
+class _OpTracer(TorchDispatchMode):
+    """Notes each op below autocast, with the PyTorch function above autocast that called it."""
 
-    def __init__(self, found: Watched, rules: dict[int | str, str]) -> None:
+    def __init__(self, trace: ForwardTrace, rules: dict[int | str, str]) -> None:
         super().__init__()
-        self.found, self.rules, self.above = found, rules, _Above()
-        self.where = [NETWORK]
-        self._weights = {_storage(p) for p in found.model.parameters()}
-        # What the backward keeps of these is there anyway.
-        standing = [*found.model.parameters(), *found.model.buffers(), *_tensors_of(found.batch)]
-        self._known = {_storage(tensor): tensor for tensor in standing}
-        self._copies: dict[int, Tensor] = {}
+        self.trace, self.rules, self.function_tracer = trace, rules, _FunctionTracer()
+        self.module_stack = [NETWORK]
+        self._weights = {_storage(p) for p in trace.model.parameters()}
+        # These are in memory anyway, so they do not count as saved for the backward pass.
+        persistent = [*trace.model.parameters(), *trace.model.buffers(), *_tensors_of(trace.batch)]
+        self._known = {_storage(tensor): tensor for tensor in persistent}
+        self._weight_copies: dict[int, Tensor] = {}
 
     def enter(self, name: str) -> Callable[..., None]:
-        return lambda module, args: self.where.append(name)
+        return lambda module, args: self.module_stack.append(name)
 
     def leave(self, *_: Any) -> None:
-        self.where.pop()
+        self.module_stack.pop()
 
-    def keep(self, tensor: Tensor) -> Tensor:
-        """What autograd keeps: its storage, the first time."""
+    def save(self, tensor: Tensor) -> Tensor:
+        """Count the storage of a tensor that autograd keeps, the first time."""
         key, size = _storage(tensor), tensor.untyped_storage().nbytes()
         if key not in self._known:
-            self._known[key] = tensor  # with it, so that the key stays its own
-            self.found.saved[self.where[-1]] += size
-            self.found.copies += size if key in self._copies else 0
+            self._known[key] = tensor  # a reference, so that no other storage gets this key
+            self.trace.saved[self.module_stack[-1]] += size
+            self.trace.copies += size if key in self._weight_copies else 0
         return tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given, made = (floats(x) for x in ((args, kwargs), result))
+        inputs, outputs = (floating_tensors(x) for x in ((args, kwargs), result))
         name = func.overloadpacket.__name__
         if name == "_to_copy":
-            if given and made and given[0].dtype is not made[0].dtype:
-                self.found.casts += 1
-                self.found.cast_bytes += made[0].numel() * made[0].element_size()
-                if _storage(given[0]) in self._weights:
-                    self._copies[_storage(made[0])] = made[0]
-        elif not is_free(func) and (given or made):
-            self._note(name, given, made)
+            if inputs and outputs and inputs[0].dtype is not outputs[0].dtype:
+                self.trace.casts += 1
+                self.trace.cast_bytes += outputs[0].numel() * outputs[0].element_size()
+                if _storage(inputs[0]) in self._weights:
+                    self._weight_copies[_storage(outputs[0])] = outputs[0]
+        elif not is_without_work(func) and (inputs or outputs):
+            self._note(name, inputs, outputs)
         return result
 
-    def _note(self, name: str, given: list[Tensor], made: list[Tensor]) -> None:
-        above = self.above
-        function = getattr(above.function, "__name__", "").strip("_")
-        function = "" if function in PARTS else function
-        plain = name.strip("_").removeprefix("native_").removesuffix("_forward")
-        plain = ATTENTION if plain.startswith("scaled_dot_product") else plain
-        largest = max(given or made, key=lambda tensor: tensor.numel())
-        wide = made and made[0].element_size() > largest.element_size()
-        dtype = made[0].dtype if wide else largest.dtype
-        if function and dtype in above.noted:  # the rest of what one call comes to
+    def _note(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        caller = self.function_tracer
+        function = getattr(caller.function, "__name__", "").strip("_")
+        function = "" if function in COMPOSITES else function
+        kernel = name.strip("_").removeprefix("native_").removesuffix("_forward")
+        kernel = ATTENTION if kernel.startswith("scaled_dot_product") else kernel
+        largest = max(inputs or outputs, key=lambda tensor: tensor.numel())
+        is_wider = outputs and outputs[0].element_size() > largest.element_size()
+        dtype = outputs[0].dtype if is_wider else largest.dtype
+        if function and dtype in caller.noted:  # another kernel of the same call
             return
-        above.noted.add(dtype)
-        shown = function or KERNELS.get(plain, plain)
-        why = self._why({dtype} if wide else {t.dtype for t in given}, shown)
-        self.found.ops.append(Op(shown, self.where[-1], str(dtype).removeprefix("torch."), why))
+        caller.noted.add(dtype)
+        shown = function or FUNCTION_NAMES.get(kernel, kernel)
+        why = self._reason({dtype} if is_wider else {t.dtype for t in inputs}, shown)
+        self.trace.ops.append(Op(shown, self.module_stack[-1], str(dtype).removeprefix("torch."), why))
 
-    def _why(self, below: set[torch.dtype], name: str) -> str:
-        above = self.above.types
+    def _reason(self, below: set[torch.dtype], name: str) -> str:
+        """Return why an op computes in its dtype.
+
+        Args:
+            below: Dtypes of its inputs below autocast.
+            name: The function that was called.
+        """
+        above = self.function_tracer.dtypes
         if STATE.on:
-            function = self.above.function
+            function = self.function_tracer.function
             rule = self.rules.get(id(getattr(function, "__wrapped__", function)), "")
-            if not rule and (name == ATTENTION or getattr(function, "__name__", "") in PARTS):
+            if not rule and (name == ATTENTION or getattr(function, "__name__", "") in COMPOSITES):
                 rule = self.rules.get(name, "")
-            return OF_O1.get(rule, WIDEST) if rule else GIVEN
+            return O1_REASONS.get(rule, WIDEST) if rule else AS_INPUT
         if not above or not below or above == below:
-            return GIVEN
-        widest, most = (max(kinds, key=lambda kind: kind.itemsize) for kinds in (above, below))
-        if most.itemsize != widest.itemsize:
-            return LOW if most.itemsize < widest.itemsize else FP32
+            return AS_INPUT
+        widest_above, widest_below = (
+            max(dtypes, key=lambda dtype: dtype.itemsize) for dtypes in (above, below)
+        )
+        if widest_below.itemsize != widest_above.itemsize:
+            return CAST_DOWN if widest_below.itemsize < widest_above.itemsize else FP32
         return WIDEST
 
 
-class _Above(TorchFunctionMode):
-    """The PyTorch function that was called last, and the types that it was given."""
+class _FunctionTracer(TorchFunctionMode):
+    """Notes the PyTorch function that was called last, and the dtypes of its inputs."""
 
     function: Any = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.types: set[torch.dtype] = set()
-        self.noted: set[torch.dtype] = set()
+        self.dtypes: set[torch.dtype] = set()
+        self.noted: set[torch.dtype] = set()  # dtypes of the ops that this call has led to
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.function, self.noted = func, set()
-        self.types = {tensor.dtype for tensor in floats((args, kwargs))}
+        self.dtypes = {tensor.dtype for tensor in floating_tensors((args, kwargs))}
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -188,13 +215,13 @@ class _Above(TorchFunctionMode):
 
 
 def _o1_rules() -> dict[int | str, str]:
-    """The rules of O1's lists by function, which is known by its identity, and by name."""
-    found: dict[int | str, str] = {}
+    """Return the rules of O1's cast lists, by the identity of the function and by its name."""
+    rules: dict[int | str, str] = {}
     for namespace, name, rule in list_entries():
         function = getattr(namespace, name)
-        found.setdefault(id(getattr(function, "__wrapped__", function)), rule)
-        found.setdefault(name, rule)
-    return found
+        rules.setdefault(id(getattr(function, "__wrapped__", function)), rule)
+        rules.setdefault(name, rule)
+    return rules
 
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
@@ -205,9 +232,9 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def is_free(func: Any) -> bool:
-    """Whether an op computes nothing: a view, an allocation, a question."""
+def is_without_work(func: Any) -> bool:
+    """Return whether an op computes nothing: a view, an allocation, a query."""
     if func.namespace != "aten":
         return True
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    return is_view or func.overloadpacket.__name__ in FREE
+    return is_view or func.overloadpacket.__name__ in WITHOUT_WORK

@@ -1,4 +1,4 @@
-"""One real training step with all that can be seen of it: each module's output and gradient."""
+"""Capture one real training step: the inputs, outputs and gradients of every module call."""
 
 from __future__ import annotations
 
@@ -15,34 +15,53 @@ from ampcompare.data.batch import Batch
 from ampcompare.training.trainer import Trainer
 
 
-@dataclass(eq=False)  # one is itself: tensors have no answer to `==`
-class Call:
-    """One call of a module, with copies of what it was given and gave. Gradients are as they were in the
-    backward, times the loss scale, by place among the floating tensors.
+@dataclass(eq=False)  # compared by identity: `==` of tensors is no bool
+class ModuleCall:
+    """One call of a module, with copies of its inputs and outputs.
+
+    Gradients are those of the backward pass, so they include the loss scale. Their keys are indices among the
+    floating-point tensors of the inputs or of the output.
+
+    Attributes:
+        name: The module's name, "" for the network itself.
+        number: The index of this call among the calls of this module, from 0.
+        inputs: Positional and keyword arguments.
+        output: What the module returned.
+        inner_calls: The calls that this module made itself, in order.
+        input_gradients: Gradients of the inputs.
+        output_gradients: Gradients of the output.
     """
 
-    name: str  # of the module, "" for the network itself
-    number: int  # among the calls of this module, from 0
-    given: Any
+    name: str
+    number: int
+    inputs: Any
     output: Any = None
-    inner: list[Call] = field(default_factory=list)  # what it called itself, in order
-    given_gradients: dict[int, Tensor] = field(default_factory=dict)
+    inner_calls: list[ModuleCall] = field(default_factory=list)
+    input_gradients: dict[int, Tensor] = field(default_factory=dict)
     output_gradients: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from other calls."""
+        """Name and number, which identify the call within a step."""
         return self.name, self.number
 
 
 @dataclass
-class Step:
-    """What a step came to. `gradients` are true ones, `updates` what it added, float64; both by the names of
-    the network's parameters.
+class CapturedStep:
+    """One training step with all its module calls.
+
+    Attributes:
+        calls: The calls by their key, in the order in which they ended.
+        backward: The calls in the order in which the backward pass reached their outputs.
+        loss: The loss.
+        scale: The loss scale before the step.
+        skipped: Whether the optimizer step was skipped.
+        gradients: The unscaled gradient of each parameter, by name.
+        updates: What the step added to each parameter, by name; float64.
     """
 
-    calls: dict[tuple[str, int], Call]  # in the order in which they ended
-    backward: list[Call]  # in the order in which gradients of their outputs came
+    calls: dict[tuple[str, int], ModuleCall]
+    backward: list[ModuleCall]
     loss: float
     scale: float
     skipped: bool
@@ -50,12 +69,21 @@ class Step:
     updates: dict[str, Tensor]
 
 
-def observe(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Step:
-    """Take one step on the micro-batches. Waits for the device wherever it looks."""
-    precision, recorder, gradients = trainer.precision, _Recorder(), {}
-    parameters = dict(zip(dict(trainer.model.named_parameters()), _updated(trainer), strict=True))
+def capture_step(trainer: Trainer, batches: Sequence[Batch], seed: int) -> CapturedStep:
+    """Take one optimizer step on these micro-batches and capture it.
+
+    Each copy of a tensor's value to the host waits for the device.
+
+    Args:
+        trainer: The trainer; its model and optimizer change.
+        batches: The micro-batches of the step.
+        seed: Seed of PyTorch's generator for the step.
+    """
+    precision, recorder, gradients = trainer.precision, _CallRecorder(), {}
+    parameters = dict(zip(dict(trainer.model.named_parameters()), _updated_parameters(trainer), strict=True))
     before = {name: p.detach().to("cpu", torch.float64, copy=True) for name, p in parameters.items()}
-    scale, skipped = float(precision.scale_factor()), int(precision.skipped_steps())  # sync: as said
+    # sync: the step is compared with these
+    scale, skipped = float(precision.scale_factor()), int(precision.skipped_steps())
     own_backward, own_step = precision.backward, precision.step
 
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -72,45 +100,45 @@ def observe(trainer: Trainer, batches: Sequence[Batch], seed: int) -> Step:
     torch.manual_seed(seed)
     try:
         with precision.training_context(), recorder.recording(trainer.model):
-            loss = float(trainer.compute(batches).loss)  # sync: as said
+            loss = float(trainer.compute(batches).loss)  # sync: the loss is part of the result
     finally:
         del precision.backward, precision.step
-    return Step(
+    return CapturedStep(
         {call.key: call for call in recorder.ended},
         recorder.backward,
         loss,
         scale,
-        int(precision.skipped_steps()) > skipped,  # sync: as said
+        int(precision.skipped_steps()) > skipped,  # sync: whether the step was skipped is part of the result
         gradients,
         {name: p.detach().cpu().double() - before[name] for name, p in parameters.items()},
     )
 
 
-def _updated(trainer: Trainer) -> list[Tensor]:
-    """What the optimizer updates, in the order of the model's parameters: them, or their masters."""
+def _updated_parameters(trainer: Trainer) -> list[Tensor]:
+    """Return what the optimizer updates, in the order of the model's parameters: these, or master weights."""
     return [p for group in trainer.optimizer.param_groups for p in group["params"]]
 
 
-def floats(tree: Any) -> list[Tensor]:
-    """The floating tensors among anything."""
+def floating_tensors(tree: Any) -> list[Tensor]:
+    """Return the floating-point tensors in a nested structure."""
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and x.is_floating_point()]
 
 
-class _Recorder:
-    """The calls of a model, by hooks."""
+class _CallRecorder:
+    """Records the calls of a model's modules by hooks."""
 
     def __init__(self) -> None:
-        self.ended: list[Call] = []
-        self.backward: list[Call] = []
-        self.is_backward = False  # a forward that is checkpointed is run again in it
-        self._open: list[Call] = []
+        self.ended: list[ModuleCall] = []
+        self.backward: list[ModuleCall] = []
+        self.is_backward = False  # activation checkpointing runs a forward again within the backward
+        self._open: list[ModuleCall] = []
         self._counts: dict[str, int] = {}
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
         handles = []
         for name, module in model.named_modules():
-            # First what was really given, and last what was really returned: others have hooks, too.
+            # Other hooks may change inputs and outputs: this one runs first before a call and last after it.
             before = module.register_forward_pre_hook(self._before(name), with_kwargs=True, prepend=True)
             handles += [before, module.register_forward_hook(self._after(name), with_kwargs=True)]
         try:
@@ -124,14 +152,14 @@ class _Recorder:
             if self.is_backward:
                 return None
             number = self._counts[name] = self._counts.get(name, -1) + 1
-            # Views of its own: of what others are given too, the gradient is that of this call alone.
-            given = each_once((args, kwargs), lambda x: x.view_as(x) if x.requires_grad else x)
-            call = Call(name, number, each_once(given, _copy))
-            self._watch(given, call.given_gradients)
+            # Another module may get the same tensor. The gradient of a view is that of this call alone.
+            inputs = map_tensors((args, kwargs), lambda x: x.view_as(x) if x.requires_grad else x)
+            call = ModuleCall(name, number, map_tensors(inputs, _copy))
+            self._store_gradients(inputs, call.input_gradients)
             if self._open:
-                self._open[-1].inner.append(call)
+                self._open[-1].inner_calls.append(call)
             self._open.append(call)
-            return given
+            return inputs
 
         return hook
 
@@ -139,53 +167,58 @@ class _Recorder:
         def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             if self.is_backward:
                 return None
-            output = each_once(output, _watchable)
-            while self._open[-1].name != name:  # a call that raised, which somebody caught, has not ended
+            output = map_tensors(output, _copy_if_view)
+            while self._open[-1].name != name:  # the network caught an exception of this call: it has no end
                 self._open.pop()
             call = self._open.pop()
-            call.output = each_once(output, _copy)
-            self._watch(output, call.output_gradients, call)
+            call.output = map_tensors(output, _copy)
+            self._store_gradients(output, call.output_gradients, call)
             self.ended.append(call)
             return output
 
         return hook
 
-    def _watch(self, tree: Any, into: dict[int, Tensor], call: Call | None = None) -> None:
-        """Have the gradients of the tensors, as they are now, put into a dict."""
+    def _store_gradients(self, tree: Any, into: dict[int, Tensor], call: ModuleCall | None = None) -> None:
+        """Store the gradients of these tensors in a dict when the backward pass computes them."""
 
-        def keep(place: int) -> Callable[[Tensor], None]:
+        def store_at(index: int) -> Callable[[Tensor], None]:
             def hook(gradient: Tensor) -> None:
                 if call is not None and not into:
                     self.backward.append(call)
-                into[place] = gradient.detach().clone()
+                into[index] = gradient.detach().clone()
 
             return hook
 
-        for place, tensor in enumerate(floats(tree)):
+        for index, tensor in enumerate(floating_tensors(tree)):
             if tensor.requires_grad:
-                tensor.register_hook(keep(place))
+                tensor.register_hook(store_at(index))
 
 
-def each_once(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same with each tensor changed, one in several places into one: attention asks what is the same."""
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the structure with each tensor changed.
+
+    A tensor that occurs several times becomes one new tensor: attention tests its inputs for identity.
+    """
     changed: dict[int, Tensor] = {}
 
-    def once(value: Any) -> Any:
+    def change_once(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         if id(value) not in changed:
             changed[id(value)] = change(value)
         return changed[id(value)]
 
-    return tree_map(once, tree)
+    return tree_map(change_once, tree)
 
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _watchable(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of a view: if what comes next works in place (`ReLU(inplace=True)`), autograd
-    drops a view's node, and its gradient with it.
+def _copy_if_view(tensor: Tensor) -> Tensor:
+    """Return a copy of a view, and any other tensor itself.
+
+    If the next module works in place (`ReLU(inplace=True)`), autograd drops the node of a view and with it
+    the view's gradient.
     """
     return tensor.clone() if tensor._is_view() and tensor.requires_grad else tensor

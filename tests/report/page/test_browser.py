@@ -7,7 +7,7 @@ import pytest
 from support.fakes import full, make
 
 from ampcompare import analyse_runs
-from ampcompare.report.writer import write_report
+from ampcompare.report.pipeline import write_report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

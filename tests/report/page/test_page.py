@@ -135,10 +135,10 @@ def test_table_is_the_forest_with_each_mark_where_its_axis_says():
     analysis = analyse_runs(runs)
     page, table = Page(render_page(analysis)), comparison_table(analysis)
     marks = [(c.axis, row.cells[c.key]) for row in table.rows for c in table.columns if row.cells[c.key].mark]
-    places = [f"{100 * axis.place(cell.mark.value):.2f}%" for axis, cell in marks]
+    places = [f"{100 * axis.position(cell.mark.value):.2f}%" for axis, cell in marks]
     assert [a["cx"] for a in page.of("circle")] == places
     assert [a["fill"] == "var(--paper)" for a in page.of("circle")] == [cell.is_open for _, cell in marks]
-    spans = [[f"{100 * axis.place(v):.2f}%" for v in cell.mark.span] for axis, cell in marks]
+    spans = [[f"{100 * axis.position(v):.2f}%" for v in cell.mark.span] for axis, cell in marks]
     assert [[a["x1"], a["x2"]] for a in page.of("line", "span")] == spans
     assert len(page.of("rect", "zone")) == 3
 

@@ -14,7 +14,7 @@ from support.wandb_files import frame, write_runs
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
-from ampcompare.report.watch import serve, signature
+from ampcompare.report.watch import file_signature, serve
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ def test_a_port_that_is_taken_is_said_in_one_line(server, tmp_path):
 
 def test_signature_changes_with_the_records_and_not_with_what_a_report_writes(tmp_path):
     write_runs(tmp_path, [plan("none")])
-    before = signature([str(tmp_path)])[1:]
+    before = file_signature([str(tmp_path)])[1:]
     (tmp_path / "comparison.csv").write_text("a,b\n")
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "a.wandb").write_text("")
-    assert signature([str(tmp_path)])[1:] == before
+    assert file_signature([str(tmp_path)])[1:] == before
     write_runs(tmp_path, [plan("native")])
-    assert signature([str(tmp_path)])[1:] != before
+    assert file_signature([str(tmp_path)])[1:] != before
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every chart by name: one function and one Vega-Lite specification each, nine in all."""
+"""The charts by name; each has one function, which returns a Vega-Lite specification."""
 
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts import training_curves
@@ -11,8 +11,8 @@ TRAINING = {
     "train-loss": training_curves.training_loss,
     "throughput": training_curves.throughput,
 }
-TIMED = ("quality-time", "throughput")  # left out where speed is from a benchmark
-# By the key that the analysis has a sentence for where something happened.
+TIMED = ("quality-time", "throughput")  # left out where the speed comes from a benchmark
+# By key of the analysis's sentences on numerics. A chart without a sentence has nothing to show.
 NUMERICS = {
     "scale": ("loss-scale", training_curves.loss_scale),
     "underflow": ("underflow", training_curves.underflow),
@@ -23,12 +23,12 @@ PUBLISHED = "published"
 
 
 def charts_of(analysis: Analysis) -> dict[str, Spec]:
-    """The charts for which something was recorded, those of numerics where there is something to be seen."""
-    seen = dict(made for key, made in NUMERICS.items() if key in analysis.numerics)
+    """Return the specifications of the charts for which the runs have data, by name."""
+    numerics = dict(chart for key, chart in NUMERICS.items() if key in analysis.numerics)
     training = {
-        name: made for name, made in TRAINING.items() if not (analysis.has_bench_speed and name in TIMED)
+        name: make for name, make in TRAINING.items() if not (analysis.has_bench_speed and name in TIMED)
     }
-    every = {**training, **seen, PUBLISHED: published_ratios}
-    found = {name: make(analysis) for name, make in every.items()}
+    makers = {**training, **numerics, PUBLISHED: published_ratios}
+    specs = {name: make(analysis) for name, make in makers.items()}
     setting = {"description": f"{analysis.setting.text} · {analysis.setting.machine}"}
-    return {name: spec | setting for name, spec in found.items() if spec is not None}
+    return {name: spec | setting for name, spec in specs.items() if spec is not None}

@@ -1,4 +1,4 @@
-"""Charts of dots: how near activations come to the end of fp16, and a publication's ratios beside ours."""
+"""Dot plots: the largest activations relative to fp16's range, and published ratios with measured ones."""
 
 import re
 from typing import Any
@@ -8,30 +8,30 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
 from ampcompare.report.charts import vega
-from ampcompare.report.charts.series import shortened
+from ampcompare.report.charts.series import round_for_chart
 from ampcompare.report.charts.vega import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.palette import styles_of
 
-START = f"{metrics.ACTIVATION_LARGEST}/"
-END = 65504  # the largest number of fp16
-ROW = 15  # pixels a layer
-THEIRS, OURS = "published", "these runs"
+PREFIX = f"{metrics.ACTIVATION_LARGEST}/"
+FP16_MAX = 65504
+LAYER_HEIGHT = 15  # pixels
+PUBLISHED, MEASURED = "published", "these runs"
 BLUE = "#2a86c8"
-FIGURE = 30  # pixels a figure
+RATIO_HEIGHT = 30  # pixels
 
 
-def largest_activations(of: Analysis) -> Spec | None:
-    """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
-    runs = [run for group in of.groups for run in group.records]
-    keys = sorted({key for run in runs for key in run.logged if key.startswith(START)})
+def largest_activations(analysis: Analysis) -> Spec | None:
+    """Draw the largest activation of each layer over all steps and runs, a dot per backend, on a log axis."""
+    runs = [run for group in analysis.groups for run in group.records]
+    keys = sorted({key for run in runs for key in run.logged if key.startswith(PREFIX)})
     rows: list[dict[str, Any]] = []
-    for group in of.groups:
+    for group in analysis.groups:
         for key in keys:
             values = np.concatenate([np.empty(0), *(run.values(key) for run in group.records)])
-            shown = values[np.isfinite(values) & (values > 0)]  # what a log axis can show
+            shown = values[np.isfinite(values) & (values > 0)]  # a log axis can show no others
             if len(shown):
-                layer = key.removeprefix(START)
-                rows.append({"backend": group.label, "layer": layer, "x": shortened(shown.max())})
+                layer = key.removeprefix(PREFIX)
+                rows.append({"backend": group.label, "layer": layer, "x": round_for_chart(shown.max())})
     if not rows:
         return None
     order = sorted({row["layer"] for row in rows}, key=_natural)
@@ -42,39 +42,41 @@ def largest_activations(of: Analysis) -> Spec | None:
     tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
     encoding = {"x": x, "y": y, "yOffset": offset, "opacity": vega.if_picked(1, 0.1), "tooltip": tips}
     dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": encoding}
-    end = {"data": {"values": [{"x": END}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
+    end = {"data": {"values": [{"x": FP16_MAX}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
     is_beyond = any(len(run.nonfinite(key)) for run in runs for key in keys)
-    subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
-    more: Spec = {"height": max(HEIGHT, ROW * len(order))}
-    more["encoding"] = {"color": vega.by_backend(labels, styles_of(of), "colour")}
+    subtitle = f"dashed: {FP16_MAX:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
+    more: Spec = {"height": max(HEIGHT, LAYER_HEIGHT * len(order))}
+    more["encoding"] = {"color": vega.by_backend(labels, styles_of(analysis), "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Layers as one would list them: layer2 before layer10, the classifier last."""
+    """Return a sort key of a layer: layer2 before layer10, the classifier last."""
     last = 1 if name in ("fc", "head", "classifier") else 0
     parts = re.split(r"(\d+)", name)
     return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
 
 
-def published_ratios(of: Analysis) -> Spec | None:
-    """Each published ratio with its rounding, ours with its interval, whole, on one log axis."""
+def published_ratios(analysis: Analysis) -> Spec | None:
+    """Draw each published ratio with its rounding and the measured one with its interval, on a log axis."""
     rows = []
-    for row in of.reproduction.rows if of.reproduction else ():
-        if not row.relation.is_ratio:  # differences in accuracy have another axis; the table has them
+    for row in analysis.reproduction.rows if analysis.reproduction else ():
+        if not row.relation.is_ratio:  # a difference in accuracy has no log axis; the table shows it
             continue
         head = {"row": f"{row.arm}: {row.relation.label}", "verdict": row.verdict}
-        for source, found in ((THEIRS, row.published), (OURS, row.measured)):
+        for source, found in ((PUBLISHED, row.published), (MEASURED, row.measured)):
             if found is not None and found.value > 0:
                 ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
-                rows.append(head | {"from": source} | {key: shortened(value) for key, value in ends.items()})
+                rows.append(
+                    head | {"from": source} | {key: round_for_chart(end) for key, end in ends.items()}
+                )
     if not rows:
         return None
     colour: Spec = {"field": "from", "type": "nominal", "legend": None}
-    colour["scale"] = {"domain": [THEIRS, OURS], "range": [GREY, BLUE]}
+    colour["scale"] = {"domain": [PUBLISHED, MEASURED], "range": [GREY, BLUE]}
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
-    offset = {"field": "from", "type": "nominal", "sort": [THEIRS, OURS]}
+    offset = {"field": "from", "type": "nominal", "sort": [PUBLISHED, MEASURED]}
     x = quantity("x", {"grid": True}, type="log", nice=False, padding=8)
     tips = [tip("row", "figure"), tip("from"), tip("x", "ratio", format=NUMBER)]
     tips += [tip("low", "from", format=NUMBER), tip("high", "to", format=NUMBER), tip("verdict")]
@@ -82,10 +84,13 @@ def published_ratios(of: Analysis) -> Spec | None:
     spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
     marks = {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1}}
     shape: Spec = {"field": "from", "type": "nominal", "legend": None}
-    shape["scale"] = {"domain": [THEIRS, OURS], "range": ["diamond", "circle"]}
+    shape["scale"] = {"domain": [PUBLISHED, MEASURED], "range": ["diamond", "circle"]}
     marks["encoding"] = {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips}
     same = {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule"}}
     same["encoding"] = {"x": x, "color": {"value": GREY}}
-    more = {"height": max(HEIGHT, FIGURE * len({row["row"] for row in rows})), "encoding": {"color": colour}}
+    more = {
+        "height": max(HEIGHT, RATIO_HEIGHT * len({row["row"] for row in rows})),
+        "encoding": {"color": colour},
+    }
     subtitle = "ratio to the baseline; ◆ published, as it was rounded; ● these runs, with their interval"
     return chart("Beside the published", subtitle, [same, spans, marks], rows, **more)

@@ -1,4 +1,4 @@
-"""The lines of the charts: mean and range over the runs of each group, thinned for drawing, extremes kept."""
+"""The lines of the charts: mean and range over the runs of a group, thinned with their extremes kept."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,26 @@ from ampcompare.analysis.grouping.groups import Group
 from ampcompare.analysis.numerics import scaled_run
 from ampcompare.runs import RunRecord
 
-# A chart is some 300 pixels wide and has room for two points in three; a page of nine weighs 200 kB at most.
-LINE_POINTS, CHART_POINTS, FEWEST = 200, 1_000, 24
+# A chart is about 300 pixels wide. With these limits a page with nine charts has at most 200 kB of data.
+LINE_POINTS, CHART_POINTS, MIN_POINTS = 200, 1_000, 24
 DIGITS = 5
 MAX_SKIP_MARKS = 60
-Track = tuple[np.ndarray, np.ndarray]  # x and y, one value a row each
+Track = tuple[np.ndarray, np.ndarray]  # x and y of one run, a value per row
 
 
 @dataclass(frozen=True)
-class Line:
-    """What stands for a group in a chart: x, the mean of its `n` runs there, the lowest and the highest."""
+class ChartLine:
+    """The line of one group in a chart.
+
+    Attributes:
+        label: The group.
+        n: Number of runs.
+        x: Where the runs were logged.
+        y: The mean of the runs at each x.
+        low: The lowest run at each x.
+        high: The highest run at each x.
+        side: Distinguishes the two lines of a group in a chart that has two.
+    """
 
     label: str
     n: int
@@ -29,59 +39,64 @@ class Line:
     y: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    side: str = ""  # of two lines of one group, which this is
+    side: str = ""
 
-    def drawn(self, points: int, *, with_range: bool) -> dict[str, Any]:
-        """The line as one datum for Vega-Lite's `flatten`, of at most about so many points."""
-        kept = thin(self.y, points)
+    def to_datum(self, points: int, *, with_range: bool) -> dict[str, Any]:
+        """Return the line as one datum for Vega-Lite's `flatten`.
+
+        Args:
+            points: About how many points it may have.
+            with_range: Whether to include lowest and highest run, also of the points that are left out.
+        """
+        indices = thin(self.y, points)
         runs = "one run" if self.n == 1 else f"mean of {self.n} runs"
-        found: dict[str, Any] = {"backend": self.label, "of": runs}
-        found |= {"x": _rounded(self.x[kept], 8), "y": _rounded(self.y[kept])}
-        if with_range:  # of what is left out between two points, too
-            found["low"] = _rounded(np.fmin.reduceat(self.low, kept))
-            found["high"] = _rounded(np.fmax.reduceat(self.high, kept))
-        return found | ({"side": self.side} if self.side else {})
+        datum: dict[str, Any] = {"backend": self.label, "of": runs}
+        datum |= {"x": _rounded(self.x[indices], 8), "y": _rounded(self.y[indices])}
+        if with_range:
+            datum["low"] = _rounded(np.fmin.reduceat(self.low, indices))
+            datum["high"] = _rounded(np.fmax.reduceat(self.high, indices))
+        return datum | ({"side": self.side} if self.side else {})
 
 
-def lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> list[Line]:
-    """`y` times `factor` against `x`, a line for each group in which both were logged."""
-    found = []
+def make_lines(groups: Iterable[Group], x: str, y: str, factor: float = 1.0) -> list[ChartLine]:
+    """Return `y` times `factor` against `x`, a line for each group with a run that logged both."""
+    lines = []
     for group in groups:
         tracks = [track for run in group.records if len((track := track_of(run, x, y, factor))[0])]
         if tracks:
-            found.append(_line(group.label, tracks))
-    return found
+            lines.append(_line(group.label, tracks))
+    return lines
 
 
-def time_lines(groups: Iterable[Group], y: str, factor: float = 1.0) -> list[Line]:
-    """A metric against wall-clock seconds: the mean time and value of each epoch.
+def make_time_lines(groups: Iterable[Group], y: str, factor: float = 1.0) -> list[ChartLine]:
+    """Return a metric against wall-clock seconds: the mean time and value of each epoch.
 
-    Runs whose clock goes backwards are left out.
+    Runs with a clock that goes backwards are left out.
     """
-    found = []
+    lines = []
     for group in groups:
         pairs = []
         for run in group.records:
-            epochs, seconds = _once(track_of(run, metrics.EPOCH, metrics.ELAPSED))
+            epochs, seconds = _merge_equal_x(track_of(run, metrics.EPOCH, metrics.ELAPSED))
             values = track_of(run, metrics.EPOCH, y, factor)
             if len(epochs) and len(values[0]) and (np.diff(seconds) >= 0).all():
                 pairs.append((values, (epochs, seconds)))
         if pairs:
             line = _line(group.label, [values for values, _ in pairs])
             seconds = np.mean([np.interp(line.x, *times) for _, times in pairs], axis=0)
-            found.append(Line(line.label, line.n, seconds, line.y, line.low, line.high))
-    return found
+            lines.append(ChartLine(line.label, line.n, seconds, line.y, line.low, line.high))
+    return lines
 
 
-def points_of(found: Sequence[Line]) -> int:
-    """How many points each of the lines of one chart may have."""
-    return max(FEWEST, min(LINE_POINTS, CHART_POINTS // max(1, len(found))))
+def points_per_line(lines: Sequence[ChartLine]) -> int:
+    """Return how many points each line of a chart may have."""
+    return max(MIN_POINTS, min(LINE_POINTS, CHART_POINTS // max(1, len(lines))))
 
 
-def scale_lines(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def loss_scale_data(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the loss scale of one run per group (`scaled_run`), and where that run skipped steps.
 
-    One run, because a mean of loss scales is no loss scale. A skipped step lies on the scale that it led to.
+    One run, because a mean of loss scales is no loss scale. A skipped step is drawn at the scale after it.
     """
     scales, crosses = [], []
     for group in groups:
@@ -89,23 +104,25 @@ def scale_lines(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dic
         if run is None:
             continue
         x, y = track_of(run, metrics.STEP, metrics.SCALE)
-        usable = (y > 2.0**-150) & (y < 2.0**150)  # the axis is logarithmic, a record may hold any number
+        usable = (y > 2.0**-150) & (y < 2.0**150)  # the axis is logarithmic, and a record may have any number
         x, y = x[usable], y[usable]
         corners = np.union1d(np.flatnonzero(np.diff(y)) + 1, [0, len(y) - 1])
-        corners = _some(corners, LINE_POINTS)
+        corners = _sample(corners, LINE_POINTS)
         scales.append({"backend": group.label, "x": x[corners].tolist(), "y": y[corners].tolist()})
         at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
         rose = np.diff(totals, prepend=0.0)
-        marked = _some(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
+        marked = _sample(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
         if len(marked):
             ys = y[np.maximum(0, np.searchsorted(x, at[marked], side="right") - 1)]
             columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
-            crosses.append({"backend": group.label} | {name: one.tolist() for name, one in columns.items()})
+            crosses.append(
+                {"backend": group.label} | {name: values.tolist() for name, values in columns.items()}
+            )
     return scales, crosses
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
-    """x and y of the rows in which y was logged; y is NaN where no finite number was."""
+    """Return x and y of the rows in which y was logged; y is NaN where it is not finite."""
     rows, ys = run.logged_numbers(y)
     xs = run.numbers(x)[rows]
     known = np.isfinite(xs)
@@ -113,47 +130,49 @@ def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
 
 
 def thin(y: np.ndarray, limit: int) -> np.ndarray:
-    """Indices of about `limit` points: ends, lowest and highest of each stretch, and where gaps are."""
+    """Return the indices of about `limit` points: ends, gaps, lowest and highest point of each stretch."""
     if len(y) <= limit:
         return np.arange(len(y))
-    kept = [0, len(y) - 1]
+    indices = [0, len(y) - 1]
     for stretch in np.array_split(np.arange(len(y)), limit // 2):
         values = y[stretch]
         if (missing := np.isnan(values)).any():
-            kept.append(stretch[missing.argmax()])
+            indices.append(stretch[missing.argmax()])
         if not missing.all():
-            kept += [stretch[np.nanargmin(values)], stretch[np.nanargmax(values)]]
-    return np.unique(kept)
+            indices += [stretch[np.nanargmin(values)], stretch[np.nanargmax(values)]]
+    return np.unique(indices)
 
 
-def shortened(value: float, digits: int = DIGITS) -> float | int | None:
-    """A number to as many digits as can be seen in a chart, whole where it is; None for NaN and infinity."""
+def round_for_chart(value: float, digits: int = DIGITS) -> float | int | None:
+    """Return a number with as many digits as a chart can show; None for NaN and infinity."""
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded == int(rounded) and abs(rounded) < 2**53 else rounded
 
 
-def _line(label: str, tracks: Sequence[Track]) -> Line:
-    """Mean, lowest and highest run at each x of the first, as far as all runs go; those that were logged at
-    other steps are interpolated.
+def _line(label: str, tracks: Sequence[Track]) -> ChartLine:
+    """Return mean, lowest and highest run at each x of the first run, as far as all runs go.
+
+    Runs that were logged at other steps are interpolated.
     """
-    each = [_once(track) for track in tracks]
-    x = each[0][0]
-    x = x[(x >= max(xs[0] for xs, _ in each)) & (x <= min(xs[-1] for xs, _ in each))]
-    ys = np.array([np.interp(x, *track) for track in each])  # exact where it was logged
-    return Line(label, len(each), x, ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
+    unique = [_merge_equal_x(track) for track in tracks]
+    x = unique[0][0]
+    x = x[(x >= max(xs[0] for xs, _ in unique)) & (x <= min(xs[-1] for xs, _ in unique))]
+    ys = np.array([np.interp(x, *track) for track in unique])  # exact where the run was logged
+    return ChartLine(label, len(unique), x, ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0))
 
 
-def _once(track: Track) -> Track:
-    """Each x once, in rising order, with the mean of its ys."""
+def _merge_equal_x(track: Track) -> Track:
+    """Return each x once, in ascending order, with the mean of its ys."""
     unique, where, counts = np.unique(track[0], return_inverse=True, return_counts=True)
     return unique, np.bincount(where, weights=track[1], minlength=len(unique)) / counts
 
 
 def _rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | int | None]:
-    return [shortened(value, digits) for value in values.tolist()]
+    return [round_for_chart(value, digits) for value in values.tolist()]
 
 
-def _some(numbers: np.ndarray, most: int) -> np.ndarray:
-    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(int)]
+def _sample(numbers: np.ndarray, limit: int) -> np.ndarray:
+    """Return at most `limit` of the numbers, evenly spaced."""
+    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), limit)).astype(int)]

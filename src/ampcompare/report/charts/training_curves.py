@@ -1,4 +1,4 @@
-"""Charts of what happens during training, over epochs, steps and time; None where nothing was recorded."""
+"""Charts over epochs, steps and time; each function returns None where the runs have no data."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from ampcompare import metrics
 from ampcompare.analysis.analysis import Analysis
-from ampcompare.report.charts.series import Line, lines, points_of, scale_lines, time_lines
+from ampcompare.report.charts.series import (
+    ChartLine,
+    loss_scale_data,
+    make_lines,
+    make_time_lines,
+    points_per_line,
+)
 from ampcompare.report.charts.vega import (
     LINE_WIDTH,
     NUMBER,
@@ -19,66 +25,86 @@ from ampcompare.report.charts.vega import (
 )
 from ampcompare.report.palette import styles_of
 
-SIDES = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}  # solid and dashed
-MARKED = 12  # points on a line up to which each is marked
+SIDES = {
+    "with loss scaling": metrics.UNDERFLOW,
+    "without": metrics.UNDERFLOW_UNSCALED,
+}  # a solid and a dashed line
+MAX_MARKED = 12  # a line with more points has no marks
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # from how many seconds on
+TIME_UNITS = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # minimum, unit, size
 
 
-def quality(of: Analysis) -> Spec | None:
-    """The compared metric (accuracy on the test split) by epoch."""
-    found = lines(of.groups, metrics.EPOCH, of.metric.key, of.metric.factor)
-    return line_chart(of, of.metric.title, f"{_unit(of)}by epoch", found, ("epoch", of.metric.axis))
+def quality(analysis: Analysis) -> Spec | None:
+    """Draw the compared metric by epoch."""
+    lines = make_lines(analysis.groups, metrics.EPOCH, analysis.metric.key, analysis.metric.factor)
+    return line_chart(
+        analysis, analysis.metric.title, f"{_unit(analysis)}by epoch", lines, ("epoch", analysis.metric.axis)
+    )
 
 
-def quality_by_time(of: Analysis) -> Spec | None:
-    """The compared metric by wall-clock time since the start of the run, evaluation included."""
-    found = time_lines(of.groups, of.metric.key, of.metric.factor)
-    longest = max((float(line.x[-1]) for line in found if len(line.x)), default=0.0)
-    unit, seconds = next((unit, seconds) for least, unit, seconds in TIMES if longest >= least)
-    found = [replace(line, x=line.x / seconds) for line in found]
-    title, subtitle = f"{of.metric.title} over time", f"{_unit(of)}by {unit} of wall-clock time"
-    return line_chart(of, title, subtitle, found, (unit, of.metric.axis))
+def quality_by_time(analysis: Analysis) -> Spec | None:
+    """Draw the compared metric by wall-clock time since the start of the run, evaluation included."""
+    lines = make_time_lines(analysis.groups, analysis.metric.key, analysis.metric.factor)
+    longest = max((float(line.x[-1]) for line in lines if len(line.x)), default=0.0)
+    unit, seconds = next((unit, seconds) for minimum, unit, seconds in TIME_UNITS if longest >= minimum)
+    lines = [replace(line, x=line.x / seconds) for line in lines]
+    title, subtitle = f"{analysis.metric.title} over time", f"{_unit(analysis)}by {unit} of wall-clock time"
+    return line_chart(analysis, title, subtitle, lines, (unit, analysis.metric.axis))
 
 
-def training_loss(of: Analysis) -> Spec | None:
-    """Training loss (mean over the log interval) by optimizer step."""
-    found = lines(of.groups, metrics.STEP, metrics.LOSS)
-    return line_chart(of, "Training loss", "by step", found, (of.quantities.step, "training loss"))
+def training_loss(analysis: Analysis) -> Spec | None:
+    """Draw the training loss (mean over a log interval) by optimizer step."""
+    lines = make_lines(analysis.groups, metrics.STEP, metrics.LOSS)
+    return line_chart(
+        analysis, "Training loss", "by step", lines, (analysis.quantities.step, "training loss")
+    )
 
 
-def throughput(of: Analysis) -> Spec | None:
-    """Throughput of training by optimizer step, from 0."""
-    found, speed = lines(of.groups, metrics.STEP, metrics.THROUGHPUT), of.quantities.speed
-    return line_chart(of, "Throughput", f"{speed}, by step", found, (of.quantities.step, speed), least=0.0)
+def throughput(analysis: Analysis) -> Spec | None:
+    """Draw the throughput by optimizer step, from 0."""
+    lines, speed = make_lines(analysis.groups, metrics.STEP, metrics.THROUGHPUT), analysis.quantities.speed
+    return line_chart(
+        analysis, "Throughput", f"{speed}, by step", lines, (analysis.quantities.step, speed), y_min=0.0
+    )
 
 
-def lost_updates(of: Analysis) -> Spec | None:
-    """Share of half weights whose update is lost to rounding, by optimizer step."""
-    found, title = lines(of.groups, metrics.STEP, metrics.LOST_UPDATES, 100), "Updates lost to rounding"
-    return line_chart(of, title, "% of weights, by step", found, (of.quantities.step, "lost, %"), least=0.0)
+def lost_updates(analysis: Analysis) -> Spec | None:
+    """Draw the fraction of 16-bit weights with an update that is lost to rounding, by optimizer step."""
+    lines, title = (
+        make_lines(analysis.groups, metrics.STEP, metrics.LOST_UPDATES, 100),
+        "Updates lost to rounding",
+    )
+    return line_chart(
+        analysis, title, "% of weights, by step", lines, (analysis.quantities.step, "lost, %"), y_min=0.0
+    )
 
 
-def underflow(of: Analysis) -> Spec | None:
-    """Draw the share of gradient elements that fp16 cannot hold: at the loss scale, and at 1 (dashed)."""
-    pairs = [(side, line) for side, key in SIDES.items() for line in lines(of.groups, metrics.STEP, key, 100)]
-    found = [replace(line, side=side) for side, line in pairs]
+def underflow(analysis: Analysis) -> Spec | None:
+    """Draw the fraction of gradient elements that fp16 cannot represent: with loss scale, and without."""
+    pairs = [
+        (side, line)
+        for side, key in SIDES.items()
+        for line in make_lines(analysis.groups, metrics.STEP, key, 100)
+    ]
+    lines = [replace(line, side=side) for side, line in pairs]
     title, subtitle = "Gradients below fp16's range", "% of elements; dashed: without scaling"
-    return line_chart(of, title, subtitle, found, (of.quantities.step, "zero in fp16, %"), least=0.0)
+    return line_chart(
+        analysis, title, subtitle, lines, (analysis.quantities.step, "zero in fp16, %"), y_min=0.0
+    )
 
 
-def loss_scale(of: Analysis) -> Spec | None:
-    """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
-    scales, crosses = scale_lines(of.groups)
+def loss_scale(analysis: Analysis) -> Spec | None:
+    """Draw the loss scale by optimizer step on a log2 axis; crosses mark skipped steps."""
+    scales, crosses = loss_scale_data(analysis.groups)
     if not scales:
         return None
     labels = [scale["backend"] for scale in scales]
-    y, step = _log2_axis([value for scale in scales for value in scale["y"]]), of.quantities.step
+    y, step = _log2_axis([value for scale in scales for value in scale["y"]]), analysis.quantities.step
     flat, tips = [{"flatten": ["x", "y"]}], [tip("backend"), tip("x", step, format=",")]
     shown = {"y": y, "opacity": if_picked(1, 0.1)}
-    dashed = shown | {"strokeDash": by_backend(labels, styles_of(of), "dash")}
+    dashed = shown | {"strokeDash": by_backend(labels, styles_of(analysis), "dash")}
     mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
-    if any(len(scale["x"]) == 1 for scale in scales):  # a line of one row would be nothing
+    if any(len(scale["x"]) == 1 for scale in scales):  # a line of one point is invisible
         mark["point"] = True
     layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
     if crosses:
@@ -88,54 +114,68 @@ def loss_scale(of: Analysis) -> Spec | None:
         layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
     layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
     subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(of), "colour")}
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
     return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
 
 
 def line_chart(
-    of: Analysis,
+    analysis: Analysis,
     title: str,
     subtitle: str,
-    found: Sequence[Line],
+    lines: Sequence[ChartLine],
     axes: tuple[str, str],
-    least: float | None = None,
+    y_min: float | None = None,
 ) -> Spec | None:
-    """The mean over each group's runs, on a band from lowest to highest; `axes` are the names of x and y in
-    the tooltips, `least` is where the y axis begins.
+    """Draw the mean over each group's runs, on a band from the lowest to the highest run.
+
+    Args:
+        analysis: Has the style of each group.
+        title: Title of the chart.
+        subtitle: Its subtitle: unit and x axis.
+        lines: The lines.
+        axes: Names of x and y in tooltips.
+        y_min: Where the y axis begins; None to fit the data.
+
+    Returns:
+        The specification; None where no line has a point.
     """
-    drawn = [line for line in found if len(line.x)]
+    drawn = [line for line in lines if len(line.x)]
     if not drawn:
         return None
     with_range = any(line.n > 1 for line in drawn)
-    limit = points_of(drawn)
-    rows = [line.drawn(limit, with_range=with_range) for line in drawn]
-    fewest = min(len(row["x"]) for row in rows)
+    limit = points_per_line(drawn)
+    rows = [line.to_datum(limit, with_range=with_range) for line in drawn]
+    min_points = min(len(row["x"]) for row in rows)
     fields = ["x", "y", *(["low", "high"] if with_range else [])]
     labels = list(dict.fromkeys(line.label for line in drawn))
-    begins: Spec = {} if least is None else {"domainMin": least}
+    begins: Spec = {} if y_min is None else {"domainMin": y_min}
     y_axis = quantity("y", **begins)
     layers: list[Spec] = []
     if with_range:
         ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}
         layers.append({"mark": {"type": "area", "strokeOpacity": 0}, "encoding": ends})
-        if fewest == 1:  # a band of one point would be nothing
+        if min_points == 1:  # a band of one point is invisible
             rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
             layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
     shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
     side: Spec = {"field": "side", "type": "nominal"}
     scale = {"domain": [*SIDES], "range": [[1, 0], [4, 3]]}
     has_sides = any(line.side for line in drawn)
-    dash = side | {"scale": scale, "legend": None} if has_sides else by_backend(labels, styles_of(of), "dash")
+    dash = (
+        side | {"scale": scale, "legend": None}
+        if has_sides
+        else by_backend(labels, styles_of(analysis), "dash")
+    )
     mark: Spec = {"type": "line", "strokeWidth": LINE_WIDTH}
     layers.append({"mark": mark, "encoding": shown | {"strokeDash": dash}})
-    if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
+    if min_points == 1 or max(len(row["x"]) for row in rows) <= MAX_MARKED:
         mark = {"type": "point", "filled": True, "size": 28, "opacity": 1}
         layers.append({"mark": mark, "encoding": shown})
     names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
     tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
     heads = [tip("backend"), *([tip("side", "gradients")] if has_sides else []), tip("of", "line")]
     layers.append(_hover(y_axis, [*heads, *tips]))
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(of), "colour")}
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles_of(analysis), "colour")}
     encoding |= {"detail": side} if has_sides else {}
     return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
@@ -148,8 +188,8 @@ def _hover(y: Spec, tips: list[Spec]) -> Spec:
     return {"params": [{"name": "hover", "select": select}], "mark": mark, "encoding": encoding}
 
 
-def _unit(of: Analysis) -> str:
-    unit = of.metric.axis.removeprefix(of.metric.name).strip(", ")
+def _unit(analysis: Analysis) -> str:
+    unit = analysis.metric.axis.removeprefix(analysis.metric.name).strip(", ")
     return f"{unit}, " if unit else ""
 
 
@@ -159,7 +199,7 @@ def _log2_axis(scales: Sequence[float]) -> Spec:
     stride = max(1, math.ceil((high - low) / 6))
     ticks = range(low, high + 1, stride)
     labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)
-    # Room for a line's width above the highest scale and below the lowest.
+    # Space for the width of a line above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
     axis = {"values": [2.0**k for k in ticks], "labelExpr": f"{labels} : ''"}
     return quantity("y", axis, type="log", base=2, domain=domain, nice=False)

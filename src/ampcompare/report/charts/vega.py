@@ -1,7 +1,7 @@
-"""What the charts share: a plain Vega-Lite specification, and the pictures that are made of it.
+"""Build Vega-Lite specifications, and draw them as pictures.
 
-A specification has its title and data and no look of its own: `config` gives that, for the page in its
-colour scheme, for a picture on white. Vega's checks take place in a test, not in each report.
+A specification has title and data, but no theme. `config` returns the theme: for the page in its colour
+scheme, for a picture on white. A test validates specifications with Vega; a report does not.
 """
 
 import json
@@ -15,60 +15,68 @@ from typing import TYPE_CHECKING, Any
 from ampcompare.runs.cache import open_cache, trim_cache
 
 if TYPE_CHECKING:
-    from ampcompare.report.palette import Style  # which loads pandas; `bench` draws without it
+    from ampcompare.report.palette import Style  # imports pandas; `bench` draws without it
 
 Spec = dict[str, Any]
-VEGA_LITE = "6.1"  # the oldest of the sixth that vl-convert has
+VEGA_LITE = "6.1"  # the oldest 6.x version that vl-convert has
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT = 170  # of every chart on the page
-WIDTH, PICTURE_HEIGHT, PPI = 460, 250, 300  # a column of 12 cm, in pixels of 1/96 inch; dots an inch
+WIDTH, PICTURE_HEIGHT, PPI = 460, 250, 300  # a column of 12 cm, in pixels of 1/96 inch; dots per inch
 FONT = "DejaVu Sans, Arial, Helvetica, sans-serif"
 LINE_WIDTH = 2
-SUBTITLE_CHARS, LEGEND_CHARS = 76, 60  # what fits WIDTH
+SUBTITLE_CHARS, LEGEND_CHARS = 76, 60  # that fit WIDTH
 GREY = "#767c88"  # on white and on near-black
-MOST_CACHED = "100M"  # of pictures
-PICK = "pick"  # the signal with the label that is singled out, null for none
-NUMBER = ",.6~r"  # decimal, without needless zeros: of an axis from 0.16 the label is no 0.2
+MAX_CACHE_SIZE = "100M"
+PICK = "pick"  # the signal with the label that the reader selected; null for none
+NUMBER = ",.6~r"  # decimal without trailing zeros: an axis from 0.16 has no label 0.2
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def chart(
     title: str, subtitle: str, layers: Sequence[Spec], values: Sequence[Mapping[str, Any]], **more: Any
 ) -> Spec:
-    """One chart of layers over `values`; `more` are further entries of the specification."""
-    found: Spec = {
+    """Return a chart of layers over one list of data.
+
+    Args:
+        title: Title.
+        subtitle: Subtitle.
+        layers: The layers.
+        values: The data.
+        **more: Further entries of the specification.
+    """
+    spec: Spec = {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": subtitle},
         "background": "transparent",
     }
-    found |= {"width": "container", "height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}}
-    found |= {"data": {"values": list(values)}, "params": [{"name": PICK, "value": None}]}
-    return found | {"layer": list(layers)} | more
+    spec |= {"width": "container", "height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}}
+    spec |= {"data": {"values": list(values)}, "params": [{"name": PICK, "value": None}]}
+    return spec | {"layer": list(layers)} | more
 
 
 def by_backend(labels: Sequence[str], styles: "Mapping[str, Style]", attribute: str) -> Spec:
-    """A channel from label to one attribute of its style, without a legend: the page has one for all."""
-    drawn = [getattr(styles[label], attribute) for label in labels]
-    range_ = [list(value) if isinstance(value, tuple) else value for value in drawn]
+    """Return a channel from label to an attribute of its style; the page has one legend for all charts."""
+    values = [getattr(styles[label], attribute) for label in labels]
+    range_ = [list(value) if isinstance(value, tuple) else value for value in values]
     scale = {"domain": list(labels), "range": range_}
     return {"field": "backend", "type": "nominal", "scale": scale, "legend": None}
 
 
 def quantity(field: str, axis: Spec | None = None, **scale: Any) -> Spec:
-    """A quantitative channel that needs not begin at 0; the chart's subtitle says what it is."""
+    """Return a quantitative channel without a title, whose axis need not begin at 0."""
     shown = {"format": NUMBER, "title": None, **(axis or {})}
     zero = {} if scale.get("type") == "log" else {"zero": False}
     return {"field": field, "type": "quantitative", "axis": shown, "scale": zero | scale}
 
 
 def tip(field: str, title: str | None = None, **more: Any) -> Spec:
-    """One line of a tooltip; a number with `format`."""
+    """Return one line of a tooltip; with `format`, the field is a number."""
     kind = {"type": "quantitative"} if "format" in more else {"type": "nominal"}
     return {"field": field, "title": title or field, **kind, **more}
 
 
 def if_picked(full: float, faint: float) -> Spec:
-    """An opacity: `full` where nothing else is singled out."""
+    """Return an opacity: `full` unless the reader selected another backend."""
     return {
         "condition": {"test": f"{PICK} === null || {PICK} === datum.backend", "value": full},
         "value": faint,
@@ -76,7 +84,7 @@ def if_picked(full: float, faint: float) -> Spec:
 
 
 def config(ink: str, soft: str, line: str, font: str) -> Spec:
-    """The look of a chart in these colours."""
+    """Return the theme of a chart in these colours."""
     axis: Spec = {
         "labelColor": soft,
         "titleColor": soft,
@@ -86,37 +94,37 @@ def config(ink: str, soft: str, line: str, font: str) -> Spec:
     }
     axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
     axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
-    found: Spec = {"font": font, "axis": axis, "view": {"stroke": None}}
-    found["axisX"] = {"grid": False, "labelSeparation": 8, "labelFlush": True}
-    found["axisQuantitative"] = {"tickCount": 5}
-    found["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
-    found["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}
-    found["title"] |= {"fontSize": 14, "subtitleFontSize": 11, "subtitlePadding": 5}
-    return found | {"rule": {"color": soft}, "text": {"color": ink}}
+    theme: Spec = {"font": font, "axis": axis, "view": {"stroke": None}}
+    theme["axisX"] = {"grid": False, "labelSeparation": 8, "labelFlush": True}
+    theme["axisQuantitative"] = {"tickCount": 5}
+    theme["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
+    theme["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}
+    theme["title"] |= {"fontSize": 14, "subtitleFontSize": 11, "subtitlePadding": 5}
+    return theme | {"rule": {"color": soft}, "text": {"color": ink}}
 
 
 def picture(spec: Spec, kind: str) -> bytes:
-    """The chart as `png` or `svg` for a paper: on white, with its title, legend and setting inside."""
+    """Return the chart as `png` or `svg`, in the form of `for_paper`."""
     return draw(json.dumps(for_paper(spec)), (kind,), "")[kind]
 
 
 def draw_pictures(specs: Mapping[str, Spec], kinds: Sequence[str]) -> dict[str, dict[str, bytes]]:
     """Return the picture of each chart in these formats, by the names of the charts.
 
-    Vega takes a second to start; what it drew is kept in the cache.
+    Vega takes a second to start, so pictures are kept in the cache.
     """
     memory, drawing = open_cache("pictures"), version("vl-convert-python")
-    kept = memory.cache(draw)
+    cached_draw = memory.cache(draw)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a cache on a full disk
+        warnings.simplefilter("ignore")  # joblib warns if the cache is on a full disk
         texts = {name: json.dumps(for_paper(spec)) for name, spec in specs.items()}
-        made = {name: kept(text, tuple(kinds), drawing) for name, text in texts.items()}
-    trim_cache(memory, MOST_CACHED)
-    return made
+        pictures = {name: cached_draw(text, tuple(kinds), drawing) for name, text in texts.items()}
+    trim_cache(memory, MAX_CACHE_SIZE)
+    return pictures
 
 
 def for_paper(spec: Spec) -> Spec:
-    """Return the chart on white, with its title, legend and setting inside."""
+    """Return the chart for a paper: on white, with title, legend and setting inside."""
     where = textwrap.wrap(spec.get("description", ""), SUBTITLE_CHARS)
     title = {
         "text": spec["title"]["text"],
@@ -125,7 +133,9 @@ def for_paper(spec: Spec) -> Spec:
     height = max(PICTURE_HEIGHT, spec["height"]) if isinstance(spec["height"], int) else spec["height"]
     paper = spec | {"title": title, "width": WIDTH, "height": height, "background": "white", "padding": 10}
     paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", FONT)}
-    drawn = [layer for layer in spec["layer"] if "params" not in layer]  # the others only a pointer finds
+    drawn = [
+        layer for layer in spec["layer"] if "params" not in layer
+    ]  # layers with params only react to a pointer
     symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
     paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]
     paper["encoding"] = _with_legends(spec["encoding"], symbol)
@@ -139,7 +149,7 @@ def draw(paper: str, kinds: tuple[str, ...], drawing: str) -> dict[str, bytes]:
     Args:
         paper: The specification as JSON.
         kinds: Some of `svg` and `png`.
-        drawing: The version of the program that draws: the cache goes by all arguments.
+        drawing: The version of the drawing library. It is an argument because the cache goes by arguments.
     """
     import vl_convert
 
@@ -152,19 +162,19 @@ def draw(paper: str, kinds: tuple[str, ...], drawing: str) -> dict[str, bytes]:
 
 
 def _with_legends(encoding: Spec, symbol: str) -> Spec:
-    """The encoding with a legend of the backends, which on the page is one for all charts."""
-    found = dict(encoding)
-    for name in [name for name in ("color", "strokeDash") if found.get(name, {}).get("field") == "backend"]:
-        labels = found[name]["scale"]["domain"]
+    """Return the encoding with a legend of the backends."""
+    result = dict(encoding)
+    for name in [name for name in ("color", "strokeDash") if result.get(name, {}).get("field") == "backend"]:
+        labels = result[name]["scale"]["domain"]
         columns = max(1, min(len(labels), LEGEND_CHARS // (min(30, max(map(len, labels))) + 7)))
         look = {"symbolType": symbol, "symbolStrokeWidth": LINE_WIDTH, "columns": columns}
         legend = look | {"symbolSize": 420 if symbol == "stroke" else 60}
-        found[name] = found[name] | {"legend": legend}
-    return found
+        result[name] = result[name] | {"legend": legend}
+    return result
 
 
 def _printable(value: Any) -> Any:
-    """The value with its texts as XML can hold them; names of runs may have control characters."""
+    """Return the value with texts that XML can represent; names of runs may have control characters."""
     if isinstance(value, str):
         return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):

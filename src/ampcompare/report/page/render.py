@@ -1,7 +1,7 @@
-"""The page: one self-contained HTML file that asks the network for nothing.
+"""Render the page: one self-contained HTML file that makes no network request.
 
 The chart library, the style, the script and the data are all inside. A content security policy in the page
-forbids every request and runs only the two scripts whose hashes it names; what comes from runs is text.
+forbids every request and allows two scripts, by their hashes. Everything that comes from runs is text.
 """
 
 import base64
@@ -28,7 +28,7 @@ from ampcompare.runtime.atomic_files import cache_folder, replacing
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-LOUD = 3  # remarks beside the answer; the rest is folded
+SHOWN_CAVEATS = 3  # beside the verdict; the others are folded
 TONES = {REPRODUCED: "good", REFUTED: "bad"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -39,12 +39,12 @@ def render_page(
 ) -> bytes:
     """Return the page as UTF-8, lone surrogates in names replaced.
 
-    It computes no figure: all are the analysis's.
+    No value is computed here: all come from the analysis.
 
     Args:
         analysis: What the page shows.
-        now: The moment that the page names, None for this one.
-        charts: `charts_of(analysis)`, where these have been made already.
+        now: The date that the page shows; None for today.
+        charts: `charts_of(analysis)`, if these exist already.
     """
     charts, table = charts_of(analysis) if charts is None else charts, comparison_table(analysis)
     styles = styles_of(analysis)
@@ -73,7 +73,7 @@ def render_page(
         numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.numerics.items()],
         published=PUBLISHED,
         colours=colours,
-        loud=LOUD,
+        loud=SHOWN_CAVEATS,
         tones=TONES,
         specifications=script_json({"config": style, "charts": drawn}),
         policy=_policy(library, script),
@@ -82,20 +82,23 @@ def render_page(
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
-        numbers=formatting,
-        words=formatting,
+        formatting=formatting,
     )
     return html.encode("utf-8", "replace")
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: ASCII without `<`, `>`, `&`. Raises ValueError on NaN."""
+    """Return JSON that is safe inside a script element: ASCII without `<`, `>` and `&`.
+
+    Raises:
+        ValueError: For NaN.
+    """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def _on_page(spec: Spec, colours: Mapping[str, str]) -> Spec:
-    """The chart in the page's colours, which are others in the dark; the page says title and setting."""
+    """Return the chart in the page's colours, which differ in dark mode, without title and description."""
     spec = {name: part for name, part in spec.items() if name not in ("title", "description", "$schema")}
     channel = spec["encoding"]["color"]
     labels = channel["scale"]["domain"]
@@ -106,25 +109,28 @@ def _on_page(spec: Spec, colours: Mapping[str, str]) -> Spec:
 
 
 def _chart_library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script; made once, which takes 2.4 s, and kept in the cache."""
+    """Return Vega, Vega-Lite and vega-embed as one script.
+
+    It takes 2.4 s to make, so it is kept in the cache.
+    """
     key = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
-    kept = None
-    with contextlib.suppress(OSError):  # no home, or a disk that is full: it is made anew
-        kept = cache_folder() / "charts" / key
-        return kept.read_text("utf-8")
+    cached = None
+    with contextlib.suppress(OSError):  # no home folder: it is made again
+        cached = cache_folder() / "charts" / key
+        return cached.read_text("utf-8")
     import vl_convert
 
-    made = _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=VEGA_LITE))
+    bundle = _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=VEGA_LITE))
     with contextlib.suppress(OSError):
-        if kept:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(kept) as file:
-                file.write(made.encode("utf-8"))
-    return made
+        if cached:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(cached) as file:
+                file.write(bundle.encode("utf-8"))
+    return bundle
 
 
 def _inline_script(source: str) -> str:
-    """A script as it can stand in a page: without its element's end and what the parser rewrites."""
+    """Return a script that a page can contain: without its end tag, and with Unix line ends."""
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 

@@ -19,8 +19,8 @@ from ampcompare import analyse_runs
 from ampcompare.report.charts import charts_of
 from ampcompare.report.charts.vega import picture
 from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.pipeline import write_report
 from ampcompare.report.text_renderer import print_table, to_markdown
-from ampcompare.report.writer import write_report
 
 ODD = (float("nan"), float("inf"), 10**400, "x", None, True, 0.0, -1.0, 1e-300, 1e308, 5e-324, 40.0, 41.0)
 FIGURES = """throughput/images_per_second_median eval/accuracy memory/peak_mib time/train_seconds
