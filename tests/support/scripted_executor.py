@@ -10,7 +10,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import SweepDriver
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare_sweep
 from ampcompare.sweeps.progress import SweepProgress
 from ampcompare.sweeps.sequential import Look, fill_first_look
@@ -75,7 +75,7 @@ def drive(
     folder.mkdir(exist_ok=True)
     prepared = prepare_sweep(sweep, words, options or SweepOptions())
     console = Console(quiet=True)
-    with opened_journal(prepared, folder) as (journal, prepared):
+    with open_journal(prepared, folder) as (journal, prepared):
         if looks:
             prepared = replace(prepared, looks=tuple(looks))
             now = replace(prepared.sweep, added=tuple(journal.state.added_seeds))

@@ -23,7 +23,7 @@ from ampcompare.sweeps.journal import SweepRun, read_journal
 from ampcompare.sweeps.prepare import SweepOptions
 from ampcompare.sweeps.randomized_blocks import orders
 from ampcompare.sweeps.sweep_file import read_sweep
-from ampcompare.sweeps.sweep_report import look_at, request_of
+from ampcompare.sweeps.sweep_report import look_at_runs, report_options
 
 
 def values(events):
@@ -238,9 +238,9 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
 def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
     content = {"program": "x.py", "method": method, "parameters": parameters}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
-    request = request_of(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
-    assert (request.group_by, request.baseline) == (group_by, baseline)
-    assert request.metric == "val_score"
+    options = report_options(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
+    assert (options.group_by, options.baseline) == (group_by, baseline)
+    assert options.metric == "val_score"
 
 
 @pytest.mark.slow
@@ -301,7 +301,7 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
     sweep = read_sweep(file)
-    look = look_at(sweep, tmp_path, [])
+    look = look_at_runs(sweep, tmp_path, [])
     decided, of_native, of_fp16 = sorted(look.messages, key=lambda line: "nothing is claimed" in line)
     assert "quality" not in decided
     assert decided.endswith(", which is all that can be")
@@ -313,10 +313,10 @@ def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     for made, off in zip(noisy, (0, 0, 0, -0.003, 0.003, -0.003), strict=True):
         made["rows"][-1]["eval/accuracy"] = 0.9 + made["config"]["seed"] / 5000 + off
     write_runs(tmp_path / "noisy", noisy)
-    undecided = look_at(sweep, tmp_path / "noisy", [])
+    undecided = look_at_runs(sweep, tmp_path / "noisy", [])
     assert not undecided.is_over
     assert any(
         re.search(r"quality of native; about \d+ more seeds would", line) for line in undecided.messages
     )
     with pytest.raises(UserError, match="the records of 1 finished runs are not all under output_dir"):
-        look_at(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])
+        look_at_runs(sweep, tmp_path, [SweepRun(0, "elsewhere", state=RunState.FINISHED)])

@@ -140,7 +140,7 @@ def test_values_of_a_file_can_be_changed_by_words(read):
     assert values_of(ready, "backend") == ["none", "bf16", "native_bf16"]
     assert values_of(ready, "seed") == [4]
     assert ready.plan.looks == [2, 5]
-    assert ready.words == ("epochs=2",)
+    assert ready.overrides == ("epochs=2",)
     assert len(ready.sweep.points) == 3 + 2
     assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
 

@@ -20,7 +20,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.driver import recover_local_runs
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.journal import Journal, SweepRun, read_journal
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import SweepOptions, prepare, prepare_sweep
 from ampcompare.sweeps.process_guard import heeds_sigterm
 from ampcompare.sweeps.run_process import GUARD_MARK
@@ -41,10 +41,10 @@ def left(tmp_path, monkeypatch):
     prepared = prepare_sweep(grid(1, metric=METRIC), [])
 
     def recovered(leave) -> SweepRun:
-        with opened_journal(prepared, folder) as (journal, _):
+        with open_journal(prepared, folder) as (journal, _):
             run = journal.propose(SweepRun(0, parameters={"x": 0}))
             leave(journal, run)
-        with opened_journal(prepared, folder) as (journal, now):
+        with open_journal(prepared, folder) as (journal, now):
             recover_local_runs(now, journal, lambda line: None)
             return journal.state.runs[0]
 
@@ -237,7 +237,7 @@ def test_status_knows_what_finished_after_the_driver_was_killed_and_what_is_driv
     sweep.write_text("{name: s, method: grid, program: p, parameters: {x: {values: [0]}}}")
     words, options = [f"output_dir={tmp_path / 'out'}"], SweepOptions()
     (tmp_path / "out").mkdir()
-    with opened_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
+    with open_journal(prepare(str(sweep), words), tmp_path / "out") as (journal, _):
         run = journal.propose(SweepRun(0, parameters={"x": 0}))
         start(journal, run)
         record(journal, run)

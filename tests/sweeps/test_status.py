@@ -11,7 +11,7 @@ from ampcompare.runs.run_state import RunState
 from ampcompare.sweeps.executors import RunEvent
 from ampcompare.sweeps.executors.slurm_task import note_end
 from ampcompare.sweeps.journal import SweepRun
-from ampcompare.sweeps.pipeline import opened_journal
+from ampcompare.sweeps.pipeline import open_journal
 from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.samplers import run_at
 
@@ -114,7 +114,7 @@ def submitted(place, monkeypatch) -> list[SweepRun]:
     prepared = prepare(str(file), [f"output_dir={place.out}"])
     for folder in ("logs", "wandb", "cluster/ends"):
         (place.out / folder).mkdir(parents=True, exist_ok=True)
-    with opened_journal(prepared, place.out) as (journal, prepared):
+    with open_journal(prepared, place.out) as (journal, prepared):
         journal.append("submission", mark="ampcompare-1", indices=[0, 1, 2])
         for index in range(3):
             run = journal.propose(run_at(prepared.sweep, "", None, index))
@@ -180,7 +180,7 @@ def test_the_hint_names_all_that_was_asked_with(place, said):
 def test_a_run_whose_driver_was_killed_is_preempted(place, said, monkeypatch):
     prepared = prepare(str(place.file(**XS)), [f"output_dir={place.out}"])
     place.out.mkdir()
-    with opened_journal(prepared, place.out) as (journal, prepared):
+    with open_journal(prepared, place.out) as (journal, prepared):
         run = journal.propose(run_at(prepared.sweep, "", None, 0))
         journal.append("started", index=0, run_id=run.run_id, process={"pid": 1})
         assert "3 points: 1 running, 2 queued" in said("--status")[1]
