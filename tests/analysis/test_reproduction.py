@@ -5,7 +5,7 @@ written as a publication.
 import pytest
 import yaml
 from support.fakes import make
-from support.papers import BACKENDS, CARD, peaks, throughput, written
+from support.publication_files import BACKENDS, CARD, peaks, throughput, write_publication
 
 from ampcompare import analyse_runs
 from ampcompare.analysis.publication_match import is_same_card
@@ -31,7 +31,7 @@ def verdicts(found):
 
 @pytest.mark.parametrize(("times", "off"), [(1.0, ""), (0.8, "25 % above it"), (1.2, "17 % below it")])
 def test_an_exact_figure_is_reproduced_and_one_off_by_a_fifth_refuted(tmp_path, times, off):
-    found = judged(written(tmp_path, {"speed": throughput(times), "memory": peaks()}))
+    found = judged(write_publication(tmp_path, {"speed": throughput(times), "memory": peaks()}))
     speed = REFUTED if off else REPRODUCED
     assert list(verdicts(found).items()) == [
         (("speed", "amp"), speed),
@@ -46,7 +46,7 @@ def test_an_exact_figure_is_reproduced_and_one_off_by_a_fifth_refuted(tmp_path, 
 
 def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
     setting = {"model.name": "resnet50", "data.source": "cifar10", "batch_size": 256, "epochs": 5}
-    path = written(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
+    path = write_publication(tmp_path, {"speed": throughput(1.5)}, setting=setting, software="torch 1.6")
     (first, _) = judged(path).refuted
     assert "batch_size 128 (published 256)" in first
     assert "torch 2.14.1 (published torch 1.6)" in first
@@ -54,12 +54,12 @@ def test_refutation_names_what_differs_in_setting_and_software(tmp_path):
 
 def test_ratio_carries_the_rounding_of_both_figures(tmp_path):
     figures = {"time": {"measured": "seconds", "values": {"fp32": "8.0", "amp": "4.0"}}}
-    (row,) = judged(written(tmp_path, figures)).rows
+    (row,) = judged(write_publication(tmp_path, figures)).rows
     assert (row.theirs.low, row.theirs.value, row.theirs.high) == pytest.approx((7.95 / 4.05, 2, 8.05 / 3.95))
 
 
 def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
-    path = written(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
+    path = write_publication(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
     found = judged(path)
     assert verdicts(found)["speed", "amp"] == ELSEWHERE
     assert verdicts(found)["memory", "amp"] == REFUTED
@@ -82,15 +82,15 @@ def test_a_card_is_known_under_either_name():
 def test_runs_of_another_model_or_data_are_refused_in_one_line(tmp_path):
     config = {"model": {"name": "resnet20", "stem": "cifar"}}
     with pytest.raises(UserError, match=r"^[^\n]*none of 9 runs is of it: model.name resnet20 [^\n]*$"):
-        judged(written(tmp_path), runs_of(config=config))
+        judged(write_publication(tmp_path), runs_of(config=config))
     with pytest.raises(UserError, match=r"data.source noise \(published cifar10\)"):
-        judged(written(tmp_path), runs_of(source="noise"))
+        judged(write_publication(tmp_path), runs_of(source="noise"))
 
 
 def test_runs_that_do_not_fit_are_left_out_with_a_line(tmp_path):
     others = [make("none", 9, config={"model": {"name": "resnet20", "stem": "cifar"}}), make("fp16", 1)]
     slow = runs_of(("native",), (4, 5, 6), config={"batch_size": 64})
-    found = judged(written(tmp_path), [*runs_of(), *others, *slow])
+    found = judged(write_publication(tmp_path), [*runs_of(), *others, *slow])
     assert set(verdicts(found).values()) == {REPRODUCED}
     (model, arm, setting) = found.matched.left_out
     assert "model.name resnet20 (published resnet50)" in model
@@ -108,13 +108,13 @@ def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
         plan["summary"]["environment"]["tf32"] = True
 
     fast = [make("none", seed, edit=faster, config={"tf32": True}, id=f"tf{seed}") for seed in (1, 2, 3)]
-    path = written(tmp_path, figures, arms=arms)
+    path = write_publication(tmp_path, figures, arms=arms)
     found = judged(path, [*runs_of(("none",)), *fast])
     assert verdicts(found) == {("speed", "TF32"): REPRODUCED}
 
 
 def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
-    found = judged(written(tmp_path), runs_of(seeds=(1,)))
+    found = judged(write_publication(tmp_path), runs_of(seeds=(1,)))
     assert set(verdicts(found).values()) == {OPEN}
     assert all(row.more_runs for row in found.rows)
     assert "three are the least" in found.rows[0].why
@@ -123,7 +123,7 @@ def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
 def test_shrunk_runs_are_no_evidence(tmp_path):
     config = {"published": {"name": "paper", "scale": 0.02, "network": "tiny"}, "epochs": 2}
     config |= {"model": {"name": "tiny"}, "data": {"source": "cifar10", "train_limit": 100}}
-    found = judged(written(tmp_path), runs_of(config=config))
+    found = judged(write_publication(tmp_path), runs_of(config=config))
     assert set(verdicts(found).values()) == {OPEN}
     assert all("at scale 0.02" in row.why and "tiny" in row.why for row in found.rows)
 
@@ -146,7 +146,7 @@ def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp
 
     def beside(amp, **more):
         figures = {"accuracy": {"measured": "final_accuracy", "values": {"fp32": "93.6", "amp": amp}}}
-        return judged(written(tmp_path, figures, **more), ours).rows
+        return judged(write_publication(tmp_path, figures, **more), ours).rows
 
     baseline, amp = beside("93.5")
     assert (baseline.verdict, amp.verdict) == (REPRODUCED, REPRODUCED)
@@ -163,7 +163,7 @@ def test_accuracies_are_compared_in_points_and_that_of_the_baseline_as_it_is(tmp
 
 def test_arm_without_runs_and_figure_without_baseline_are_said(tmp_path):
     figures = {"speed": throughput(), "alone": {"measured": "seconds", "values": {"fp32": "8.0"}}}
-    found = judged(written(tmp_path, figures), runs_of(("none", "native")))
+    found = judged(write_publication(tmp_path, figures), runs_of(("none", "native")))
     assert verdicts(found)["speed", "O1"] == OPEN
     assert "no run of O1 here" in found.rows[1].why
     assert "no other arm" in found.rows[2].why
@@ -176,7 +176,7 @@ def test_figures_with_intervals_of_their_own_are_judged_by_both_errors(tmp_path)
     wide = {"fp32": figure(40.0, 8.0), "amp": figure(95.0, 19.0)}
     sharp = {"fp32": figure(40.0, 0.3), "amp": figure(95.0, 0.5)}
     for values, verdict in ((wide, OPEN), (sharp, REFUTED)):
-        path = written(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
+        path = write_publication(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
         assert verdicts(judged(path)) == {("speed", "amp"): verdict}
 
 

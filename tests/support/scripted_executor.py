@@ -1,4 +1,4 @@
-"""An executor without processes: each run ends as the test says, as soon as it is polled."""
+"""An executor without processes: runs end at the next poll, as the test specifies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,12 +21,12 @@ Ending = Callable[[SweepRun], RunEvent]
 
 
 def finishes(run: SweepRun) -> RunEvent:
-    """End every run well."""
+    """Let every run finish."""
     return RunEvent(run.index, RunState.FINISHED, 0)
 
 
 class ScriptedExecutor:
-    """Notes what it is given, and ends runs by a function.
+    """Notes the submitted runs, and ends them by a function.
 
     Args:
         ending: Returns how a run ends.

@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 from support.fakes import plan
-from support.place import grid, is_alive
 from support.scripted_executor import ScriptedExecutor, drive, finishes
+from support.sweep_project import is_alive, make_grid
 from support.wandb_files import write_runs
 from support.wandb_server.clients import wait_until
 
@@ -33,12 +33,12 @@ NOBODY = 2**22 + 1  # above every pid
 
 @pytest.fixture
 def left(tmp_path, monkeypatch):
-    """A run as `leave` made it before its driver was killed, and as the next driver recovered it."""
+    """Return a run as `leave` made it before its driver was killed, and as the next driver recovered it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
     folder = tmp_path / "out"
     folder.mkdir()
-    prepared = prepare_sweep(grid(1, metric=METRIC), [])
+    prepared = prepare_sweep(make_grid(1, metric=METRIC), [])
 
     def recovered(leave) -> SweepRun:
         with open_journal(prepared, folder) as (journal, _):
@@ -56,7 +56,7 @@ def start(journal: Journal, run: SweepRun, pid: int = NOBODY) -> None:
 
 
 def record(journal: Journal, run: SweepRun, age: float = 0.0, exit_code: int = 0) -> None:
-    """The record of a run that has ended, `age` seconds ago."""
+    """Write the record of a run that ended `age` seconds ago."""
     rows = [{"global_step": 0, "score": 0.25}, {"global_step": 1, "score": 0.75}]
     made = plan("none", id=run.run_id) | {"rows": rows, "summary": {}, "exit_code": exit_code}
     (file,) = write_runs(journal.folder, [made])
@@ -224,7 +224,7 @@ def test_a_file_that_changes_and_changes_back_still_ends_the_sweep(tmp_path, mon
 
     executor = ScriptedExecutor(ending)
     with_driver = []
-    runs = drive(tmp_path / "out", grid(3), executor, see=with_driver.append)
+    runs = drive(tmp_path / "out", make_grid(3), executor, see=with_driver.append)
     program.write_text("one")
     assert [run.state for run in runs].count(RunState.FINISHED) == 1
     assert with_driver[0].changed_code == ["p"]
@@ -252,6 +252,6 @@ def test_a_command_to_copy_names_no_option_twice_and_none_that_is_refused(tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p").touch()
     options = SweepOptions(changed_code=True, until_decided=True)
-    prepared = prepare_sweep(grid(1), [], options)
+    prepared = prepare_sweep(make_grid(1), [], options)
     assert prepared.command("--changed-code").count("--changed-code") == 1
     assert "--until-decided" not in prepared.command("--rerun")
